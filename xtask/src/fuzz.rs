@@ -25,6 +25,9 @@ pub(crate) const SECTION: &str = "fuzz";
 /// failed comes to an end with that.
 const ROUND: Duration = Duration::from_secs(60);
 
+/// Texts of up to so many bytes are what programs that read PTX begin with.
+const SEED_SIZE_MAX: u64 = 8 << 10;
+
 /// What all runs of a program have done.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Done {
@@ -86,6 +89,45 @@ fn programs(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// The folder of what a program begins with, if it has to: nobody guesses a text that means something. Parts that are to be linked are two
+/// texts with a zero between them.
+fn seeds(name: &str) -> Result<Option<PathBuf>> {
+    if !["kernels", "ptx"].contains(&name) {
+        return Ok(None);
+    }
+    let mut texts = Vec::new();
+    for path in files_below(&crate::root().join("crates"))? {
+        if path.extension().is_some_and(|extension| extension == "ptx")
+            && path.metadata()?.len() <= SEED_SIZE_MAX
+        {
+            texts.push(std::fs::read(path)?);
+        }
+    }
+    ensure!(!texts.is_empty(), "there is no PTX below crates");
+    if name == "ptx" {
+        let pairs: Vec<Vec<u8>> = texts.windows(2).map(|pair| pair.join(&0)).collect();
+        texts.extend(pairs);
+    }
+    let folder = crate::target_folder().join("fuzz-seeds").join(name);
+    std::fs::create_dir_all(&folder)?;
+    for (number, text) in texts.iter().enumerate() {
+        std::fs::write(folder.join(number.to_string()), text)?;
+    }
+    Ok(Some(folder))
+}
+
+fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => files.extend(files_below(&path)?),
+            false => files.push(path),
+        }
+    }
+    Ok(files)
+}
+
 /// Runs one program, in as many processes as that takes. What it finds ends it, and is left as a file beside its corpus.
 fn fuzz(folder: &Path, name: &str, time: Duration) -> Result<Done> {
     let begin = Instant::now();
@@ -107,7 +149,12 @@ fn round(folder: &Path, name: &str, time: Duration) -> Result<(u64, u64)> {
     std::fs::create_dir_all(&corpus)?;
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(folder.join(name));
-    command.arg(&corpus).arg("-print_final_stats=1").arg("-rss_limit_mb=4096").arg("-timeout=60");
+    command
+        .arg(&corpus)
+        .args(seeds(name)?)
+        .arg("-print_final_stats=1")
+        .arg("-rss_limit_mb=4096")
+        .arg("-timeout=60");
     // None would be for ever.
     command.arg(format!("-max_total_time={}", time.as_secs().max(1)));
     command.arg(format!("-artifact_prefix={}/{name}-", found.display()));

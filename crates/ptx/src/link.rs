@@ -120,9 +120,12 @@ fn header(inputs: &[Input<'_>], units: &[ModuleIndex]) -> Result<Vec<u8>, LinkEr
     let (major, minor) = units.iter().map(ModuleIndex::version).max().unwrap_or_default();
     let by_target = |unit: &&ModuleIndex| unit.target().first().map(|target| architecture(target));
     let target = units.iter().max_by_key(by_target).map_or(&[][..], ModuleIndex::target);
-    let text =
-        format!(".version {major}.{minor}\n.target {}\n.address_size {first_bits}\n\n", target.join(", "));
-    Ok(text.into_bytes())
+    // Texts that name no target are one that names none.
+    let target = match target {
+        [] => String::new(),
+        names => format!(".target {}\n", names.join(", ")),
+    };
+    Ok(format!(".version {major}.{minor}\n{target}.address_size {first_bits}\n\n").into_bytes())
 }
 
 /// `sm_90a` as 90 and what follows.

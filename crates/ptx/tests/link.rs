@@ -50,6 +50,12 @@ fn a_declaration_gives_way_to_the_definition() {
 }
 
 #[test]
+fn texts_without_a_target_stay_without_one() {
+    let inputs = ["//", "// nothing"].map(|text| Input { name: "a file", text: text.as_bytes() });
+    parse(link(&inputs).expect("they fit")).expect("PTX again");
+}
+
+#[test]
 fn what_nobody_defines_stays_declared_once() {
     let printf = ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);";
     check(&[printf, printf], &format!("{printf}\n"));

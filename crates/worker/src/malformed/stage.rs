@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use sluice_cuda::{CUresult, DriverTable};
+use sluice_cuda::CUresult;
+#[cfg(test)]
+use sluice_cuda::DriverTable;
 use sluice_transport::Stream;
 use sluice_wire::peer::{Answer, REQUEST_SIZE, Request};
 use sluice_wire::{
