@@ -19,6 +19,10 @@ use sluice_api::lease::TASKS_MAX;
 
 pub(crate) use early::EarlyEnd;
 
+/// A process has one way of hearing signals: whose test has them holds this.
+#[cfg(test)]
+pub(crate) static SIGNALS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Sluice itself failed; `env` and `docker run` use the same codes.
 pub(crate) const EXIT_SLUICE_FAILED: i32 = 125;
 /// The program exists and cannot be started.
@@ -328,6 +332,8 @@ fn pass_on_early() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<i32, i32> {
@@ -343,6 +349,7 @@ mod tests {
     // One test: the relay is one per process.
     #[test]
     fn ends_are_reported_as_a_shell_does() {
+        let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(run(&["true"]), Ok(0));
         assert_eq!(run(&["sh", "-c", "exit 42"]), Ok(42));
         assert_eq!(run(&["sh", "-c", "kill -KILL $$"]), Ok(128 + 9));

@@ -7,10 +7,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use sluice_wire::address::SESSION_VARIABLE;
+use tempfile::TempDir;
 
 /// A library that Sluice brings, and the names that programs know it by.
 struct ClientLibrary {
@@ -84,30 +85,15 @@ impl Libraries {
 }
 
 /// A folder that only this user can enter, for as long as this value lives.
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new() -> io::Result<Scratch> {
-        let base = std::env::temp_dir();
-        for attempt in 0..100u32 {
-            let folder = base.join(format!("sluice-{}-{attempt}", std::process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&folder) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                done => return done.map(|()| Scratch(folder)),
-            }
-        }
-        let message = format!("no free folder name in {}", base.display());
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, message))
+        tempfile::Builder::new().prefix("sluice-").tempdir().map(Scratch)
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 

@@ -415,6 +415,7 @@ mod tests {
     use sluice_api::problem::{Kind, Problem};
 
     use super::*;
+    use crate::child::SIGNALS;
     use crate::server::login;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -590,6 +591,7 @@ mod tests {
             _ => (200, lease(serde_json::json!({})).to_string()),
         });
         let ask = serde_json::from_str("{}").unwrap();
+        let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap().seen.id, 1);
     }
 
@@ -607,6 +609,7 @@ mod tests {
             }
         });
         let ask = serde_json::from_str("{}").unwrap();
+        let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
         assert_eq!(held.seen.key, None, "it is shown to nobody");
         let (events, event) = channel();
