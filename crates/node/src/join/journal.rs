@@ -108,7 +108,10 @@ impl Journal {
                 return self.note_trouble(&error);
             }
         }
-        self.end_trouble(waited);
+        // Where records find room what is confirmed need not.
+        if self.trouble.is_some() && self.note_confirmed().is_ok() {
+            self.end_trouble(waited);
+        }
     }
 
     fn end_trouble(&mut self, waited: usize) {
@@ -311,6 +314,23 @@ pub(super) mod tests {
     pub(in super::super) fn make_room(journal: &mut Journal) {
         let path = journal.folder.join("usage.journal");
         journal.file = File::options().read(true).append(true).open(path).unwrap();
+    }
+
+    #[test]
+    fn trouble_ends_where_everything_can_be_written() {
+        let folder = folder("trouble");
+        let mut journal = Journal::open(&folder).unwrap();
+        journal.append(&[record(1)]);
+        let in_the_way = folder.join("usage.confirmed.new");
+        fs::create_dir(&in_the_way).unwrap();
+        journal.confirm(1);
+        journal.append(&[record(2)]);
+        assert!(journal.trouble.is_some(), "what is confirmed is not on the disk");
+        fs::remove_dir(&in_the_way).unwrap();
+        journal.append(&[record(3)]);
+        assert_eq!(journal.trouble, None);
+        assert_eq!(sequences(&Journal::open(&folder).unwrap()), [2, 3]);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     /// All records that are on the disk.

@@ -64,8 +64,8 @@ pub(crate) fn a_session_that_is_asked_for_again_is_one(node: &TestNode) {
         );
         synchronize(&mut Session::of(connection, opened)).unwrap();
         drop(lease);
+        node.wait_until_idle();
     }
-    node.wait_until_idle();
 }
 
 /// A process that is killed right after its first words, before a busy node has read them, is not taken for one behind a cut link.
