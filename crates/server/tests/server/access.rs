@@ -13,7 +13,9 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
-use crate::{PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings, wait_for_state};
+use crate::{
+    PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings, wait_for, wait_for_state,
+};
 
 /// What of tenant `acme` is asked about.
 struct Target {
@@ -387,9 +389,12 @@ fn tags_save_reading_again_and_guard_changes() {
     let (status, _, body) = raw(&server, &format!("GET /api/v1/prices {own}If-None-Match: {tag}\r\n\r\n"));
     assert_eq!((status, body.as_str()), (304, ""));
 
-    let lease = request(&server.token("acme", Role::Member), &ask(1000));
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(1000));
+    // It changes no more once it is known why it waits.
+    wait_for(&member, lease.id, |lease| lease.reason.is_some());
     let path = format!("/api/v1/leases/{}", lease.id);
-    let (status, head, _) = raw(&server, &format!("DELETE {path} {own}If-Match: \"1\"\r\n\r\n"));
+    let (status, head, _) = raw(&server, &format!("DELETE {path} {own}If-Match: \"0\"\r\n\r\n"));
     assert_eq!(status, 412, "{head}");
     let (_, head, _) = raw(&server, &format!("GET {path} {own}\r\n"));
     let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
