@@ -299,7 +299,7 @@ static void beside_clocks(uint64_t rounds) {
 // ---- A kernel that is not served any more is ended.
 
 static void unanswered() {
-    constexpr uint64_t SERVED = 10;
+    constexpr uint64_t SERVED = 3;
     Mapped flags = mapped(1024), there = mapped(1), back = mapped(1);
     unsigned long long* wrong;
     CHECK(cudaMalloc(&wrong, sizeof *wrong));

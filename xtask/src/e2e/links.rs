@@ -1,5 +1,6 @@
 //! What carries a session: over a Unix socket, shared memory; over TCP, the socket.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,12 @@ fn unasked() -> Result<()> {
     node.wait_until_free()
 }
 
+/// Those that are whole: one that is being written has an extension.
+fn images_in(folder: &Path) -> Result<usize> {
+    let files = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    Ok(files.iter().filter(|file| file.path().extension().is_none()).count())
+}
+
 /// What one process was told of images the next one knows, whether the node still has the images or not.
 fn images() -> Result<()> {
     let caches = target_folder().join("facts");
@@ -165,7 +172,7 @@ fn images() -> Result<()> {
         told.does("check")?;
         // Nobody waits for the node's disk.
         let deadline = Instant::now() + LIMIT;
-        while std::fs::read_dir(caches.join(node_has).join("sluice/images"))?.count() < 6 {
+        while images_in(&caches.join(node_has).join("sluice/images"))? < 6 {
             ensure!(Instant::now() < deadline, "the node has not kept all images");
             std::thread::sleep(Duration::from_millis(10));
         }

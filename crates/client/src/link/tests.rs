@@ -14,8 +14,14 @@ use super::*;
 pub(super) const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
 
 pub(super) fn pair() -> (&'static Link, Peer) {
+    pair_with(None)
+}
+
+fn pair_with(resumption: Option<Resumption>) -> (&'static Link, Peer) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), None, None);
+    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), resumption, None);
+    // How long nothing is heard is for a test to say.
+    link.outbox().stream.set_read_limit(Duration::from_secs(600)).unwrap();
     // As in a program, where the session is never freed.
     (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
 }
@@ -412,15 +418,13 @@ fn resumable() -> (&'static Link, Peer) {
 }
 
 fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
     let terms = sluice_wire::control::ResumeTerms {
         secret: sluice_wire::handshake::SessionSecret([0; 32]),
         linger_ms: 1,
         expands,
     };
     let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, 0, stripes);
-    let link = Link::new(Stream::from(ours), FrameDecoder::new(), (0, 0), Some(resumption), None);
-    (Box::leak(Box::new(link)), Peer { stream: theirs, decoder: FrameDecoder::new() })
+    pair_with(Some(resumption))
 }
 
 /// The worker has room for data that it was told of only, and those may have come in next to no bytes.

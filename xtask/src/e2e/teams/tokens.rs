@@ -7,7 +7,7 @@ use super::*;
 pub(super) fn a_lease_outlives_its_token() -> Result<()> {
     let installation = Installation::start("tokens", "tenants: [{path: red}, {path: blue}]", &[], &[])?;
     let admin = &installation.admin;
-    let token = admin.text(&["token", "create", "--tenant", "red", "--lifetime", "5s"])?;
+    let token = admin.text(&["token", "create", "--tenant", "red", "--lifetime", "15s"])?;
     let short = Account { token: token.trim().to_owned(), ..admin.clone() };
     let mut program = short.program("outlives its token", &[])?;
     program.expect_line("ready")?;
