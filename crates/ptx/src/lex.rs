@@ -51,7 +51,7 @@ static CLASS: [u8; 256] = {
             b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' => WORD | START,
             b'0'..=b'9' => WORD | DIGIT,
             b' ' | b'\t' | b'\r' | 0x0b | 0x0c => SPACE,
-            b'\n' | b'{' | b'}' | b'"' | b'/' | 0 => SKIP_STOP,
+            b'\n' | b'{' | b'}' | b'"' | b'/' | b'#' | b'@' | 0 => SKIP_STOP,
             _ => 0,
         };
         byte += 1;
@@ -276,7 +276,9 @@ impl<'a> Lexer<'a> {
                     self.string()?;
                 }
                 b'/' if matches!(self.peek(1), Some(b'/' | b'*')) => self.skip_comment()?,
-                b'/' => self.position += 1,
+                b'#' => self.skip_line(),
+                b'@' if self.peek(1) == Some(b'@') => self.skip_line(),
+                b'/' | b'@' => self.position += 1,
                 byte => {
                     self.position += 1;
                     return Ok(byte);

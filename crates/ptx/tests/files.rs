@@ -230,6 +230,18 @@ fn the_index_sees_what_the_parser_sees() {
     }
 }
 
+/// Preprocessor lines and those of DWARF may hold anything, braces too.
+#[test]
+fn the_index_skips_the_lines_that_the_parser_skips() {
+    for line in ["#line {", "# }", "@@DWARF }", "@@ {"] {
+        let text =
+            format!(".version 8.0\n.target sm_80\n.entry f() {{\n{line}\nret; }}\n.entry g() {{ ret; }}");
+        let whole = sluice_ptx::parse(text.as_bytes()).expect(line);
+        let index = ModuleIndex::new(text.as_bytes()).expect(line);
+        assert_eq!((index.functions().len(), whole.functions.len()), (2, 2), "{line}");
+    }
+}
+
 #[test]
 fn a_closure_holds_what_its_root_needs() {
     let index = ModuleIndex::new(text("calls.ptx")).expect("an index");

@@ -272,7 +272,9 @@ impl Welcome {
     /// Reads a `Welcome` from what has arrived: `None` while it is incomplete, else its size in bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Option<usize>, WireError> {
         let Some((body, size)) = body(bytes)? else { return Ok(None) };
-        Opening::decode(&mut Reader::new(body))?.check()?;
+        let mut reader = Reader::new(body);
+        Opening::decode(&mut reader)?.check()?;
+        reader.end()?;
         Ok(Some(size))
     }
 }
@@ -331,6 +333,10 @@ mod tests {
             assert_eq!(Hello::from_bytes(&bytes), Ok(Some((hello, bytes.len()))));
         }
         assert_eq!(Welcome::from_bytes(&Welcome::to_bytes()), Ok(Some(Welcome::to_bytes().len())));
+        let mut longer = Welcome::to_bytes();
+        longer[0] += 1;
+        longer.push(0);
+        assert_eq!(Welcome::from_bytes(&longer), Err(WireError::Trailing(1)));
     }
 
     #[test]
