@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Page;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 
 pub use https::{NoUrl, ServerUrl, Web};
 pub use settings::{
@@ -351,8 +351,13 @@ impl Failure {
     pub fn is_temporary(&self) -> bool {
         match self {
             Failure::Unreachable { .. } => true,
-            Failure::Refused(problem) => problem.status >= 500 || problem.status == 429,
+            Failure::Refused(problem) => problem.status >= 500 || self.is_too_many(),
             Failure::Untrusted { .. } | Failure::Answer { .. } => false,
         }
+    }
+
+    /// Whether too many requests have come, be it with this token or from an address whose tokens hold no more.
+    pub fn is_too_many(&self) -> bool {
+        matches!(self, Failure::Refused(problem) if problem.is(Kind::TooMany))
     }
 }

@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use sluice_wire::address::SESSION_VARIABLE;
@@ -89,7 +89,9 @@ pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new() -> io::Result<Scratch> {
-        tempfile::Builder::new().prefix("sluice-").tempdir().map(Scratch)
+        // The private node's socket lies in one, and who reaches that needs no token.
+        let ours = fs::Permissions::from_mode(0o700);
+        tempfile::Builder::new().prefix("sluice-").permissions(ours).tempdir().map(Scratch)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -241,6 +243,8 @@ mod tests {
         assert_eq!(value(&surroundings, "SLUICE_SESSION").as_deref(), Some("token@host:1"));
         // With an NVIDIA GPU, nothing else but the two words for NCCL.
         assert_eq!(surroundings.environment().len(), 6);
+        let mode = fs::metadata(&folder).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "nobody else may enter");
         drop(scratch);
         assert!(!folder.exists());
     }

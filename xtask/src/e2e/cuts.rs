@@ -342,24 +342,25 @@ fn stopped_node(rounds: u32) -> Result<()> {
 }
 
 fn stopped_once(before: &str, after: &str) -> Result<()> {
+    /// What a worker says last waits so long for its client to take what was said before (`LAST_WORD` in `crates/worker/src/ending.rs`).
+    const LAST_WORD: Duration = Duration::from_secs(3);
     const WHY: &str = "the node has been stopped, and the session has ended with it";
-    let mut lost = None;
-    for _ in 0..3 {
+    for is_last in [false, true] {
         let mut node = start_node()?;
         let mut told = Told::start(&mut silence::run(&node.address), "a stopped node")?;
         told.does(before)?;
         let begin = Instant::now();
         node.end(libc::SIGTERM);
         let took = begin.elapsed();
-        let said = told.ends_badly(after, "");
-        match said {
-            Ok(said) if said.contains(WHY) && !said.contains("is cut") => return Ok(()),
-            // A worker waits so long for its client to take what is under way; on a machine that busy it may say nothing more.
-            Ok(said) if took >= Duration::from_secs(3) => lost = Some(said),
-            said => bail!("{}", tail(&said?)),
+        let said = told.ends_badly(after, "")?;
+        if said.contains(WHY) && !said.contains("is cut") {
+            return Ok(());
         }
+        // On a machine so busy it may be lost, once.
+        ensure!(took >= LAST_WORD && !is_last, "{}", tail(&said));
+        eprintln!("   the end took {took:?}, and the last word was lost");
     }
-    bail!("the worker's last word was lost three times: {}", tail(&lost.unwrap_or_default()))
+    Ok(())
 }
 
 /// Ends a node while a program computes, and starts another one in its place: the program gets an error that stays and says why,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-/// Appends a text in which the words in `names` are replaced. Strings and comments stay as they are, as do directives and
+/// Appends a text in which the words in `names` are replaced. Strings, comments and lines that are skipped stay as they are, as do directives and
 /// modifiers, which have a dot before them, and opcodes, which have one behind.
 pub(super) fn copy(text: &[u8], names: &HashMap<Vec<u8>, Vec<u8>>, out: &mut Vec<u8>) {
     if names.is_empty() {
@@ -15,7 +15,8 @@ pub(super) fn copy(text: &[u8], names: &HashMap<Vec<u8>, Vec<u8>>, out: &mut Vec
         let start = at;
         at += match rest {
             [b'"', ..] => string(rest),
-            [b'/', b'/', ..] => until(rest, b"\n"),
+            // Comments, and lines of the preprocessor and of old DWARF.
+            [b'/', b'/', ..] | [b'#', ..] | [b'@', b'@', ..] => until(rest, b"\n"),
             [b'/', b'*', ..] => until(rest, b"*/"),
             [first, ..] if is_word(*first) => rest.iter().take_while(|&&byte| is_word(byte)).count(),
             _ => 1,
@@ -57,6 +58,14 @@ fn until(text: &[u8], end: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_that_are_skipped_open_nothing() {
+        let names = HashMap::from([(b"x".to_vec(), b"x$1".to_vec())]);
+        let mut out = Vec::new();
+        copy(b"#line \"x\n@@ /* x\nmov.u32 a, x;", &names, &mut out);
+        assert_eq!(String::from_utf8(out).expect("ASCII"), "#line \"x\n@@ /* x\nmov.u32 a, x$1;");
+    }
 
     #[test]
     fn words_are_replaced_and_nothing_else() {

@@ -38,6 +38,9 @@ fn everything_holds_on_postgres() {
 /// All tests of this program but those of this kind, on PostgreSQL and with more in the environment.
 pub(crate) fn run_again(environment: &[(&str, &str)]) {
     let Some(postgres) = Postgres::start() else { return };
+    // Servers end in these tests, and the machine does not: a slow disk is not what they are about.
+    postgres.sql("postgres", "ALTER SYSTEM SET fsync = off");
+    postgres.sql("postgres", "SELECT pg_reload_conf()");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--skip", "postgres::", "--skip", "replicas::"]).envs(environment.iter().copied());
     let status = command.env(SOCKET_VARIABLE, postgres.folder.path()).status().unwrap();

@@ -188,8 +188,7 @@ fn launch_with(binaries: &Path, folder: &Path, within: Option<u32>, options: &[S
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
     unprivileged(&binaries.join("postgres"), within)
         .args(options)
-        // Processes end in these tests, machines do not.
-        .args(["-c", "fsync=off", "-c", "max_connections=200", "-k"])
+        .args(["-c", "max_connections=200", "-k"])
         .arg(folder)
         .arg("-D")
         .arg(folder.join("data"))

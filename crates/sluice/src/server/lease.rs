@@ -23,7 +23,7 @@ use crate::tasks::Event;
 
 /// How long the server may hold an answer back while nothing changes.
 const WAIT_MS: u64 = 5_000;
-/// A server that is away is asked again after this.
+/// A server that is away, or was asked too often, is asked again after this.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// One that does not say what it is asked for is.
 const RETRY_BLIND_EVERY: Duration = Duration::from_secs(5);
@@ -257,8 +257,8 @@ impl Watcher {
         loop {
             let lease = match watch(&self.client, self.id, revision) {
                 Ok(lease) => lease,
-                // The session goes on while the server is away.
-                Err(failure) if failure.is_temporary() => {
+                // The session goes on while the server is away. Who is told to ask less does, and says so.
+                Err(failure) if failure.is_temporary() && !failure.is_too_many() => {
                     sleep(RETRY_EVERY);
                     continue;
                 }
