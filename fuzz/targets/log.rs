@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use sluice_wire::control::SessionOpened;
 use sluice_wire::log::{self, LogDecoder};
 
-/// How far a file can be read.
+/// Reads a file, in pieces, as far as that goes.
 fn read(file: &[u8]) {
     let mut decoder = LogDecoder::default();
     for piece in file.chunks(4096) {

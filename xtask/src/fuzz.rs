@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::gpu_check::files_in;
 use crate::{bench, process};
 
 /// As `cargo fuzz` has them.
@@ -118,8 +119,7 @@ fn seeds(name: &str) -> Result<Option<PathBuf>> {
 
 fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+    for path in files_in(folder)? {
         match path.is_dir() {
             true => files.extend(files_below(&path)?),
             false => files.push(path),

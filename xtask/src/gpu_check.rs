@@ -159,7 +159,8 @@ fn stripped(from: &Path, to: &Path) -> Result<()> {
     process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(to).arg(from))
 }
 
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+/// What lies in a folder, other folders too.
+pub(crate) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     entries.map(|entry| Ok(entry?.path())).collect()
 }
