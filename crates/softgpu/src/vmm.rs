@@ -498,9 +498,10 @@ pub(crate) fn set_access(
         let Some(mapping) = mapped.get_mut(&start) else { continue };
         mapping.rights.insert(device.map(|device| device.ordinal), rights);
         space()?.protect(start, mapping.size, mapping.rights())?;
-        // Copies and queries know the memory from when it can be used.
-        allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
-        if mapping.rights() & libc::PROT_WRITE != 0 {
+        // Copies and queries know the memory for as long as it can be used, those too that run while others are let in.
+        if mapping.rights() & libc::PROT_WRITE == 0 {
+            allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
+        } else if allocation::find(start).is_none() {
             let ordinal = mapping.physical.device.map_or(0, |device| device.ordinal);
             // No context's: a mapping outlives them all.
             allocation::insert(start, mapping.size, Kind::Mapped(mapping.handle), 0, ordinal);

@@ -330,6 +330,31 @@ fn mapped_memory_is_copied_and_filled_by_devices_that_have_access() {
 }
 
 #[test]
+fn copies_go_on_while_another_device_is_given_access() {
+    let _context = Context::new(1);
+    let [from, to] = [mapped(1, &[1]), mapped(1, &[1])];
+    let id = || {
+        let mut id = 0_u64;
+        ok!(cuPointerGetAttribute(arg(&mut id), CUpointer_attribute::BUFFER_ID, from));
+        id
+    };
+    let known = id();
+    for round in 0..500 {
+        write(from, &[round]);
+        for _ in 0..4 {
+            ok!(cuMemcpyDtoDAsync_v2(to, from, 4, CUstream::NULL));
+            give_access(from, &[0], CUmemAccess_flags::READWRITE);
+        }
+        assert_eq!(read::<u32>(to, 1), [round]);
+    }
+    assert_eq!(id(), known, "it is the same memory");
+    for address in [from, to] {
+        ok!(cuMemUnmap(address, CHUNK));
+        ok!(cuMemAddressFree(address, CHUNK));
+    }
+}
+
+#[test]
 fn a_pool_s_memory_is_its_device_s_until_others_are_let_in() {
     let _other = Context::new(1);
     let mut pool = CUmemoryPool::NULL;
