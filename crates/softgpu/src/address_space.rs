@@ -119,9 +119,10 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses, without access rights.
-    pub(crate) fn map_file(&self, address: u64, size: u64, fd: i32, offset: u64) -> Result<()> {
-        self.map(address, size, libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
+    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses. Whoever reads there meanwhile finds what was there
+    /// or what is in the file.
+    pub(crate) fn map_file(&self, address: u64, size: u64, rights: i32, fd: i32, offset: u64) -> Result<()> {
+        self.map(address, size, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
     }
 
     /// Makes untouched taken addresses ready to hold private pages; they get rights by [`Self::protect`].

@@ -125,6 +125,16 @@ pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
+/// Whether a copy to the host by the current context would read these bytes at this address, where they can be read until the program
+/// frees or unmaps them. Whoever has seen to it that the work before is done may then do so, and do without the copy.
+pub fn can_be_read(address: u64, bytes: u64) -> bool {
+    let by = |device| allocation::check_reach(address, bytes, device).is_ok();
+    // What an array names has no memory of its own.
+    address_space::contains(address)
+        && tiles::find(address).is_none()
+        && context::current().is_ok_and(|context| by(context.device.ordinal))
+}
+
 /// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has it, also the one whose context is
 /// current.
 fn doers(target: &Target) -> Result<[usize; 2]> {

@@ -112,7 +112,7 @@ impl Physical {
             Backing::File(_) => {}
         }
         match &*backing {
-            Backing::File(file) => space.map_file(address, size, file.as_raw_fd(), offset),
+            Backing::File(file) => space.map_file(address, size, libc::PROT_NONE, file.as_raw_fd(), offset),
             _ => Err(Status::UNKNOWN),
         }
     }
@@ -131,8 +131,7 @@ impl Physical {
             // Work that is queued finds the file in the place of the pages.
             Backing::Mapped(address) => engine::at_rest(|| {
                 fill(address)?;
-                space.map_file(address, self.size, file.as_raw_fd(), 0)?;
-                space.protect(address, self.size, rights)
+                space.map_file(address, self.size, rights, file.as_raw_fd(), 0)
             })?,
             Backing::Parked(address) => {
                 fill(address)?;
@@ -331,8 +330,7 @@ pub(crate) fn view(physical: &Arc<Physical>) -> Result<u64> {
     let address = space.take_hidden(physical.size)?;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     space
-        .map_file(address, physical.size, file.as_raw_fd(), 0)
-        .and_then(|()| space.protect(address, physical.size, rights))
+        .map_file(address, physical.size, rights, file.as_raw_fd(), 0)
         .inspect_err(|_| space.give(address, physical.size))?;
     Ok(*view.insert(address))
 }

@@ -1,6 +1,11 @@
 //! Memory as programs see it.
 
+use std::ffi::c_void;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use sluice_cuda::*;
 
@@ -269,7 +274,7 @@ fn mapped(device: CUdevice, users: &[CUdevice]) -> u64 {
     let at = |id| CUmemLocation { kind: CUmemLocationType::DEVICE, id };
     let prop = CUmemAllocationProp {
         kind: CUmemAllocationType::PINNED,
-        requestedHandleTypes: CUmemAllocationHandleType::NONE,
+        requestedHandleTypes: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
         location: at(device),
         win32HandleMetaData: null_mut(),
         compressionType: 0,
@@ -349,6 +354,61 @@ fn copies_go_on_while_another_device_is_given_access() {
     }
     assert_eq!(id(), known, "it is the same memory");
     for address in [from, to] {
+        ok!(cuMemUnmap(address, CHUNK));
+        ok!(cuMemAddressFree(address, CHUNK));
+    }
+}
+
+#[test]
+fn what_lies_still_is_the_current_device_s_to_read() {
+    let _context = [Context::new(1), Context::new(0)];
+    let [there, here] = [mapped(1, &[1]), mapped(0, &[0])];
+    let allocated = allocate(1000);
+    let can = |address, bytes| sluice_softgpu::can_be_read(address, bytes);
+    assert!(can(here, CHUNK as u64) && can(here + 5, 9) && can(allocated, 1000));
+    assert!(!can(there, 4), "another device has no access");
+    assert!(!can(allocated, 1001) && !can(here, u64::MAX), "it leads out");
+    assert!(!can(&raw const there as u64, 8), "the program's own memory");
+    give_access(there, &[0], CUmemAccess_flags::READWRITE);
+    assert!(can(there, 4));
+    ok!(cuMemFree_v2(allocated));
+    assert!(!can(allocated, 1));
+    for address in [here, there] {
+        ok!(cuMemUnmap(address, CHUNK));
+        ok!(cuMemAddressFree(address, CHUNK));
+    }
+}
+
+/// Private pages become a file then.
+#[test]
+fn memory_can_be_read_while_it_comes_to_be_shared() {
+    let _context = Context::new(0);
+    // SAFETY: the name is a C string; the descriptor is the file's own.
+    let sink = unsafe { File::from_raw_fd(libc::memfd_create(c"sink".as_ptr(), 0)) };
+    for _ in 0..200 {
+        let address = mapped(0, &[0]);
+        write(address, &[7_u8; CHUNK]);
+        let (is_over, started) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                started.wait();
+                while !is_over.load(Relaxed) {
+                    // SAFETY: only the system reads there, and says so where it cannot.
+                    let read = unsafe { libc::pwrite(sink.as_raw_fd(), address as *const c_void, CHUNK, 0) };
+                    assert_eq!(read, CHUNK as isize, "{}", std::io::Error::last_os_error());
+                }
+            });
+            let (mut handle, mut file) = (CUmemGenericAllocationHandle::default(), -1);
+            ok!(cuMemRetainAllocationHandle(&mut handle, address as *mut c_void));
+            started.wait();
+            let kind = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+            let exported = result!(cuMemExportToShareableHandle(arg(&mut file), handle, kind, 0));
+            is_over.store(true, Relaxed);
+            assert_eq!(exported, CUresult::SUCCESS);
+            // SAFETY: the descriptor was made for this program.
+            drop(unsafe { File::from_raw_fd(file) });
+            ok!(cuMemRelease(handle));
+        });
         ok!(cuMemUnmap(address, CHUNK));
         ok!(cuMemAddressFree(address, CHUNK));
     }

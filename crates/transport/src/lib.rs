@@ -193,6 +193,11 @@ impl Stream {
         self.shared.get().is_some()
     }
 
+    /// Whether the bytes are sealed on their way.
+    pub fn is_protected(&self) -> bool {
+        self.connection.tls.is_some()
+    }
+
     /// As [`Stream::read`] through shared memory, without a copy: gives from `least` (or half of what fits) to `limit` bytes to
     /// `take` where they lie, start and length of memory that it may read until it returns. The peer can change them
     /// meanwhile: what is concluded from them must be concluded from a copy. Through a socket bytes do not lie anywhere: [`io::ErrorKind::Unsupported`].

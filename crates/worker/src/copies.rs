@@ -1,5 +1,7 @@
 //! Copies between the client's memory and the device.
 
+use std::ptr::NonNull;
+
 use sluice_cuda::{CUdeviceptr, CUresult, CUstream};
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, commands};
 
@@ -8,7 +10,8 @@ use crate::custom::Call;
 use crate::ending;
 use crate::execute::Execute;
 use crate::live::Reach;
-use crate::outbox::Push;
+use crate::memory::Loan;
+use crate::outbox::{Lying, Push};
 use crate::pipeline;
 use crate::session::Session;
 use crate::staging::PIECE;
@@ -199,6 +202,7 @@ fn push_now(
     unsafe { synchronize(stream) }.ok()?;
     let (_, device) = session.device()?;
     let given = device.streams.mark();
+    let loan = lying_here(session, (command.srcDevice.0, command.ByteCount));
     let mut done = 0;
     while done < command.ByteCount {
         // Nothing else is said to the client meanwhile, so not where the copy may have to wait for what another thread has given the stream.
@@ -208,7 +212,7 @@ fn push_now(
         let from = DevicePtr(command.srcDevice.0 + done);
         if in_place {
             push_in_place(session, command.ticket, done, from, length, stream)?;
-        } else {
+        } else if loan.is_none() || !push_lying(session, command.ticket, done, from, length) {
             let window = session.outbox.window();
             let mut bytes = session.staging.take_more(&session.table, length, window)?;
             // SAFETY: the piece has room for `length` bytes, and is ours.
@@ -220,6 +224,22 @@ fn push_now(
         done += length as u64;
     }
     Ok(())
+}
+
+/// Keeps device memory where it is, if that is this process's, and may be read where it lies.
+fn lying_here(session: &Session, range: (u64, u64)) -> Option<Loan<'_>> {
+    if session.reach != Reach::Everything {
+        return None;
+    }
+    let loan = session.memory.lend(range)?;
+    sluice_softgpu::can_be_read(range.0, range.1).then_some(loan)
+}
+
+/// Sends memory that lies here; false if that cannot be done as it is. The device has no part in it.
+fn push_lying(session: &Session, ticket: u64, offset: u64, from: DevicePtr, length: usize) -> bool {
+    let Some(start) = NonNull::new(from.0 as *mut u8) else { return false };
+    let pushed = session.outbox.push_lying(ticket, offset, Lying { start, length });
+    pushed.unwrap_or_else(|_| ending::client_gone())
 }
 
 /// The driver copies to where the client reads.

@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,7 @@ use sluice_wire::{
 
 use crate::client;
 use crate::counters::CounterPage;
+use crate::ending;
 use crate::staging::Staged;
 
 /// The way back to the client.
@@ -102,6 +104,7 @@ impl Push {
 /// What is sent from where it lies.
 enum Lent {
     Staged(Staged),
+    Lying(Lying),
     /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has it: the pool bounds what is kept.
     Packed(Vec<u8>, #[expect(dead_code, reason = "held, not read")] Staged),
     Text(Vec<u8>),
@@ -111,11 +114,24 @@ impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         match self {
             Lent::Staged(staged) => staged.bytes(),
+            // SAFETY: device memory of this process, of which only the kernel reads a byte ([`Outbox::push_lying`]), to which memory that is
+            // gone is an error.
+            Lent::Lying(lying) => unsafe { std::slice::from_raw_parts(lying.start.as_ptr(), lying.length) },
             Lent::Packed(frame, _) => frame,
             Lent::Text(text) => text,
         }
     }
 }
+
+/// Bytes of device memory that is this process's. They stay the client's until it has them: the thread of its program for which they
+/// are copied waits until then.
+pub(crate) struct Lying {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) length: usize,
+}
+
+// SAFETY: device memory is any thread's.
+unsafe impl Send for Lying {}
 
 struct Writer {
     stream: Arc<Stream>,
@@ -263,6 +279,19 @@ impl Outbox {
             self.counters.bytes_out.fetch_add((head.len() + length) as u64, Relaxed);
         }
         Ok(written)
+    }
+
+    /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it lies, without a copy. Where others than the
+    /// kernel would look at its bytes, to seal or to pack them, nothing is done, and the answer is false.
+    pub(crate) fn push_lying(&self, ticket: u64, offset: u64, lying: Lying) -> io::Result<bool> {
+        let mut writer = self.lock_writer();
+        if writer.stream.is_protected() || (writer.packer.is_some() && writer.buffer.is_slow()) {
+            return Ok(false);
+        }
+        let length = lying.length;
+        let fields = |out: &mut Vec<u8>| push_fields(out, ticket, offset, length);
+        self.write_by(&mut writer, |writer| writer.frame(PUSHED, Some(Lent::Lying(lying)), fields))?;
+        Ok(true)
     }
 
     /// Queues what a callback has; never blocks on the client.
@@ -528,6 +557,10 @@ impl Writer {
             let count = self.buffer.next_parts(&mut parts);
             match self.stream.write_vectored(&parts[..count], Wait::Asleep) {
                 Ok(count) => self.buffer.sent(count),
+                // On another connection it would be no better.
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    ending::failed("the program has freed memory while it copied from it")
+                }
                 Err(_) if self.buffer.keeps() => {
                     // The reader sees its end, and tells the daemon.
                     self.stream.shut_down();
@@ -545,6 +578,7 @@ const PARTS: usize = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -569,6 +603,31 @@ mod tests {
         });
         let acknowledged = all_done.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(acknowledged, Ok(0), "they wait for their pieces");
+    }
+
+    #[test]
+    fn memory_is_sent_from_where_it_lies_but_not_where_somebody_looks_at_it() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let outbox = Outbox::new(Arc::new(Stream::from(ours)), true, counters);
+        let read = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            client.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let memory: Vec<u8> = (0..3 * LARGE).map(|at| (at % 251) as u8).collect();
+        let lying = || Lying { start: NonNull::from(&memory[0]), length: memory.len() };
+        assert!(outbox.push_lying(1, 0, lying()).unwrap());
+        outbox.pack();
+        assert!(
+            outbox.push_lying(1, memory.len() as u64, lying()).unwrap(),
+            "nobody has found the link slow"
+        );
+        let sent = outbox.lock_writer().buffer.end();
+        drop(outbox);
+        let bytes = read.join().unwrap().unwrap();
+        assert_eq!((bytes.len(), bytes.len() as u64), (2 * (PUSH_HEAD_SIZE + memory.len()), sent));
+        let frames = bytes.chunks(bytes.len() / 2);
+        assert!(frames.into_iter().all(|frame| frame[PUSH_HEAD_SIZE..] == memory));
     }
 
     #[test]
