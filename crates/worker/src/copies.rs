@@ -10,14 +10,14 @@ use crate::custom::Call;
 use crate::ending;
 use crate::execute::Execute;
 use crate::live::Reach;
-use crate::memory::Loan;
 use crate::outbox::{Lying, Push};
 use crate::pipeline;
 use crate::session::Session;
 use crate::staging::PIECE;
 
 /// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of the ring, or out of its
-/// socket, the driver makes the next. Over a far link whole pieces of the pool go.
+/// socket, the driver makes the next. Over a far link whole pieces of the pool go, and from where the memory lies, where the driver has no
+/// part in it: the system wakes the client for each.
 const PIECE_NOW: usize = 256 << 10;
 
 /// Whether a driver's synchronous functions use this stream.
@@ -202,17 +202,20 @@ fn push_now(
     unsafe { synchronize(stream) }.ok()?;
     let (_, device) = session.device()?;
     let given = device.streams.mark();
-    let loan = lying_here(session, (command.srcDevice.0, command.ByteCount));
+    let range = (command.srcDevice.0, command.ByteCount);
+    // A free in another thread waits for the copy, as CUDA has it.
+    let loan = session.memory.lend(range);
+    let lies_here = loan.is_some() && can_be_sent(session, range);
     let mut done = 0;
     while done < command.ByteCount {
         // Nothing else is said to the client meanwhile, so not where the copy may have to wait for what another thread has given the stream.
         let in_place = session.outbox.writes_in_place() && device.streams.mark() == given;
-        let piece = if !in_place && session.staging.is_far() { PIECE } else { PIECE_NOW };
+        let piece = if !in_place && (lies_here || session.staging.is_far()) { PIECE } else { PIECE_NOW };
         let length = (command.ByteCount - done).min(piece as u64) as usize;
         let from = DevicePtr(command.srcDevice.0 + done);
         if in_place {
             push_in_place(session, command.ticket, done, from, length, stream)?;
-        } else if loan.is_none() || !push_lying(session, command.ticket, done, from, length) {
+        } else if !lies_here || !push_lying(session, command.ticket, done, from, length) {
             let window = session.outbox.window();
             let mut bytes = session.staging.take_more(&session.table, length, window)?;
             // SAFETY: the piece has room for `length` bytes, and is ours.
@@ -226,16 +229,14 @@ fn push_now(
     Ok(())
 }
 
-/// Keeps device memory where it is, if that is this process's, and may be read where it lies.
-fn lying_here(session: &Session, range: (u64, u64)) -> Option<Loan<'_>> {
-    if session.reach != Reach::Everything {
-        return None;
-    }
-    let loan = session.memory.lend(range)?;
-    sluice_softgpu::can_be_read(range.0, range.1).then_some(loan)
+/// Whether the current device's memory can be sent from where it lies, which is in this process.
+fn can_be_sent(session: &Session, (from, count): (u64, u64)) -> bool {
+    session.reach == Reach::Everything
+        && session.outbox.sends_lying()
+        && sluice_softgpu::can_be_read(from, count)
 }
 
-/// Sends memory that lies here; false if that cannot be done as it is. The device has no part in it.
+/// Sends memory that lies here; false if the link has become one that cannot. The device has no part in it.
 fn push_lying(session: &Session, ticket: u64, offset: u64, from: DevicePtr, length: usize) -> bool {
     let Some(start) = NonNull::new(from.0 as *mut u8) else { return false };
     let pushed = session.outbox.push_lying(ticket, offset, Lying { start, length });

@@ -281,11 +281,16 @@ impl Outbox {
         Ok(written)
     }
 
+    /// Whether [`Outbox::push_lying`] would send something now.
+    pub(crate) fn sends_lying(&self) -> bool {
+        self.lock_writer().sends_lying()
+    }
+
     /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it lies, without a copy. Where others than the
-    /// kernel would look at its bytes, to seal or to pack them, nothing is done, and the answer is false.
+    /// kernel would look at its bytes, to seal, to pack or to share them, nothing is done, and the answer is false.
     pub(crate) fn push_lying(&self, ticket: u64, offset: u64, lying: Lying) -> io::Result<bool> {
         let mut writer = self.lock_writer();
-        if writer.stream.is_protected() || (writer.packer.is_some() && writer.buffer.is_slow()) {
+        if !writer.sends_lying() {
             return Ok(false);
         }
         let length = lying.length;
@@ -476,6 +481,11 @@ fn push_fields(out: &mut Vec<u8>, ticket: u64, offset: u64, length: usize) {
 }
 
 impl Writer {
+    fn sends_lying(&self) -> bool {
+        let is_packed = self.packer.is_some() && self.buffer.is_slow();
+        !is_packed && !self.stream.is_protected() && !self.stream.is_shared()
+    }
+
     fn push(&mut self, push: Push) -> io::Result<()> {
         match push {
             Push::Data { ticket, offset, bytes } => {

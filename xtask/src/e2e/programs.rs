@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     case("green contexts", Program::Bare("green_contexts.py")),
     case("callbacks of failed streams", Program::Bare("failed_callbacks.py")),
     case("stream order of copies", Program::Bare("stream_order.py")),
+    case("memory freed while it is copied", Program::Bare("freed_copies.py")),
     case("sharing between processes", Program::Bare("sharing.py")),
     case("processes, threads and signals", Program::C("processes.c")),
     case("staged launches", Program::C("staged_launches.c")),
