@@ -9,6 +9,7 @@
 //! - On the device: queued.
 
 use std::ffi::c_void;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, EventId, StreamId, commands};
@@ -148,6 +149,7 @@ unsafe fn from_device_now(
     if dst.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
+    let _read = session.reads.begin((src, bytes as u64));
     // SAFETY: the caller vouches for the buffer, and below the ticket is forgotten.
     session.link.expect(command.ticket, unsafe { Sink::new(dst.cast(), bytes as u64) });
     let answered = session.call(&command, |_| ());
@@ -155,6 +157,47 @@ unsafe fn from_device_now(
     match answered {
         Ok(()) if is_incomplete => Err(CUresult::UNKNOWN),
         answered => answered,
+    }
+}
+
+/// Device memory, by address and size, of which threads of the program wait for large copies.
+#[derive(Default)]
+pub(crate) struct Reads {
+    ranges: Mutex<Vec<(u64, u64)>>,
+    over: Condvar,
+}
+
+struct Read<'a> {
+    reads: &'a Reads,
+    range: (u64, u64),
+}
+
+impl Reads {
+    fn begin(&self, range: (u64, u64)) -> Read<'_> {
+        self.lock().push(range);
+        Read { reads: self, range }
+    }
+
+    /// Returns when nobody waits for a copy from this memory.
+    pub(crate) fn wait(&self, (address, bytes): (u64, u64)) {
+        let overlaps = |&(start, size): &(u64, u64)| {
+            start < address.saturating_add(bytes) && address < start.saturating_add(size)
+        };
+        let is_read = |ranges: &mut Vec<_>| ranges.iter().any(overlaps);
+        drop(self.over.wait_while(self.lock(), is_read).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        let mut ranges = self.reads.lock();
+        let own = ranges.iter().position(|range| *range == self.range);
+        own.map(|own| ranges.swap_remove(own));
+        self.reads.over.notify_all();
     }
 }
 

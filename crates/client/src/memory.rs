@@ -165,6 +165,11 @@ impl Session {
     /// Frees what starts at `address`, once the device has done what may use it.
     pub(crate) fn free(&self, device: CUdevice, address: u64) -> Result<(), CUresult> {
         self.wait_for_users(device)?;
+        // What is on its way to the program may have left the device, and still has to lie here.
+        let known = self.memory(device)?.find(address);
+        if let Some(allocation) = known {
+            self.reads.wait((allocation.start, allocation.bytes));
+        }
         self.release(&mut *self.memory(device)?, address).map(drop)
     }
 

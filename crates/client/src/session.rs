@@ -24,6 +24,7 @@ use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, comman
 
 use crate::answers::Answers;
 use crate::context::{self, Context, Primary};
+use crate::copy::Reads;
 use crate::device::{Device, place_of};
 use crate::link::Link;
 use crate::live::Live;
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     pub(crate) live: Live,
     /// How far what its commands have written is fetched.
     pub(crate) fetched: mirror::Progress,
+    /// What large copies to the program read.
+    pub(crate) reads: Reads,
     /// Whether its host functions have a thread.
     pub(crate) has_host_thread: AtomicBool,
 }
@@ -281,6 +284,7 @@ impl Session {
             virtual_memory: Mutex::default(),
             live: Live::default(),
             fetched: mirror::Progress::default(),
+            reads: Reads::default(),
             has_host_thread: AtomicBool::new(false),
         }
     }

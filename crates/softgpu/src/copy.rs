@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use sluice_cuda::CUstream;
+
 use crate::address_space;
 use crate::allocation;
 use crate::context;
 use crate::device::driver;
 use crate::op::Op;
 use crate::status::{Result, Status};
-use crate::stream::Target;
+use crate::stream::{self, Target};
 use crate::tiles::{self, TiledArray};
 
 /// Copies of pageable memory up to this size are staged, so that the caller may go on at once; CUDA's own limit
@@ -125,14 +127,16 @@ pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// Whether a copy to the host by the current context would read these bytes at this address, where they can be read until the program
-/// frees or unmaps them. Whoever has seen to it that the work before is done may then do so, and do without the copy.
-pub fn can_be_read(address: u64, bytes: u64) -> bool {
-    let by = |device| allocation::check_reach(address, bytes, device).is_ok();
+/// Waits for its turn in the stream, as a copy of these bytes to the host would, and says whether such a copy would then read them at this
+/// address. Whoever asks may do so, until the program frees or unmaps them, and do without the copy.
+pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
     // What an array names has no memory of its own.
-    address_space::contains(address)
-        && tiles::find(address).is_none()
-        && context::current().is_ok_and(|context| by(context.device.ordinal))
+    let is_memory = address_space::contains(address) && tiles::find(address).is_none();
+    let reaches = |device: &usize| allocation::check_reach(address, bytes, *device).is_ok();
+    is_memory
+        && stream::target(stream).is_ok_and(|target| {
+            doers(&target).is_ok_and(|devices| devices.iter().all(reaches)) && target.run(Op::Empty).is_ok()
+        })
 }
 
 /// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has it, also the one whose context is

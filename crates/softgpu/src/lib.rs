@@ -67,7 +67,7 @@ use sluice_cuda::DriverTable;
 
 pub use api::{export_event, import_event};
 pub use context::{Context, on_context_destroyed, primary_context};
-pub use copy::can_be_read;
+pub use copy::wait_to_read;
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use engine::{has_room, wait_for_room};
 pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use sluice_cuda::*;
 
@@ -360,11 +362,11 @@ fn copies_go_on_while_another_device_is_given_access() {
 }
 
 #[test]
-fn what_lies_still_is_the_current_device_s_to_read() {
+fn memory_can_be_read_where_the_current_device_could() {
     let _context = [Context::new(1), Context::new(0)];
     let [there, here] = [mapped(1, &[1]), mapped(0, &[0])];
     let allocated = allocate(1000);
-    let can = |address, bytes| sluice_softgpu::can_be_read(address, bytes);
+    let can = |address, bytes| sluice_softgpu::wait_to_read(CUstream::NULL, address, bytes);
     assert!(can(here, CHUNK as u64) && can(here + 5, 9) && can(allocated, 1000));
     assert!(!can(there, 4), "another device has no access");
     assert!(!can(allocated, 1001) && !can(here, u64::MAX), "it leads out");
@@ -376,6 +378,41 @@ fn what_lies_still_is_the_current_device_s_to_read() {
     for address in [here, there] {
         ok!(cuMemUnmap(address, CHUNK));
         ok!(cuMemAddressFree(address, CHUNK));
+    }
+}
+
+/// In the order that a copy would have, which is more than that of its own stream.
+#[test]
+fn who_reads_memory_waits_for_its_turn() {
+    unsafe extern "C" fn wait(go_on: *mut c_void) {
+        // SAFETY: the test keeps it until the stream is done.
+        let _ = unsafe { &*go_on.cast::<Receiver<()>>() }.recv();
+    }
+    let context = Context::new(0);
+    let memory = allocate(4);
+    let (blocking, other, event) = (stream(0), stream(0), event());
+    for (held, reader) in [(blocking, CUstream::NULL), (CUstream::NULL, blocking), (other, blocking)] {
+        let (go_on, held_up) = channel();
+        let data = (&raw const held_up).cast_mut().cast();
+        ok!(cuLaunchHostFunc(held, Some(wait), data));
+        ok!(cuMemsetD32Async(memory, 7, 1, held));
+        if held == other {
+            ok!(cuEventRecord(event, other));
+            ok!(cuCtxWaitEvent(context.0, event));
+        }
+        let (tell, told) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ok!(cuCtxSetCurrent(context.0));
+                tell.send(sluice_softgpu::wait_to_read(reader, memory, 4)).unwrap();
+            });
+            assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "{held:?} {reader:?}");
+            go_on.send(()).unwrap();
+            assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(true));
+        });
+        assert_eq!(read::<u32>(memory, 1), [7]);
+        ok!(cuMemsetD32_v2(memory, 0, 1));
+        ok!(cuCtxSynchronize());
     }
 }
 

@@ -16,8 +16,8 @@ use crate::session::Session;
 use crate::staging::PIECE;
 
 /// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of the ring, or out of its
-/// socket, the driver makes the next. Over a far link whole pieces of the pool go, and from where the memory lies, where the driver has no
-/// part in it: the system wakes the client for each.
+/// socket, the driver makes the next. Over a far link whole pieces of the pool go. Where the driver makes none, since the memory is sent
+/// from where it lies, they go as well: the fewer they are, the less often is the client woken.
 const PIECE_NOW: usize = 256 << 10;
 
 /// Whether a driver's synchronous functions use this stream.
@@ -202,10 +202,7 @@ fn push_now(
     unsafe { synchronize(stream) }.ok()?;
     let (_, device) = session.device()?;
     let given = device.streams.mark();
-    let range = (command.srcDevice.0, command.ByteCount);
-    // A free in another thread waits for the copy, as CUDA has it.
-    let loan = session.memory.lend(range);
-    let lies_here = loan.is_some() && can_be_sent(session, range);
+    let lies_here = can_be_sent(session, (command.srcDevice.0, command.ByteCount), stream);
     let mut done = 0;
     while done < command.ByteCount {
         // Nothing else is said to the client meanwhile, so not where the copy may have to wait for what another thread has given the stream.
@@ -229,11 +226,11 @@ fn push_now(
     Ok(())
 }
 
-/// Whether the current device's memory can be sent from where it lies, which is in this process.
-fn can_be_sent(session: &Session, (from, count): (u64, u64)) -> bool {
+/// Whether device memory can be sent from where it lies, which is in this process; if so, what the copy has to wait for is done.
+fn can_be_sent(session: &Session, (from, count): (u64, u64), stream: CUstream) -> bool {
     session.reach == Reach::Everything
         && session.outbox.sends_lying()
-        && sluice_softgpu::can_be_read(from, count)
+        && sluice_softgpu::wait_to_read(stream, from, count)
 }
 
 /// Sends memory that lies here; false if the link has become one that cannot. The device has no part in it.

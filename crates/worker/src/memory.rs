@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
     CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
@@ -32,8 +32,6 @@ const RANGES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Memory {
     state: Mutex<State>,
-    /// For who waits until nobody sends what is lent.
-    given_back: Condvar,
     /// The program's user knows that its GPUs do not see all that they should.
     has_told: AtomicBool,
 }
@@ -47,24 +45,6 @@ pub(crate) struct State {
     allocations: BTreeMap<u64, Allocation>,
     /// Variables of loaded modules: address to size and module id.
     globals: BTreeMap<u64, (u64, u64)>,
-    /// Addresses and sizes of what is [`Loan`]ed.
-    lent: Vec<(u64, u64)>,
-}
-
-/// Memory that stays the session's until this goes.
-#[derive(Debug)]
-pub(crate) struct Loan<'a> {
-    memory: &'a Memory,
-    range: (u64, u64),
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        let mut state = self.memory.lock();
-        let own = state.lent.iter().position(|range| *range == self.range);
-        own.map(|own| state.lent.swap_remove(own));
-        self.memory.given_back.notify_all();
-    }
 }
 
 /// What is behind a run of chunks.
@@ -131,9 +111,8 @@ impl Memory {
             physical: BTreeMap::new(),
             allocations: BTreeMap::new(),
             globals: BTreeMap::new(),
-            lent: Vec::new(),
         };
-        Memory { state: Mutex::new(state), given_back: Condvar::new(), has_told: AtomicBool::new(false) }
+        Memory { state: Mutex::new(state), has_told: AtomicBool::new(false) }
     }
 
     /// Whether all of `[address, address + bytes)` is the session's.
@@ -171,13 +150,6 @@ impl Memory {
         };
         let state = self.lock();
         state.chunks.covers(address, bytes, fits).then(act)
-    }
-
-    /// Keeps memory that was committed for the session's allocations from being decommitted; `None` if it is something else.
-    pub(crate) fn lend(&self, range: (u64, u64)) -> Option<Loan<'_>> {
-        let mut state = self.lock();
-        let is_committed = state.chunks.covers(range.0, range.1, Backing::is_for_allocations);
-        is_committed.then(|| state.lent.push(range)).map(|()| Loan { memory: self, range })
     }
 
     /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU, for these devices to use.
@@ -219,8 +191,8 @@ impl Memory {
         Ok(true)
     }
 
-    /// Takes the backing away again, once `leave` has made sure that this process looks at it no more, and nobody has a [`Loan`] of it. The
-    /// caller has waited for work that may use it.
+    /// Takes the backing away again, once `leave` has made sure that this process looks at it no more. The caller has waited for work
+    /// that may use it.
     pub(crate) fn decommit(
         &self,
         table: &DriverTable,
@@ -228,13 +200,7 @@ impl Memory {
         (address, bytes): (u64, u64),
         leave: impl FnOnce(),
     ) -> Result<(), CUresult> {
-        let is_lent = |state: &mut State| {
-            let overlaps =
-                |&(start, size): &(u64, u64)| start < address.saturating_add(bytes) && address < start + size;
-            state.lent.iter().any(overlaps)
-        };
-        let mut state =
-            self.given_back.wait_while(self.lock(), is_lent).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let runs = state.chunks.remove(address, bytes, Backing::is_for_allocations);
         let runs = runs.ok_or(CUresult::INVALID_VALUE)?;
         leave();
@@ -448,50 +414,4 @@ fn unback(
     // SAFETY: the handle came from `cuMemCreate`, and this is its only release.
     unsafe { release(handle) }.ok()?;
     unmapped
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Barrier;
-
-    use sluice_wire::{DevicePtr, commands};
-
-    use super::*;
-    use crate::host_memory_tests::say;
-    use crate::malformed::stage::{RESERVATION, Stage};
-
-    #[test]
-    fn what_is_lent_is_not_decommitted() {
-        let mut stage = Stage::new();
-        let (address, bytes) = (RESERVATION + 4 * CHUNK, 2 * CHUNK);
-        for address in [address, address + bytes] {
-            let command =
-                commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: false, by_all: false };
-            say(&stage, &command).unwrap();
-        }
-        let session = &*stage.session();
-        let memory = &session.memory;
-        let decommit = |address| {
-            memory.decommit(&session.table, &session.budget, (address, bytes), || ()).unwrap();
-        };
-        assert!(memory.lend((address - 1, bytes)).is_none() && memory.lend((address, u64::MAX)).is_none());
-        let loans = [0, 5].map(|from| memory.lend((address + from, bytes - from)).unwrap());
-        // Nobody waits for others' loans.
-        decommit(address + bytes);
-        let (begun, is_given_back) = (Barrier::new(2), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                begun.wait();
-                decommit(address);
-                assert!(is_given_back.load(Ordering::SeqCst));
-            });
-            begun.wait();
-            let [first, second] = loans;
-            drop(first);
-            (0..1000).for_each(|_| std::thread::yield_now());
-            is_given_back.store(true, Ordering::SeqCst);
-            drop(second);
-        });
-        assert!(memory.lend((address, bytes)).is_none());
-    }
 }

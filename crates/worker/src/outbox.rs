@@ -6,7 +6,7 @@
 //!
 //! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody here waits for that: a
 //! writer may be the very thread that reads the acknowledgements. What bounds the memory is that copied data are
-//! staged in a bounded pool (`staging`), which follows the window, that whoever submits small copies waits
+//! staged in a bounded pool (`staging`), which follows the window, or sent from where they lie, that whoever submits small copies waits
 //! ([`Outbox::wait_room_for_small`]), that text is dropped beyond a bound, and that each client thread waits for one reply at a time.
 //!
 //! Few bytes are copied, and their staged piece comes back at once: the client acknowledges nothing before it has many bytes, which
@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_wire::frame::HEADER_SIZE;
@@ -37,6 +37,8 @@ use crate::staging::Staged;
 /// The way back to the client.
 pub(crate) struct Outbox {
     writer: Mutex<Writer>,
+    /// Threads that want to have it.
+    waiting: AtomicU32,
     pushes: Mutex<Pushes>,
     pushed: Condvar,
     /// For those who wait until there are fewer pushes.
@@ -85,6 +87,8 @@ pub(crate) enum Push {
 
 /// A client that takes nothing for this long is as good as cut off.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// A thread that a lock is free for needs less than this to wake up and take it.
+const WAKING: Duration = Duration::from_millis(1);
 /// Most pushes that wait for being written, of those that can wait.
 const AHEAD_MAX: usize = 2;
 /// Bytes of pushes that are collected before they are written, where they may have been packed.
@@ -114,8 +118,9 @@ impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         match self {
             Lent::Staged(staged) => staged.bytes(),
-            // SAFETY: device memory of this process, of which only the kernel reads a byte ([`Outbox::push_lying`]), to which memory that is
-            // gone is an error.
+            // SAFETY: a place and a length for the system. No byte is looked at through this: what is protected or packed is never lent like
+            // this (`Writer::sends_lying`, `Outbox::resume`). Device code may write there meanwhile, and the program may have freed it,
+            // which is an error to the system.
             Lent::Lying(lying) => unsafe { std::slice::from_raw_parts(lying.start.as_ptr(), lying.length) },
             Lent::Packed(frame, _) => frame,
             Lent::Text(text) => text,
@@ -123,8 +128,8 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Bytes of device memory that is this process's. They stay the client's until it has them: the thread of its program for which they
-/// are copied waits until then.
+/// Bytes of device memory that is this process's. Until the client has them all, a thread of its program waits for them, and its library lets
+/// no other free them; once it has, they are not sent again.
 pub(crate) struct Lying {
     pub(crate) start: NonNull<u8>,
     pub(crate) length: usize,
@@ -152,6 +157,7 @@ impl Outbox {
                 is_cut: false,
                 packer: None,
             }),
+            waiting: AtomicU32::new(0),
             pushes: Mutex::default(),
             pushed: Condvar::new(),
             taken: Condvar::new(),
@@ -287,15 +293,25 @@ impl Outbox {
     }
 
     /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it lies, without a copy. Where others than the
-    /// kernel would look at its bytes, to seal, to pack or to share them, nothing is done, and the answer is false.
+    /// system would look at its bytes, to seal, to pack or to share them, nothing is done, and the answer is false. Waits while as much is
+    /// under way as the link holds, and for whoever else wants to write.
     pub(crate) fn push_lying(&self, ticket: u64, offset: u64, lying: Lying) -> io::Result<bool> {
+        // One piece after the other would keep them out: a lock goes to who comes, not to who has waited.
+        let begin = Instant::now();
+        while self.waiting.load(SeqCst) > 0 && begin.elapsed() < WAKING {
+            std::thread::yield_now();
+        }
         let mut writer = self.lock_writer();
+        while writer.buffer.is_full() {
+            writer = self.heard.wait(writer).unwrap_or_else(PoisonError::into_inner);
+        }
         if !writer.sends_lying() {
             return Ok(false);
         }
         let length = lying.length;
         let fields = |out: &mut Vec<u8>| push_fields(out, ticket, offset, length);
-        self.write_by(&mut writer, |writer| writer.frame(PUSHED, Some(Lent::Lying(lying)), fields))?;
+        let last = |writer: &mut Writer| writer.frame(PUSHED, Some(Lent::Lying(lying)), fields);
+        self.write_by(&mut writer, last)?;
         Ok(true)
     }
 
@@ -338,6 +354,9 @@ impl Outbox {
         greeting: &[u8],
     ) -> io::Result<()> {
         let mut writer = self.lock_writer();
+        if stream.is_protected() != writer.stream.is_protected() {
+            return Err(io::Error::other("with TLS or without it, as it began, is how it goes on"));
+        }
         writer.buffer.resume(position).map_err(io::Error::other)?;
         writer.stream = Arc::clone(stream);
         // The socket is new and takes this much at once. Should it be dead already, its reader will notice.
@@ -454,7 +473,10 @@ impl Outbox {
     }
 
     fn lock_writer(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, SeqCst);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, SeqCst);
+        writer
     }
 
     fn lock_pushes(&self) -> MutexGuard<'_, Pushes> {
@@ -569,7 +591,7 @@ impl Writer {
                 Ok(count) => self.buffer.sent(count),
                 // On another connection it would be no better.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                    ending::failed("the program has freed memory while it copied from it")
+                    ending::failed("device memory went while it was being copied to the program")
                 }
                 Err(_) if self.buffer.keeps() => {
                     // The reader sees its end, and tells the daemon.
@@ -590,6 +612,8 @@ const PARTS: usize = 16;
 mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixStream;
+
+    use sluice_transport::{Rings, Side};
 
     use super::*;
     use crate::staging::{Staging, tests::table};
@@ -615,29 +639,59 @@ mod tests {
         assert_eq!(acknowledged, Ok(0), "they wait for their pieces");
     }
 
-    #[test]
-    fn memory_is_sent_from_where_it_lies_but_not_where_somebody_looks_at_it() {
-        let (ours, mut client) = UnixStream::pair().unwrap();
-        let counters = Arc::new(CounterPage::create().unwrap());
-        let outbox = Outbox::new(Arc::new(Stream::from(ours)), true, counters);
-        let read = std::thread::spawn(move || {
+    fn lying(memory: &[u8]) -> Lying {
+        Lying { start: NonNull::new(memory.as_ptr().cast_mut()).unwrap(), length: memory.len() }
+    }
+
+    /// What a client reads, to its end.
+    fn read_all(mut client: UnixStream) -> std::thread::JoinHandle<Vec<u8>> {
+        std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            client.read_to_end(&mut bytes).map(|_| bytes)
+            client.read_to_end(&mut bytes).unwrap();
+            bytes
+        })
+    }
+
+    #[test]
+    fn memory_is_sent_from_where_it_lies_and_again_after_a_cut() {
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let [(ours, mut client), (next, client_again)] = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let outbox = Outbox::new(Arc::new(Stream::from(ours)), true, counters);
+        // More than a socket takes at once.
+        let memory: Vec<u8> = (0..2 << 20).map(|at| (at % 251) as u8).collect();
+        let mut seen = vec![0; 100_000];
+        std::thread::scope(|scope| {
+            let pushing = scope.spawn(|| outbox.push_lying(1, 0, lying(&memory)).unwrap());
+            client.read_exact(&mut seen).unwrap();
+            // Others have the writer while it waits for room.
+            let sending = scope.spawn(|| outbox.send(b"between").unwrap());
+            drop(client);
+            assert!(pushing.join().unwrap());
+            sending.join().unwrap();
         });
-        let memory: Vec<u8> = (0..3 * LARGE).map(|at| (at % 251) as u8).collect();
-        let lying = || Lying { start: NonNull::from(&memory[0]), length: memory.len() };
-        assert!(outbox.push_lying(1, 0, lying()).unwrap());
-        outbox.pack();
-        assert!(
-            outbox.push_lying(1, memory.len() as u64, lying()).unwrap(),
-            "nobody has found the link slow"
-        );
-        let sent = outbox.lock_writer().buffer.end();
+        let read = read_all(client_again);
+        outbox.resume((&Arc::new(Stream::from(next)), Vec::new()), seen.len() as u64, b"").unwrap();
+        outbox.write(|_| Ok(())).unwrap();
         drop(outbox);
-        let bytes = read.join().unwrap().unwrap();
-        assert_eq!((bytes.len(), bytes.len() as u64), (2 * (PUSH_HEAD_SIZE + memory.len()), sent));
-        let frames = bytes.chunks(bytes.len() / 2);
-        assert!(frames.into_iter().all(|frame| frame[PUSH_HEAD_SIZE..] == memory));
+        seen.extend(read.join().unwrap());
+        let (data, after) = seen[PUSH_HEAD_SIZE..].split_at(memory.len());
+        assert!(data == memory && after == b"between");
+    }
+
+    #[test]
+    fn where_its_bytes_would_be_looked_at_memory_is_not_lent() {
+        let counters = Arc::new(CounterPage::create().unwrap());
+        let (ours, client) = UnixStream::pair().unwrap();
+        let stream = Arc::new(Stream::from(ours));
+        let outbox = Outbox::new(Arc::clone(&stream), true, counters);
+        let read = read_all(client);
+        outbox.pack();
+        assert!(outbox.push_lying(1, 0, lying(&[1; 8])).unwrap(), "nobody has found the link slow");
+        let (memory, _file) = Rings::create().unwrap();
+        stream.share(memory, Side::Worker, 2);
+        assert!(!outbox.push_lying(1, 0, lying(&[1; 8])).unwrap());
+        drop((outbox, stream));
+        assert_eq!(read.join().unwrap().len(), PUSH_HEAD_SIZE + 8);
     }
 
     #[test]

@@ -63,17 +63,7 @@ impl ServerLease {
         let early_end = end_early(&known)?;
         // Who asks for the end meanwhile has to know first whether there is a lease.
         let mut asked = known.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut tries = 1;
-        let mut lease: Lease = loop {
-            match client.post_once("/leases", ask, &key) {
-                Ok(lease) => break lease,
-                Err(failure) if failure.is_temporary() && tries < TRIES => {
-                    tries += 1;
-                    sleep(RETRY_EVERY);
-                }
-                Err(failure) => return Err(failure.into()),
-            }
-        };
+        let mut lease: Lease = insist(|| client.post_once("/leases", ask, &key))?;
         // The token may end before the lease does.
         let client = lease.key.take().map_or(client.clone(), |key| client.with_token(&key));
         *asked = Some((client.clone(), lease.id));
@@ -107,7 +97,8 @@ impl ServerLease {
                 bail!("{refusal} (after {refusals} tries)");
             }
             let refused = Refused { attempt: self.seen.attempt, task: None, reason: refusal };
-            self.seen = self.client.post(&format!("/leases/{}/refusals", self.id), &refused)?;
+            // A refusal counts once for each attempt, however often the server hears of it.
+            self.seen = insist(|| self.client.post(&format!("/leases/{}/refusals", self.id), &refused))?;
         }
     }
 
@@ -176,6 +167,20 @@ impl ServerLease {
             }
         }
         Ok(())
+    }
+}
+
+/// Asks again while the server is away, or was asked too often: for what comes to the same, asked twice.
+fn insist<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut tries = 1;
+    loop {
+        match ask() {
+            Err(failure) if failure.is_temporary() && tries < TRIES => {
+                tries += 1;
+                sleep(RETRY_EVERY);
+            }
+            answer => return answer,
+        }
     }
 }
 
