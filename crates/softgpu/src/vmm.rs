@@ -496,7 +496,7 @@ pub(crate) fn set_access(
         let Some(mapping) = mapped.get_mut(&start) else { continue };
         mapping.rights.insert(device.map(|device| device.ordinal), rights);
         space()?.protect(start, mapping.size, mapping.rights())?;
-        // Copies and queries know the memory for as long as it can be used, those too that run while others are let in.
+        // Copies and queries know the memory for as long as somebody may write there, those too that run while others are let in.
         if mapping.rights() & libc::PROT_WRITE == 0 {
             allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
         } else if allocation::find(start).is_none() {
