@@ -79,12 +79,13 @@ impl Call {
         while at < end {
             let (mut base, mut size) = (0, 0);
             // SAFETY: two places for numbers.
-            let is_found = unsafe { ask(&mut base, &mut size, at) }.is_success();
-            at = match is_found {
-                true => base + size as u64,
+            at = match unsafe { ask(&mut base, &mut size, at) } {
+                CUresult::SUCCESS => base + size as u64,
+                // Device code has failed meanwhile, after which the driver behind answers nothing, and follows nothing.
+                failed if failed.is_sticky() => return Ok(()),
                 // Not to be written, but perhaps to be read.
-                false if is_readable(at) => (at / GRANULE + 1) * GRANULE,
-                false => return Err(nobodys()),
+                _ if is_readable(at) => (at / GRANULE + 1) * GRANULE,
+                _ => return Err(nobodys()),
             };
         }
         Ok(())
