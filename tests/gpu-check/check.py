@@ -255,7 +255,8 @@ class Check:
 
     def facts(self, name):
         """What the driver does, natively: printed, and nothing of it judged."""
-        done = run(plan.program("driver_facts.py", *name.split()), {}, self.limit(100))
+        file = "memory_facts.py" if name.startswith("memory") else "driver_facts.py"
+        done = run(plan.program(file, "all" if name == "memory" else name), {}, self.limit(100))
         facts = "\n".join(line for line in done["output"].splitlines() if line.startswith("fact "))
         print(facts, flush=True)
         self.report.add({"step": f"driver facts: {name}", "outcome": "passed" if done["code"] == 0 else "failed", "facts": facts,
@@ -299,6 +300,7 @@ def everything(check):
         for left, right, seconds in shares.SHARES:
             check.attempt(f"shares {left}/{right}", shares.check_shares, check, left, right, seconds, check.options.quick, leased="only")
         check.attempt("driver facts: all", check.facts, "all", leased=False)
+        check.attempt("driver facts: memory", check.facts, "memory", leased=False)
         for step in plan.ALONE:
             check.attempt(step.name, check.alone, step, leased="only")
         check.attempt("bench remoting", goals.remoting, check, leased="only")
@@ -320,7 +322,7 @@ def names():
     steps = [*plan.worthy(), *plan.ALONE, *plan.more(), *plan.risky(), *plan.LAST_ALONE]
     return ["machine", *(step.name for step in steps), *(f"by turns: {what}" for what, _ in goals.TRAINING),
             *(f"shares {left}/{right}" for left, right, _ in shares.SHARES), "bench remoting",
-            *(f"driver facts: {name}" for name in ("init", "all", "kill"))]
+            *(f"driver facts: {name}" for name in ("init", "all", "memory", "kill"))]
 
 
 def prepare():

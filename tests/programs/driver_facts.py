@@ -268,13 +268,11 @@ def kill():
     say("a kernel has ended after", ms(begin))
 
 
-def main():
-    named = {function.__name__: function for function in [*FACTS, init, kill, endless]}
-    if sys.argv[1] != "all":
-        return named[sys.argv[1]]()
+def ask_all(file, facts):
+    """Each question by a process of its own; fails if no question was answered."""
     failed = 0
-    for function in FACTS:
-        child = subprocess.Popen([sys.executable, __file__, function.__name__])
+    for function in facts:
+        child = subprocess.Popen([sys.executable, file, function.__name__])
         try:
             code = child.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -283,8 +281,15 @@ def main():
         if code != 0:
             failed += 1
             say(function.__name__, "ended with", code)
-    print(f"{len(FACTS) - failed} of {len(FACTS)} answered")
-    return 1 if failed == len(FACTS) else 0
+    print(f"{len(facts) - failed} of {len(facts)} answered")
+    return 1 if failed == len(facts) else 0
+
+
+def main():
+    named = {function.__name__: function for function in [*FACTS, init, kill, endless]}
+    if sys.argv[1] != "all":
+        return named[sys.argv[1]]()
+    return ask_all(__file__, FACTS)
 
 
 if __name__ == "__main__":

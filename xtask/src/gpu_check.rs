@@ -83,6 +83,7 @@ const PROGRAMS: &[&str] = &[
     "graphs.py",
     "green_contexts.py",
     "illegal_address.py",
+    "memory_facts.py",
     "memory_limit.py",
     "numba_kernels.py",
     "nvml_lease.py",

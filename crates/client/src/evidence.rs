@@ -8,14 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_cuda::{CUresult, FUNCTIONS, Fn};
 
+use crate::failures;
+
 const FOLDER: &str = "SLUICE_EVIDENCE";
 
 static CALLED: [AtomicBool; Fn::COUNT] = [const { AtomicBool::new(false) }; Fn::COUNT];
 
 /// Notes a result, and returns it.
 pub(crate) fn note(function: Fn, result: CUresult) -> CUresult {
+    if !result.is_success() {
+        failures::log(function, result);
+        return result;
+    }
     let called = &CALLED[function as usize];
-    if result.is_success() && !called.load(Ordering::Relaxed) {
+    if !called.load(Ordering::Relaxed) {
         let first = !called.swap(true, Ordering::Relaxed);
         // Nothing works before cuInit has, so it is the one place to look at the environment.
         if first && function == Fn::cuInit && std::env::var_os(FOLDER).is_some() {

@@ -45,6 +45,7 @@ mod errors;
 mod event;
 mod evidence;
 mod facts;
+mod failures;
 mod graph;
 mod graph_copy;
 mod graph_dot;

@@ -1,7 +1,7 @@
 //! Modules and their functions: loading images, and what clients need to know to launch.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -228,7 +228,7 @@ pub(crate) fn function(
     // SAFETY: the module is live, the name is NUL-terminated, and the driver writes one handle.
     unsafe { get(&mut function, module, name.as_ptr()) }.ok()?;
     let info =
-        FunctionInfo { parameters: parameters(table, function)?, attributes: attributes(table, function) };
+        FunctionInfo { parameters: parameters(table, function)?, attributes: attributes(table, function)? };
     Ok((function, info))
 }
 
@@ -248,12 +248,13 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
 /// GPU compiles, a function when it is asked about it: the only one of a module will be used. What is not told here is asked for by
 /// name.
 pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>, Vec<String>) {
-    let only = |function| {
-        let info = FunctionInfo {
-            parameters: parameters(table, function)?,
-            attributes: attributes(table, function),
-        };
-        Ok(NamedFunction { name: name(table, function)?, info })
+    // An enumerated handle may be partially loaded (CUDA Driver API, `cuModuleEnumerateFunctions`), and
+    // NVIDIA's driver then refuses some of its attributes: it is good for its name alone.
+    let only = |enumerated| {
+        let name = name(table, enumerated)?;
+        let c_name = CString::new(name.as_str()).map_err(|_| CUresult::INVALID_IMAGE)?;
+        let (_, info) = function(table, module, &c_name)?;
+        Ok(NamedFunction { name, info })
     };
     let told = || match count(table, module)? {
         count @ 1 => {
@@ -324,15 +325,24 @@ pub(crate) fn parameters(table: &DriverTable, function: CUfunction) -> Result<Ve
     Ok(parameters)
 }
 
-fn attributes(table: &DriverTable, function: CUfunction) -> Vec<(CUfunction_attribute, i32)> {
-    let Some(get) = table.cuFuncGetAttribute else { return Vec::new() };
-    ATTRIBUTES
-        .map(CUfunction_attribute)
-        .filter_map(|attribute| {
-            let mut value = 0;
-            // SAFETY: the function is live, and the driver writes one number to a local.
-            let result = unsafe { get(&mut value, attribute, function) };
-            result.is_success().then_some((attribute, value))
-        })
-        .collect()
+/// The attributes that the driver has of a function.
+///
+/// What it refuses with `INVALID_VALUE` it does not have: older drivers know fewer. Any other error is the function's, such as that it
+/// cannot be loaded, and is returned.
+fn attributes(
+    table: &DriverTable,
+    function: CUfunction,
+) -> Result<Vec<(CUfunction_attribute, i32)>, CUresult> {
+    let get = table.cuFuncGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
+    let mut attributes = Vec::new();
+    for attribute in ATTRIBUTES.map(CUfunction_attribute) {
+        let mut value = 0;
+        // SAFETY: the function is live, and the driver writes one number to a local.
+        match unsafe { get(&mut value, attribute, function) } {
+            CUresult::SUCCESS => attributes.push((attribute, value)),
+            CUresult::INVALID_VALUE | CUresult::NOT_SUPPORTED => {}
+            other => return Err(other),
+        }
+    }
+    Ok(attributes)
 }
