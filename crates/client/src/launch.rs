@@ -50,11 +50,9 @@ impl Geometry {
         let limits = &device.launch_limits;
         let within = |dims: Dim, most: Dim| dims.iter().zip(most).all(|(&dim, most)| dim != 0 && dim <= most);
         let threads = self.block.iter().map(|&dim| u64::from(dim)).product::<u64>();
-        if !within(self.grid, limits.grid) || !within(self.block, limits.block) || threads > limits.threads {
+        let threads_max = limits.threads.min(function.threads_max);
+        if !within(self.grid, limits.grid) || !within(self.block, limits.block) || threads > threads_max {
             return Err(CUresult::INVALID_VALUE);
-        }
-        if threads > function.threads_max {
-            return Err(CUresult::LAUNCH_OUT_OF_RESOURCES);
         }
         if self.shared_bytes > function.dynamic_shared_max() {
             return Err(CUresult::INVALID_VALUE);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::*;
 use sluice_image::Image;
+use sluice_ptx::device_runtime;
 use sluice_ptx::link::{Input, LinkError, link};
 
 use crate::ids::{self, Kind, Table};
@@ -40,40 +41,68 @@ fn find(state: CUlinkState) -> Result<Arc<Link>, CUresult> {
     LINKS.get(state.0 as u64).ok_or(CUresult::INVALID_HANDLE)
 }
 
+/// How a library of object files begins. Those that programs link hold machine code; what they need of the device runtime
+/// is added when the link is completed.
+const ARCHIVE: &[u8] = b"!<arch>\n";
+
 fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUresult> {
     let link = find(state)?;
+    let fail = |code, message: &str| {
+        let mut log = link.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.0.write(message.as_bytes(), false);
+        Err(code)
+    };
+    if bytes.starts_with(ARCHIVE) {
+        return Ok(());
+    }
+    let mut inputs = link.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = name.unwrap_or_else(|| format!("input {}", inputs.len() + 1));
     match Image::parse(bytes) {
         Ok(Image::Ptx(text)) => {
-            let mut inputs = link.inputs.lock().unwrap_or_else(PoisonError::into_inner);
-            let name = name.unwrap_or_else(|| format!("input {}", inputs.len() + 1));
+            // A mistake is reported where it was made, not when a kernel is first used.
+            if let Err(error) = sluice_ptx::parse(text) {
+                return fail(CUresult::INVALID_PTX, &format!("{name}: {error}"));
+            }
             inputs.push(Named { name, text: text.to_vec() });
             Ok(())
         }
         Ok(_) => {
             crate::say_once!("linking machine code is not supported: hand PTX to cuLinkAddData");
-            Err(CUresult::NO_BINARY_FOR_GPU)
+            fail(
+                CUresult::NO_BINARY_FOR_GPU,
+                &format!(
+                    "{name} is machine code: only PTX and libraries whose code is not needed can be linked"
+                ),
+            )
         }
-        Err(_) => Err(CUresult::INVALID_IMAGE),
+        Err(error) => fail(CUresult::INVALID_IMAGE, &format!("{name}: {error}")),
     }
 }
 
 /// One text from all; what a single one says of itself stays.
 fn joined(inputs: &[Named], jit: &mut Jit) -> Result<Vec<u8>, CUresult> {
-    let text = match inputs {
-        [] => return Err(CUresult::INVALID_VALUE),
-        [only] => Ok(only.text.clone()),
-        several => {
-            let inputs = several.iter().map(|Named { name, text }| Input { name, text });
-            link(&inputs.collect::<Vec<_>>())
-        }
+    if inputs.is_empty() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut fail = |message: &str, code| {
+        jit.write(message.as_bytes(), false);
+        code
     };
-    text.map_err(|error| {
-        jit.write(error.to_string().as_bytes(), false);
-        match error {
-            LinkError::Parse { .. } => CUresult::INVALID_PTX,
-            _ => CUresult::INVALID_IMAGE,
-        }
-    })
+    let texts: Vec<&[u8]> = inputs.iter().map(|input| &*input.text).collect();
+    let runtime = device_runtime::missing(&texts)
+        .map_err(|error| fail(&error.to_string(), CUresult::INVALID_PTX))?
+        .map(|text| Input { name: "the device runtime", text });
+    let named = inputs.iter().map(|Named { name, text }| Input { name, text });
+    match named.chain(runtime).collect::<Vec<_>>()[..] {
+        [only] => Ok(only.text.to_vec()),
+        ref several => link(several).map_err(|error| {
+            let code = match error {
+                LinkError::Parse { .. } => CUresult::INVALID_PTX,
+                _ => CUresult::INVALID_IMAGE,
+            };
+            fail(&error.to_string(), code)
+        }),
+    }
 }
 
 // The entry points. CUDA Driver API, section "Module Management".

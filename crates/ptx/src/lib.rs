@@ -11,6 +11,7 @@
 //! the answer is a tree or a [`ParseError`] that says where, and memory grows with the text, never with a number in it.
 
 pub mod ast;
+pub mod device_runtime;
 mod error;
 mod index;
 mod lex;

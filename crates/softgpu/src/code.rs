@@ -13,6 +13,7 @@ use sluice_ir::passes;
 use sluice_jit::CompiledKernel;
 use sluice_ptx::ModuleIndex;
 use sluice_ptx::ast::{self, Variable};
+use sluice_ptx::device_runtime;
 use sluice_ptx::link::Input;
 
 use crate::conditional;
@@ -54,6 +55,8 @@ impl Machine for Compiling {
         if texts.iter().any(|text| leaves_set_conditional_open(text)) {
             texts.push(conditional::SET_CONDITIONAL);
         }
+        let runtime = device_runtime::missing(&texts);
+        texts.extend(runtime.map_err(|error| (Status::INVALID_PTX, error.to_string()))?);
         let linked;
         let text = match texts.as_slice() {
             [one] => one,

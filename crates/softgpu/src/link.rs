@@ -12,6 +12,9 @@ use crate::table::Table;
 
 pub(crate) static LINKS: Table<Link> = Table::new(13);
 
+/// How a library of object files begins.
+const ARCHIVE: &[u8] = b"!<arch>\n";
+
 /// A link under way.
 pub(crate) struct Link {
     pub(crate) handle: usize,
@@ -48,6 +51,9 @@ impl Link {
     /// Adds the PTX of an image, which messages call by its name if it has one.
     pub(crate) fn add(&self, name: Option<String>, image: &[u8]) -> Result<()> {
         use sluice_image::Image;
+        if image.starts_with(ARCHIVE) {
+            return Ok(());
+        }
         let capability = driver()?.devices.first().ok_or(Status::NO_DEVICE)?.limits.capability;
         let text = Image::parse(image).and_then(|image| Ok(image.ptx(capability)?.into_owned()));
         let text = text.map_err(|error| self.fail(Status::NO_BINARY_FOR_GPU, &error.to_string()))?;

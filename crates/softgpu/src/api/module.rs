@@ -526,10 +526,11 @@ pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
     })
 }
 
-/// PTX can be linked, alone or in a fat binary; machine code, LTO-IR and host libraries cannot.
+/// PTX can be linked, alone or in a fat binary; machine code and LTO-IR cannot. Libraries hold machine code, which is passed
+/// over: what programs need of the device runtime is there without it.
 fn check_input(kind: CUjitInputType) -> Result<()> {
     match kind {
-        CUjitInputType::INPUT_PTX | CUjitInputType::INPUT_FATBINARY => Ok(()),
+        CUjitInputType::INPUT_PTX | CUjitInputType::INPUT_FATBINARY | CUjitInputType::INPUT_LIBRARY => Ok(()),
         _ => {
             eprintln!(
                 "sluice: cuLink: input of kind {kind:?} cannot be linked for a software GPU, only PTX can"
