@@ -206,7 +206,8 @@ pub enum Space {
     Const,
     /// The block's shared memory: static part first, dynamic part at [`crate::SharedLayout::dynamic_offset`].
     Shared,
-    /// The thread's own frame of [`crate::Kernel::local_bytes`] bytes: consecutive for one thread.
+    /// The thread's own frame of [`crate::Kernel::local_bytes`] bytes, and behind it the stack where the kernel needs one
+    /// ([`crate::Kernel::needs_stack`]): consecutive for one thread.
     Local,
     /// The launch's parameter block, read-only, the same for all threads.
     Param,
@@ -468,6 +469,8 @@ pub enum SpecialRegister {
     GlobalTimer,
     DynamicSharedBytes,
     TotalSharedBytes,
+    /// The thread's local memory: its frame, and its stack where the kernel needs one.
+    LocalBytes,
     /// `%envregN`, 0 to 31. Together 1 and 2 are the address of the grid barrier's workspace in cooperative launches.
     EnvReg(u8),
 }
@@ -575,6 +578,8 @@ pub enum RuntimeFunction {
     SurfaceStore,
     /// `(what: I32)`, an index into [`crate::Kernel::missing`]; does not return.
     Missing,
+    /// `()`: a call does not fit into the thread's stack; does not return.
+    StackOverflow,
 }
 
 impl RuntimeFunction {
@@ -587,6 +592,7 @@ impl RuntimeFunction {
             RuntimeFunction::Sample => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::Missing => &[Type::I32],
+            RuntimeFunction::StackOverflow => &[],
             RuntimeFunction::SurfaceStore => {
                 &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I64, Type::I64]
             }
@@ -602,7 +608,8 @@ impl RuntimeFunction {
             RuntimeFunction::AssertFail
             | RuntimeFunction::Free
             | RuntimeFunction::SurfaceStore
-            | RuntimeFunction::Missing => None,
+            | RuntimeFunction::Missing
+            | RuntimeFunction::StackOverflow => None,
         }
     }
 }

@@ -25,6 +25,8 @@ pub struct Launch<'a> {
     /// In threads.
     pub block: [u32; 3],
     pub dynamic_shared_bytes: u32,
+    /// Of each thread, for kernels that need one.
+    pub stack_bytes: u32,
     /// The parameter block, laid out as [`crate::ParamLayout`] says.
     pub params: &'a [u8],
     /// Addresses of the module variables, in the order of [`Kernel::globals`].
@@ -50,6 +52,8 @@ pub enum InterpFault {
     Deadlock,
     #[error("an instruction that the compiler does not have")]
     Missing,
+    #[error("the stack of a thread is too small for its calls")]
+    StackOverflow,
     #[error("more than {0} instructions")]
     Endless(u64),
     #[error("the reference interpreter has no {0}")]
@@ -125,13 +129,14 @@ struct RunningBlock {
 impl RunningBlock {
     fn new(launch: &Launch<'_>, ctaid: [u32; 3]) -> RunningBlock {
         let [nx, ny, nz] = launch.block;
+        let stack_bytes = if launch.kernel.needs_stack { launch.stack_bytes } else { 0 };
         let thread = |index: u32| Thread {
             tid: [index % nx, index / nx % ny, index / (nx * ny)],
             state: State::Ready,
             block: BlockId(0),
             at: 0,
             values: vec![0; launch.kernel.values.len()],
-            local: vec![0; launch.kernel.local_bytes as usize],
+            local: vec![0; (launch.kernel.local_bytes + stack_bytes) as usize],
         };
         let shared_bytes = launch.kernel.shared.dynamic_offset.unwrap_or(launch.kernel.shared.static_bytes)
             + launch.dynamic_shared_bytes;
@@ -314,6 +319,7 @@ impl RunningBlock {
             Clock => self.clock as u32,
             DynamicSharedBytes => launch.dynamic_shared_bytes,
             TotalSharedBytes => self.shared.len() as u32,
+            LocalBytes => self.threads[t].local.len() as u32,
         };
         value.into()
     }

@@ -16,13 +16,16 @@ pub struct Kernel {
     pub local_bytes: u32,
     /// A power of two.
     pub local_align: u32,
+    /// Functions that call themselves keep their frames behind the kernel's own, in as much local memory as the launch has
+    /// for them.
+    pub needs_stack: bool,
     /// `.maxntid`.
     pub max_threads: Option<[u32; 3]>,
     /// `.reqntid`.
     pub required_threads: Option<[u32; 3]>,
     /// Names of the module variables that [`Inst::GlobalAddress`] refers to.
     pub globals: Vec<String>,
-    /// What cannot be done where [`crate::RuntimeFunction::Missing`] is called: a mnemonic, and its line in the PTX.
+    /// Why [`crate::RuntimeFunction::Missing`] is called: a line of the PTX, and what cannot be done there.
     pub missing: Vec<String>,
     pub values: Vec<ValueData>,
     pub insts: Vec<InstData>,
@@ -187,6 +190,11 @@ impl Terminator {
 }
 
 impl Kernel {
+    /// Whether its threads have local memory.
+    pub fn has_local_memory(&self) -> bool {
+        self.local_bytes > 0 || self.needs_stack
+    }
+
     pub fn ty(&self, value: Value) -> Type {
         self.values[value.index()].ty
     }

@@ -1,7 +1,7 @@
 //! From a PTX syntax tree to a kernel in SSA form.
 //!
 //! Statement by statement: a PTX register is a [`Variable`](crate::ssa::Variable), a label starts a block, and a call
-//! lowers the callee's body in place (there are no calls in the IR). A predicated instruction computes for all lanes and
+//! lowers the callee's body in place, or jumps to the one that is there (there are no calls in the IR). A predicated instruction computes for all lanes and
 //! keeps the old value where the guard is false; memory accesses carry the guard; what cannot be done for
 //! all lanes is branched around. What the compiler cannot do ends the grid where it is reached ([`Kernel::missing`]): large
 //! libraries have kernels in which only some paths ask for it.
@@ -18,11 +18,14 @@ mod integer;
 mod layout;
 mod matrix;
 mod memory;
+mod minifloat;
 mod operand;
+mod subroutine;
 mod texture;
+mod video;
 mod warp;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sluice_ptx::ast::{Body, Function, Guard, Instruction, Module, Operand, Statement};
 use sluice_ptx::{Modifier, Opcode};
@@ -34,8 +37,10 @@ use crate::builder::Builder;
 use crate::inst::{BinaryOp, Inst, RuntimeFunction, UnaryOp};
 use crate::kernel::{Kernel, Target, Terminator};
 use crate::ssa::{Variable, Variables};
-use crate::types::{BlockId, GlobalId, InstId, Type, Value};
+use crate::types::{BlockId, GlobalId, Type, Value};
+use call::Candidates;
 use layout::{Home, Layout};
+use subroutine::{StackFrame, Subroutine};
 
 /// What a kernel lacks is named so often at most, and in so many characters: the program chooses both.
 const MISSING_MAX: usize = 256;
@@ -45,7 +50,7 @@ const MISSING_CHARS_MAX: usize = 100;
 /// are called.
 pub const INSTRUCTIONS_MAX: usize = 4 << 20;
 
-/// The deepest nesting of calls.
+/// The deepest nesting of calls that are inlined.
 pub const CALL_DEPTH_MAX: usize = 128;
 
 /// The entry named `entry` as a kernel, with everything it calls inlined. The result satisfies [`crate::verify`] and has
@@ -57,9 +62,9 @@ pub fn lower_kernel(module: &Module, entry: &str) -> Result<Kernel, LowerError> 
         .filter(|function| function.is_entry)
         .ok_or_else(|| fail(0, LowerErrorKind::NoSuchEntry))?;
     let mut lowering = Lowering::new(module, function).map_err(|kind| fail(function.line, kind))?;
-    lowering.run(function).map_err(|kind| fail(lowering.line, kind))?;
+    let aliases = lowering.run(function).map_err(|kind| fail(lowering.line, kind))?;
     let Lowering { mut kernel, variables, .. } = lowering;
-    variables.finish(&mut kernel);
+    variables.finish_with(&mut kernel, aliases);
     // The parser does not look at types, so a text can ask for what no instruction can do.
     crate::verify::verify(&kernel).map_err(|error| fail(0, LowerErrorKind::IllTyped(error.to_string())))?;
     Ok(kernel)
@@ -88,10 +93,6 @@ pub enum LowerErrorKind {
     IllTyped(String),
     #[error("{0} is not defined in this module")]
     Unresolved(String),
-    #[error("a call to {0}, which calls itself: recursion is not supported by the software GPU")]
-    Recursion(String),
-    #[error("a call through a pointer that no function's address fits")]
-    IndirectCall,
     #[error("more than {INSTRUCTIONS_MAX} instructions after inlining")]
     TooLarge,
     #[error("{0} variables larger than 2 GiB")]
@@ -113,11 +114,19 @@ struct Lowering<'m> {
     /// Guard of the current instruction, where it keeps old values (see the module's documentation).
     guard: Option<Value>,
     frame: Frame<'m>,
-    /// Names of the functions that are being inlined, outermost first.
-    calls: Vec<&'m str>,
+    /// Functions that are being inlined into each other.
+    depth: usize,
     globals: HashMap<&'m str, GlobalId>,
-    /// Constants that are to hold the size of the thread's frame, known at the end.
-    frame_sizes: Vec<InstId>,
+    candidates: Candidates<'m>,
+    /// Functions that can reach themselves.
+    recursive: HashSet<&'m str>,
+    subroutines: Vec<Subroutine<'m>>,
+    /// That of the kernel, then those of the subroutines.
+    frames: Vec<StackFrame>,
+    /// The frame that is being filled.
+    activation: usize,
+    /// Where the running subroutine's frame starts.
+    stack_pointer: Variable,
 }
 
 /// One instance of a function's body.
@@ -137,9 +146,35 @@ struct Frame<'m> {
     continuation: Option<BlockId>,
 }
 
+impl<'m> Frame<'m> {
+    /// An instance with registers, which belong to a frame on the stack, and without labels and variables.
+    fn new(
+        body: &'m Body,
+        continuation: Option<BlockId>,
+        variables: &mut Variables,
+        stack: &mut StackFrame,
+    ) -> Frame<'m> {
+        let start = variables.len();
+        let carry = variables.declare(Type::I1);
+        let mut registers = Vec::with_capacity(body.registers.len());
+        for register in &body.registers {
+            let ty = operand::register_type(register.ty);
+            registers.push(variables.declare(ty));
+            if register.ty == sluice_ptx::Type::B128 {
+                variables.declare(ty);
+            }
+        }
+        stack.activation.own(start..variables.len());
+        let (labels, homes) = (Vec::new(), Vec::new());
+        let (params, returns) = (Vec::new(), Vec::new());
+        Frame { body, registers, labels, variables: homes, params, returns, carry, continuation }
+    }
+}
+
 impl<'m> Lowering<'m> {
     fn new(module: &'m Module, function: &'m Function) -> Lowered<Self> {
         let layout = Layout::new(module, function)?;
+        let candidates = Candidates::new(module, &layout.addressed);
         let mut kernel = Kernel {
             name: function.name.to_string(),
             params: layout.entry_params(function)?,
@@ -153,17 +188,10 @@ impl<'m> Lowering<'m> {
         let mut variables = Variables::default();
         variables.enter(entry);
         let body = function.body.as_ref().ok_or(LowerErrorKind::NoSuchEntry)?;
-        let params = function.params.iter().map(|param| Home::Param(param.offset as u32)).collect();
-        let frame = Frame {
-            body,
-            registers: Vec::new(),
-            labels: Vec::new(),
-            variables: Vec::new(),
-            params,
-            returns: Vec::new(),
-            carry: variables.declare(Type::I1),
-            continuation: None,
-        };
+        let stack_pointer = variables.declare(Type::I32);
+        let mut frames = vec![StackFrame::new(entry)];
+        let mut frame = Frame::new(body, None, &mut variables, &mut frames[0]);
+        frame.params = function.params.iter().map(|param| Home::Param(param.offset as u32)).collect();
         Ok(Lowering {
             module,
             layout,
@@ -173,34 +201,31 @@ impl<'m> Lowering<'m> {
             line: function.line,
             guard: None,
             frame,
-            calls: vec![&function.name],
+            depth: 1,
             globals: HashMap::new(),
-            frame_sizes: Vec::new(),
+            recursive: subroutine::recursive_functions(module, function, &candidates),
+            candidates,
+            subroutines: Vec::new(),
+            frames,
+            activation: 0,
+            stack_pointer,
         })
     }
 
-    fn run(&mut self, function: &'m Function) -> Lowered {
+    /// Lowers everything. The result are values that stand for others.
+    fn run(&mut self, function: &'m Function) -> Lowered<Vec<(Value, Value)>> {
         let body = self.frame.body;
         self.enter_body(function, body)?;
         self.lower_body(body)?;
         self.end_block(Terminator::Exit);
-        self.kernel.local_bytes = self.kernel.local_bytes.next_multiple_of(self.kernel.local_align);
-        for id in &self.frame_sizes {
-            let bits = u64::from(self.kernel.local_bytes);
-            self.kernel.insts[id.index()].inst = Inst::Const { ty: Type::I32, bits };
-        }
-        Ok(())
+        self.lower_subroutines()?;
+        let aliases = self.finish_stack()?;
+        self.kernel.local_bytes = self.frames[0].bytes.next_multiple_of(self.kernel.local_align);
+        Ok(aliases)
     }
 
-    /// Sets up registers, labels and variables of the current frame.
+    /// Sets up labels and variables of the current frame.
     fn enter_body(&mut self, function: &'m Function, body: &'m Body) -> Lowered {
-        for register in &body.registers {
-            let ty = operand::register_type(register.ty);
-            self.frame.registers.push(self.variables.declare(ty));
-            if register.ty == sluice_ptx::Type::B128 {
-                self.variables.declare(ty);
-            }
-        }
         self.frame.labels = body.labels.iter().map(|_| self.kernel.add_block()).collect();
         self.frame.variables = self.body_variables(function, body)?;
         Ok(())
@@ -304,7 +329,13 @@ impl<'m> Lowering<'m> {
         let Err(LowerErrorKind::Unsupported(what)) = done else { return done };
         // An instruction may be long, and be in a function that is called often.
         let what: String = what.chars().take(MISSING_CHARS_MAX).collect();
-        let what = format!("{what} (PTX line {})", self.line);
+        self.end_grid(&format!("{what} is not supported by the software GPU"));
+        Ok(())
+    }
+
+    /// Ends the grid, here, with a message.
+    fn end_grid(&mut self, why: &str) {
+        let what = format!("PTX line {}: {why}", self.line);
         let missing = &mut self.kernel.missing;
         let number = match missing.iter().position(|known| *known == what) {
             Some(known) => known,
@@ -319,7 +350,6 @@ impl<'m> Lowering<'m> {
         let number = build.i32(number as u32);
         build.push(Inst::CallRuntime { function: RuntimeFunction::Missing, args: Box::new([number]) });
         self.end_block(Terminator::Trap);
-        Ok(())
     }
 
     fn guard_value(&mut self, guard: Guard) -> Value {
@@ -391,8 +421,12 @@ impl<'m> Lowering<'m> {
             }
             Rcp | Sqrt | Rsqrt | Sin | Cos | Lg2 | Ex2 | Tanh => self.float(i),
             Rem | Addc | Subc | Madc | Mad24 | Mul24 | Sad | Cnot | Not | And | Or | Xor | Shl | Shr
-            | Shf | Bfe | Bfi | Bfind | Bmsk | Brev | Clz | Popc | Prmt | Lop3 | Dp4a | Dp2a | Szext
-            | Vabsdiff4 => self.integer(i),
+            | Shf | Bfe | Bfi | Bfind | Bmsk | Brev | Clz | Popc | Prmt | Lop3 | Dp4a | Dp2a | Szext => {
+                self.integer(i)
+            }
+            Vadd | Vsub | Vabsdiff | Vmin | Vmax | Vshl | Vshr | Vmad | Vset | Vadd2 | Vsub2 | Vavrg2
+            | Vabsdiff2 | Vmin2 | Vmax2 | Vset2 | Vadd4 | Vsub4 | Vavrg4 | Vabsdiff4 | Vmin4 | Vmax4
+            | Vset4 => self.video(i),
             Bar | Barrier => self.barrier(i),
             Shfl => self.shfl(i),
             Vote => self.vote(i),
@@ -408,6 +442,11 @@ impl<'m> Lowering<'m> {
                 let nanoseconds = self.read(operand(i, 0)?, Type::I32)?;
                 self.build().push(Inst::Nanosleep { nanoseconds });
                 Ok(())
+            }
+            // A hint about caches, as a value that other hints take.
+            Createpolicy => {
+                let policy = self.build().i64(0);
+                self.write(operand(i, 0)?, policy)
             }
             // Hints, and waiting for grids that have always ended: launches of a stream run one after the other.
             Griddepcontrol | Prefetch | Prefetchu | Discard | Applypriority | Setmaxnreg | Pmevent

@@ -5,10 +5,14 @@
 //! definition where it dominates, otherwise by block parameters at the iterated dominance frontier of the definitions,
 //! where the variable is live (pruned SSA; Cytron et al., "Efficiently Computing Static Single Assignment Form").
 
+mod spill;
+
 use crate::analysis::{Cfg, Dominators};
 use crate::inst::Inst;
 use crate::kernel::{Definition, Kernel};
 use crate::types::{BlockId, Type, Value};
+
+pub use spill::{Activation, SpilledCall};
 
 /// A variable. Index into [`Variables`]' tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

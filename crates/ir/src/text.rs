@@ -41,7 +41,8 @@ impl Display for Kernel {
         if let Some(offset) = self.shared.dynamic_offset {
             write!(f, " dynamic {offset}")?;
         }
-        writeln!(f, "\nlocal {} align {}", self.local_bytes, self.local_align)?;
+        let stack = if self.needs_stack { " stack" } else { "" };
+        writeln!(f, "\nlocal {} align {}{stack}", self.local_bytes, self.local_align)?;
         for (word, threads) in [("maxntid", self.max_threads), ("reqntid", self.required_threads)] {
             if let Some([x, y, z]) = threads {
                 writeln!(f, "{word} {x} {y} {z}")?;

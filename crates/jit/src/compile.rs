@@ -73,14 +73,22 @@ impl CompiledKernel {
         &self.kernel.globals
     }
 
-    /// What a [`crate::FaultKind::Missing`] means: a mnemonic, and its line in the PTX.
+    /// What a [`crate::FaultKind::Missing`] means: a line of the PTX, and what cannot be done there.
     pub fn missing(&self, what: u32) -> Option<&str> {
         self.kernel.missing.get(what as usize).map(String::as_str)
     }
 
-    /// Bytes of local memory per thread.
+    /// Bytes of local memory per thread, without a stack.
     pub fn local_bytes(&self) -> u32 {
         self.kernel.local_bytes
+    }
+
+    /// Bytes of local memory per thread of a launch that gives `stack_bytes` to kernels that need a stack.
+    pub(crate) fn local_bytes_with(&self, stack_bytes: u32) -> u32 {
+        let stack = if self.kernel.needs_stack { stack_bytes } else { 0 };
+        // Frames on the stack are aligned as the kernel's own; windows are shorter than 4 GiB.
+        let end = self.kernel.local_bytes.saturating_add(stack).min(i32::MAX as u32);
+        end / self.kernel.local_align * self.kernel.local_align
     }
 
     /// Bytes of static shared memory per block.

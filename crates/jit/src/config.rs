@@ -18,6 +18,9 @@ pub struct LaunchConfig<'a> {
     pub cooperative: bool,
     /// Bytes of shared memory beyond the kernel's static ones.
     pub dynamic_shared_bytes: u32,
+    /// Bytes of stack per thread, for kernels with functions that call themselves (CUDA Driver API,
+    /// `CU_LIMIT_STACK_SIZE`).
+    pub stack_bytes: u32,
     /// The parameter buffer, laid out as the kernel declares its parameters.
     pub params: &'a [u8],
     /// Addresses of the module's global and constant variables, in the order in which the kernel lists them
@@ -52,6 +55,7 @@ impl Default for LaunchConfig<'_> {
             cluster: [1; 3],
             cooperative: false,
             dynamic_shared_bytes: 0,
+            stack_bytes: 1 << 10,
             params: &[],
             globals: &[],
             threads_max: u32::MAX,

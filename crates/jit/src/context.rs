@@ -13,8 +13,8 @@ pub(crate) const BARRIERS: usize = 16;
 /// Header of a warp's memory. Compiled code addresses fields by `offset_of!`.
 #[repr(C, align(64))]
 pub(crate) struct WarpContext {
-    /// IR blocks with pending lanes: bit per block with up to 64 blocks, else bit per word of the frame's group
-    /// words. Zero when no lane can run.
+    /// Nodes with lanes that are ready: a bit per node with up to 64 nodes, else a bit per word of the frame's last level
+    /// ([`FrameLayout::levels`]). Zero when no lane can run.
     pub ready: u64,
     /// The launch's control word.
     pub control: *const AtomicU32,
@@ -89,13 +89,20 @@ pub(crate) const FUEL: u32 = 1 << 14;
 /// Runs a warp until it stops, then those behind it ([`WarpContext::next`]); returns early when one yields or faults.
 pub(crate) type WarpFunction = unsafe extern "C" fn(*mut WarpContext) -> u64;
 
+/// Levels of words that a frame has at most, which [`FrameLayout::BLOCKS_MAX`] follows from.
+const LEVELS_MAX: usize = 2;
+
 /// Places in a warp's memory, in bytes from the header's start.
+///
+/// Which nodes are ready is a tree of words: each word of the first level has a bit per node, each word of the next one a bit
+/// per word of the level before that is not zero, and [`WarpContext::ready`] is its root.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameLayout {
-    /// IR blocks, each with a mask of pending lanes.
+    /// Nodes, each with a mask of pending lanes.
     pub blocks: u32,
-    /// `[u64]`, a bit per IR block; only with more than 64 blocks.
-    pub group_words: u32,
+    /// Where each level starts, `[u64]`; the first [`FrameLayout::level_count`] count.
+    starts: [u32; LEVELS_MAX],
+    level_count: u32,
     /// `[u32; blocks]`, the pending lanes.
     pub pending: u32,
     /// First byte behind what the runtime needs to know; value slots follow up to `size`.
@@ -104,40 +111,52 @@ pub(crate) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Blocks that one kernel may have: `ready` has a bit for each 64.
-    pub(crate) const BLOCKS_MAX: u32 = 64 * 64;
+    /// Nodes that one kernel may have: what a tree of this height has bits for.
+    pub(crate) const BLOCKS_MAX: u32 = 64 * 64 * 64;
 
     /// The layout without value slots.
     pub(crate) fn new(blocks: u32) -> FrameLayout {
-        let group_words = size_of::<WarpContext>() as u32;
-        let words = if blocks > 64 { blocks.div_ceil(64) } else { 0 };
-        let pending = group_words + words * 8;
-        let slots = (pending + blocks * 4).next_multiple_of(64);
-        FrameLayout { blocks, group_words, pending, slots, size: slots }
+        let mut layout = FrameLayout { blocks, ..FrameLayout::default() };
+        let mut end = size_of::<WarpContext>() as u32;
+        let mut words = blocks;
+        while words > 64 && (layout.level_count as usize) < LEVELS_MAX {
+            words = words.div_ceil(64);
+            layout.starts[layout.level_count as usize] = end;
+            layout.level_count += 1;
+            end += words * 8;
+        }
+        layout.pending = end;
+        layout.slots = (end + blocks * 4).next_multiple_of(64);
+        layout.size = layout.slots;
+        layout
     }
 
-    /// Makes `lanes` ready to run at IR block `block`.
+    /// Where the levels of words start, that with a bit per node first. There is none with up to 64 nodes.
+    pub(crate) fn levels(&self) -> &[u32] {
+        &self.starts[..self.level_count as usize]
+    }
+
+    /// Makes `lanes` ready to run at a node.
     ///
     /// # Safety
     /// `warp` points to a warp's memory with this layout, and `block < self.blocks`.
     pub(crate) unsafe fn make_ready(&self, warp: *mut WarpContext, block: u32, lanes: u32) {
         debug_assert!(block < self.blocks);
         let bytes = warp.cast::<u8>();
-        // SAFETY: the caller vouches for memory and layout; `pending` and `group_words` are aligned for their types.
+        // SAFETY: the caller vouches for memory and layout; `pending` and the levels are aligned for their types.
         unsafe {
             let pending = bytes.add(self.pending as usize).cast::<u32>().add(block as usize);
             *pending |= lanes;
-            if self.blocks <= 64 {
-                (*warp).ready |= 1 << block;
-            } else {
-                *bytes.add(self.group_words as usize).cast::<u64>().add(block as usize / 64) |=
-                    1 << (block % 64);
-                (*warp).ready |= 1 << (block / 64);
+            let mut index = block;
+            for &start in self.levels() {
+                *bytes.add(start as usize).cast::<u64>().add(index as usize / 64) |= 1 << (index % 64);
+                index /= 64;
             }
+            (*warp).ready |= 1 << index;
         }
     }
 
-    /// Adds lanes to those pending at IR block `block` without making it ready.
+    /// Adds lanes to those pending at a node without making it ready.
     ///
     /// # Safety
     /// As [`FrameLayout::make_ready`].
@@ -146,19 +165,16 @@ impl FrameLayout {
         unsafe { *warp.cast::<u8>().add(self.pending as usize).cast::<u32>().add(block as usize) |= lanes };
     }
 
-    /// Whether IR block `block` is ready.
+    /// Whether a node is ready.
     ///
     /// # Safety
     /// As [`FrameLayout::make_ready`].
     pub(crate) unsafe fn is_ready(&self, warp: *const WarpContext, block: u32) -> bool {
         // SAFETY: the caller vouches for memory and layout.
         unsafe {
-            let word = match self.blocks <= 64 {
-                true => (*warp).ready,
-                false => {
-                    let words = warp.cast::<u8>().add(self.group_words as usize).cast::<u64>();
-                    *words.add(block as usize / 64)
-                }
+            let word = match self.levels().first() {
+                None => (*warp).ready,
+                Some(&start) => *warp.cast::<u8>().add(start as usize).cast::<u64>().add(block as usize / 64),
             };
             word >> (block % 64) & 1 != 0
         }
@@ -169,11 +185,46 @@ impl FrameLayout {
     /// # Safety
     /// `warp` points to a warp's memory with this layout.
     pub(crate) unsafe fn clear(&self, warp: *mut WarpContext) {
-        // SAFETY: group words and pending masks are adjacent and inside the warp's memory.
+        // SAFETY: levels and pending masks are adjacent behind the header and inside the warp's memory.
         unsafe {
             (*warp).ready = 0;
-            let bytes = warp.cast::<u8>().add(self.group_words as usize);
-            bytes.write_bytes(0, (self.slots - self.group_words) as usize);
+            let header = size_of::<WarpContext>();
+            warp.cast::<u8>().add(header).write_bytes(0, self.slots as usize - header);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As aligned as a warp's memory has to be.
+    #[derive(Clone)]
+    #[repr(align(64))]
+    struct Line(#[expect(dead_code, reason = "only its size and alignment count")] [u8; 64]);
+
+    #[test]
+    fn a_node_is_ready_once_it_has_been_made_so_whatever_the_number_of_nodes() {
+        for blocks in [1, 64, 65, 4096, 4097, 20_000, FrameLayout::BLOCKS_MAX] {
+            let layout = FrameLayout::new(blocks);
+            let mut memory = vec![Line([0; 64]); layout.size as usize / 64];
+            let warp = memory.as_mut_ptr().cast::<WarpContext>();
+            for node in [0, blocks / 2, blocks - 1] {
+                // SAFETY: the memory is aligned and long enough for the layout, and the nodes are below its count.
+                unsafe {
+                    layout.clear(warp);
+                    assert!(!layout.is_ready(warp, node));
+                    layout.make_ready(warp, node, 5);
+                    assert!(layout.is_ready(warp, node));
+                    // As compiled code finds it: down from the root.
+                    let mut index = u64::from((*warp).ready.trailing_zeros());
+                    for &start in layout.levels().iter().rev() {
+                        let words = warp.cast::<u8>().add(start as usize).cast::<u64>();
+                        index = index * 64 + u64::from((*words.add(index as usize)).trailing_zeros());
+                    }
+                    assert_eq!(index, u64::from(node));
+                }
+            }
         }
     }
 }

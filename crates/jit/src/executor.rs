@@ -115,7 +115,7 @@ impl Executor {
             shared_bytes: layout.shared_bytes,
             params_bytes: config.params.len() as u32,
             dynamic_shared_bytes: config.dynamic_shared_bytes,
-            local_bytes: kernel.local_bytes(),
+            local_bytes: kernel.local_bytes_with(config.stack_bytes),
             grid_id: config.grid_id,
         };
         let work = Work {
@@ -432,7 +432,8 @@ impl ArenaLayout {
         let shared_bytes = kernel.shared_bytes(config.dynamic_shared_bytes);
         let local_offset = u64::from(shared_bytes).next_multiple_of(ARENA_ALIGN);
         let threads = config.block_threads().min(u64::from(LaunchConfig::BLOCK_THREADS_MAX));
-        let local = (threads * u64::from(kernel.local_bytes())).next_multiple_of(ARENA_ALIGN);
+        let local =
+            (threads * u64::from(kernel.local_bytes_with(config.stack_bytes))).next_multiple_of(ARENA_ALIGN);
         let blocks_offset = params_bytes + GRID_WORKSPACE_BYTES;
         let block_bytes = local_offset + local;
         ArenaLayout { params_bytes, blocks_offset, shared_bytes, local_offset, block_bytes, sms }

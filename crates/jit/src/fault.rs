@@ -51,6 +51,8 @@ pub enum FaultKind {
     IllegalInstruction,
     /// What the compiler could not do was reached; [`crate::CompiledKernel::missing`] says what it is.
     Missing { what: u32 },
+    /// The calls of a thread need more stack than the launch gives.
+    StackOverflow,
     /// Every thread of the block waits and none can go on.
     Deadlock,
     /// [`crate::Control::cancel`] or [`crate::LaunchControl::cancel`].
@@ -68,7 +70,10 @@ impl fmt::Display for Fault {
             FaultKind::Trap => write!(f, "trap")?,
             FaultKind::Assert => write!(f, "device assertion failed")?,
             FaultKind::IllegalInstruction => write!(f, "illegal instruction")?,
-            FaultKind::Missing { .. } => write!(f, "an instruction that the software GPU does not have")?,
+            FaultKind::Missing { .. } => write!(f, "illegal instruction")?,
+            FaultKind::StackOverflow => {
+                write!(f, "stack overflow (cuCtxSetLimit sets the size of the stack)")?
+            }
             FaultKind::Deadlock => write!(f, "every thread of the block waits")?,
             FaultKind::Cancelled => write!(f, "cancelled")?,
         }

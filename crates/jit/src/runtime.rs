@@ -67,6 +67,12 @@ pub(crate) unsafe extern "C" fn missing(warp: *mut WarpContext, what: u32) {
     unsafe { run(warp) }.leave(FaultKind::Missing { what })
 }
 
+/// A call does not fit into the thread's stack: ends the grid.
+pub(crate) unsafe extern "C" fn stack_overflow(warp: *mut WarpContext) {
+    // SAFETY: see `fault`.
+    unsafe { run(warp) }.leave(FaultKind::StackOverflow)
+}
+
 /// Lanes have exited.
 pub(crate) unsafe extern "C" fn exited(warp: *mut WarpContext, lanes: u32) {
     // SAFETY: see `fault`.

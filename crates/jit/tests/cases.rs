@@ -150,6 +150,7 @@ impl<'t> Case<'t> {
             grid: self.grid,
             block: self.block,
             dynamic_shared_bytes: self.shared,
+            stack_bytes: 1 << 10,
             params: &params.0,
             ..LaunchConfig::default()
         };
@@ -175,6 +176,7 @@ impl<'t> Case<'t> {
             grid: self.grid,
             block: self.block,
             dynamic_shared_bytes: self.shared,
+            stack_bytes: 1 << 10,
             params: &params.0,
             globals: &[],
             seed: 1,

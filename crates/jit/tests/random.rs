@@ -52,6 +52,7 @@ fn check(seed: u64, block: [u32; 3]) {
         grid,
         block,
         dynamic_shared_bytes: 0,
+        stack_bytes: 1 << 10,
         params: &params.0,
         globals: &[],
         seed,

@@ -38,7 +38,8 @@ fn check_text(seed: u64, text: &str) -> Result<(), String> {
         values(Type::U32, 8),
     ];
     let block = [[64, 1, 1], [32, 2, 1], [8, 8, 1], [16, 2, 2]][(seed % 4) as usize];
-    let launch = Launch { grid: [BLOCKS, 1, 1], block, cooperative: false, shared_bytes: 0, args };
+    let launch =
+        Launch { grid: [BLOCKS, 1, 1], block, cooperative: false, shared_bytes: 0, stack_bytes: 4096, args };
     let expected = program.interpret(&launch, 0).map_err(|fault| format!("interpreter: {fault}"))?;
     let mut outcomes = Vec::new();
     let second =
@@ -63,7 +64,8 @@ const REGISTERS: usize = 6;
 /// What a thread writes: all of its registers.
 const OUTPUT_BYTES: usize = REGISTERS * (4 + 8 + 4 + 8);
 
-/// What kernels call: one with ways of its own through it and an early return, one with parameters in memory.
+/// What kernels call: one with ways of its own through it and an early return, one with parameters in memory, two that
+/// call each other and themselves, with memory of their own.
 const FUNCTIONS: &str = ".func (.reg .b32 y) steps(.reg .b32 x)
 {
     .reg .pred p;
@@ -96,6 +98,67 @@ done:
     setp.lt.s32 p, n, 0;
     selp.b64 a, a, b, p;
     st.param.b64 [y], a;
+    ret;
+}
+
+.func (.reg .b32 y) leaf(.reg .b32 x, .reg .b32 depth);
+
+.func (.param .b32 y) tree(.param .b32 x, .param .b32 depth)
+{
+    .reg .pred p, q;
+    .reg .b32 r, s, t, n;
+    .local .b32 kept[2];
+    ld.param.b32 r, [x];
+    ld.param.b32 n, [depth];
+    mad.lo.u32 t, r, 3, 1;
+    setp.eq.u32 p, n, 0;
+    @p bra done;
+    sub.u32 n, n, 1;
+    setp.lt.s32 q, r, 0;
+    st.local.b32 [kept], t;
+    mov.u32 s, kept;
+    @q add.u32 s, s, 4;
+    st.local.b32 [s], n;
+    {
+    .param .b32 a, b, c;
+    xor.b32 t, r, n;
+    st.param.b32 [a], t;
+    st.param.b32 [b], n;
+    call (c), tree, (a, b);
+    ld.param.b32 t, [c];
+    }
+    @q call (r), leaf, (t, n);
+    ld.local.b32 s, [kept];
+    mad.lo.u32 t, r, s, t;
+    @!q add.u32 t, t, n;
+done:
+    st.param.b32 [y], t;
+    ret;
+}
+
+.func (.reg .b32 y) leaf(.reg .b32 x, .reg .b32 depth)
+{
+    .reg .pred p;
+    .reg .b32 r, n;
+    shr.u32 y, x, 1;
+    setp.eq.u32 p, depth, 0;
+    @p ret;
+    sub.u32 n, depth, 1;
+again:
+    {
+    .param .b32 a, b, c;
+    st.param.b32 [a], y;
+    st.param.b32 [b], n;
+    call (c), tree, (a, b);
+    ld.param.b32 r, [c];
+    }
+    xor.b32 y, y, r;
+    setp.eq.u32 p, n, 0;
+    @p ret;
+    sub.u32 n, n, 1;
+    and.b32 r, r, 3;
+    setp.ne.u32 p, r, 0;
+    @p bra again;
     ret;
 }
 
@@ -294,7 +357,7 @@ impl Generator {
         let immediate = self.random.value(Type::S32) as i32;
         let b = if self.random.below(4) == 0 { immediate.to_string() } else { b };
         let sign = self.pick(&["u", "s"]);
-        let line = match self.random.below(12) {
+        let line = match self.random.below(14) {
             0..=2 => format!(
                 "{}.{sign}32 {d}, {a}, {b};",
                 self.pick(&["add", "sub", "min", "max", "mul.lo", "mul.hi"])
@@ -307,9 +370,64 @@ impl Generator {
             8 => format!("{}.{sign}32 {d}, {a}, {b}, {c};", self.pick(&["bfe", "sad", "mad.hi"])),
             9 => format!("{}.b32 {d}, {a}, {b}, {c};", self.pick(&["prmt", "shf.l.wrap", "shf.r.clamp"])),
             10 => format!("lop3.b32 {d}, {a}, {b}, {c}, {};", self.random.below(256)),
+            11 => {
+                let e = self.register("r");
+                self.video(&[&d, &a, &c, &e])
+            }
+            12 => format!(
+                "cvt.pack.sat.{}.s32.b32 {d}, {a}, {c}, {d};",
+                self.pick(&["u8", "s8", "u4", "s4", "s2"])
+            ),
             _ => format!("{}.s32 {d}, {a};", self.pick(&["abs", "neg", "bfind"])),
         };
         self.line(&line);
+    }
+
+    /// A video instruction on these registers.
+    fn video(&mut self, [d, a, b, c]: &[&str; 4]) -> String {
+        let types = [(); 3].map(|()| self.pick(&["u32", "s32"])).join(".");
+        let part = |generator: &mut Self| generator.pick(&["", ".b0", ".b3", ".h0", ".h1"]);
+        let (from, second) = (part(self), part(self));
+        let sat = self.pick(&["", ".sat"]);
+        match self.random.below(4) {
+            0 => {
+                let op = self.pick(&["vadd", "vsub", "vabsdiff", "vmin", "vmax"]);
+                let then = self.pick(&["add", "min", "max"]);
+                format!("{op}.{types}{sat}.{then} {d}, {a}{from}, {b}{second}, {c};")
+            }
+            1 => {
+                let op = self.pick(&["vadd", "vsub", "vabsdiff", "vmin", "vmax"]);
+                let into = self.pick(&["b1", "b2", "h0", "h1"]);
+                format!("{op}.{types}{sat} {d}.{into}, {a}{from}, {b}{second}, {c};")
+            }
+            2 => {
+                let op = self.pick(&["vadd4", "vsub4", "vavrg4", "vabsdiff4", "vmin4", "vmax4"]);
+                let mask = self.pick(&["", ".b0", ".b210", ".b31"]);
+                format!("{op}.{types}{sat} {d}{mask}, {a}.b7012, {b}, {c};")
+            }
+            _ => {
+                let op = self.pick(&["vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2"]);
+                format!("{op}.{types}.add {d}, {a}.h03, {b}.h12, {c};")
+            }
+        }
+    }
+
+    /// A chain of instructions with a carry, each of any kind.
+    fn carries(&mut self) -> String {
+        let (class, ty) = if self.random.below(2) == 0 { ("r", "u32") } else { ("d", "u64") };
+        let mut chain = String::new();
+        let length = 1 + self.random.below(3);
+        for place in 0..=length {
+            let [d, a, b, c] = [(); 4].map(|()| self.register(class));
+            let flag = if place == length { "" } else { ".cc" };
+            let op = match place {
+                0 => self.pick(&["add", "sub", "mad.lo", "mad.hi"]),
+                _ => self.pick(&["addc", "subc", "madc.lo", "madc.hi"]),
+            };
+            let c = if op.starts_with("mad") { format!(", {c}") } else { String::new() };
+            let _ = write!(chain, "{op}{flag}.{ty} {d}, {a}, {b}{c}; ");
+        }
+        chain
     }
 
     fn long(&mut self) {
@@ -325,7 +443,7 @@ impl Generator {
             5 => format!("{}.u64 {d}, {a}, {b};", self.pick(&["div", "rem", "min", "mul.hi"])),
             6 => format!("mov.b64 {d}, {{{r}, {s}}};"),
             7 => format!("selp.b64 {d}, {a}, {b}, {p};"),
-            _ => format!("add.cc.u32 {r}, {r}, {s}; addc.u32 {s}, {s}, {r};"),
+            _ => self.carries(),
         };
         self.line(&line);
     }
@@ -403,7 +521,7 @@ impl Generator {
     fn narrow(&mut self) {
         let (d, a, b) = (self.register("h"), self.register("h"), self.register("h"));
         let r = self.register("r");
-        let line = match self.random.below(6) {
+        let line = match self.random.below(9) {
             0 => {
                 format!("{}.s16 {d}, {a}, {b};", self.pick(&["add", "sub", "mul.lo", "min", "max", "mul.hi"]))
             }
@@ -415,6 +533,13 @@ impl Generator {
                 self.pick(&["u16", "s16", "u8", "s8"])
             ),
             4 => format!("mov.b32 {r}, {{{a}, {b}}};"),
+            5 => {
+                let ty = self.pick(&["e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2"]);
+                let (f, g) = (self.register("f"), self.register("f"));
+                format!("cvt.rn.satfinite.{ty}.f32 {d}, {f}, {g};")
+            }
+            6 => format!("cvt.rn.f16x2.{} {r}, {a};", self.pick(&["e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2"])),
+            7 => format!("cvt.rn.satfinite.relu.{}.f16x2 {d}, {r};", self.pick(&["e4m3x2", "e5m2x2"])),
             _ => format!("mul.wide.{} {r}, {a}, {b};", self.pick(&["u16", "s16"])),
         };
         self.line(&line);
@@ -579,9 +704,15 @@ impl Generator {
             0 => format!("@{} ", self.register("p")),
             _ => String::new(),
         };
-        if self.random.below(2) == 0 {
-            let (to, from) = (self.register("r"), self.register("r"));
-            return self.line(&format!("{guard}call ({to}), steps, ({from});"));
+        let (to, from) = (self.register("r"), self.register("r"));
+        match self.random.below(4) {
+            0 => return self.line(&format!("{guard}call ({to}), steps, ({from});")),
+            1 => {
+                let depth = self.register("r");
+                self.line(&format!("and.b32 %t5, {depth}, 3;"));
+                return self.line(&format!("{guard}call ({to}), leaf, ({from}, %t5);"));
+            }
+            _ => {}
         }
         let (to, a, b, which) =
             (self.register("d"), self.register("d"), self.register("d"), self.register("r"));

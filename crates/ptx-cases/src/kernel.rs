@@ -16,6 +16,7 @@ pub struct Run {
     blocks: Vec<[u32; 3]>,
     cooperative: bool,
     shared_bytes: u32,
+    stack_bytes: u32,
     interpreted: bool,
     params: Vec<Param>,
     ending: Ending,
@@ -82,6 +83,7 @@ impl Run {
             blocks: Vec::new(),
             cooperative: false,
             shared_bytes: 0,
+            stack_bytes: 1024,
             interpreted: true,
             params: Vec::new(),
             ending: Ending::Normal,
@@ -95,6 +97,7 @@ impl Run {
                 Some(("grid", value)) => run.grid = axes(value)?,
                 Some(("block", value)) => run.blocks.push(axes(value)?),
                 Some(("shared", value)) => run.shared_bytes = number(value)?,
+                Some(("stack", value)) => run.stack_bytes = number(value)?,
                 Some(("interp", "no")) => run.interpreted = false,
                 Some(("cooperative", "yes")) => run.cooperative = true,
                 None if in_blocks => run.blocks.push(axes(word)?),
@@ -189,8 +192,10 @@ impl Run {
             let bytes = to_bytes(param.ty, &param.before);
             if param.shape == Shape::Buffer { Arg::Buffer(bytes) } else { Arg::Value(bytes) }
         });
-        let (cooperative, shared_bytes) = (self.cooperative, self.shared_bytes);
-        let launch = Launch { grid: self.grid, block, cooperative, shared_bytes, args: args.collect() };
+        let (cooperative, shared_bytes, stack_bytes) =
+            (self.cooperative, self.shared_bytes, self.stack_bytes);
+        let (grid, args) = (self.grid, args.collect());
+        let launch = Launch { grid, block, cooperative, shared_bytes, stack_bytes, args };
         let mut agreed = None;
         for seed in if self.interpreted { 0..3 } else { 0..0 } {
             let outcome = program.interpret(&launch, seed);

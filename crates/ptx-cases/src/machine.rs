@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_ir::interp::{self, InterpFault, SparseMemory};
-use sluice_ir::lower::{Global, lower_kernel, module_globals};
+use sluice_ir::lower::{Global, function_address, lower_kernel, module_globals};
 use sluice_ir::{Kernel, passes, verify};
 use sluice_jit::{
     CompiledKernel, Compiler, Control, DeviceHeap, Executor, FaultKind, LaunchConfig, LaunchError,
@@ -32,6 +32,8 @@ pub struct Launch {
     /// Whether blocks may wait for each other.
     pub cooperative: bool,
     pub shared_bytes: u32,
+    /// Stack of each thread.
+    pub stack_bytes: u32,
     pub args: Vec<Arg>,
 }
 
@@ -62,6 +64,7 @@ pub enum Fault {
     Deadlock,
     /// What the compiler could not do was reached.
     Missing,
+    StackOverflow,
     /// It did not end, or could not start; never expected.
     Other(String),
 }
@@ -76,6 +79,7 @@ impl fmt::Display for Fault {
             Fault::Assert => "assert",
             Fault::Deadlock => "deadlock",
             Fault::Missing => "missing",
+            Fault::StackOverflow => "stack overflow",
             Fault::Other(reason) => reason,
         })
     }
@@ -121,6 +125,7 @@ impl Program {
             grid: launch.grid,
             block: launch.block,
             dynamic_shared_bytes: launch.shared_bytes,
+            stack_bytes: launch.stack_bytes,
             params: &placed.params,
             globals: &placed.globals,
             seed,
@@ -133,6 +138,7 @@ impl Program {
             InterpFault::Assert => Fault::Assert,
             InterpFault::Deadlock => Fault::Deadlock,
             InterpFault::Missing => Fault::Missing,
+            InterpFault::StackOverflow => Fault::StackOverflow,
             other => Fault::Other(other.to_string()),
         })?;
         let buffers = placed.buffers.iter().map(|(at, _)| memory.get(*at).unwrap_or_default().to_vec());
@@ -152,6 +158,7 @@ impl Program {
             block: launch.block,
             cooperative: launch.cooperative,
             dynamic_shared_bytes: launch.shared_bytes,
+            stack_bytes: launch.stack_bytes,
             params: &placed.params,
             globals: &placed.globals,
             ..LaunchConfig::default()
@@ -185,6 +192,7 @@ impl Program {
                 FaultKind::Assert => Fault::Assert,
                 FaultKind::Deadlock => Fault::Deadlock,
                 FaultKind::Missing { .. } => Fault::Missing,
+                FaultKind::StackOverflow => Fault::StackOverflow,
                 _ => Fault::Other(error.to_string()),
             },
             _ => Fault::Other(error.to_string()),
@@ -218,7 +226,7 @@ impl Program {
         let addresses: Vec<u64> = self.globals.iter().map(|global| allocate(&initial(global))).collect();
         let address_of = |name: &str| {
             let index = self.globals.iter().position(|global| global.name == name);
-            index.map_or(0, |index| addresses[index])
+            index.map_or_else(|| function_address(name), |index| addresses[index])
         };
         placed.globals = self.lowered.globals.iter().map(|name| address_of(name)).collect();
         for (global, address) in self.globals.iter().zip(&addresses) {

@@ -189,6 +189,7 @@ impl Table {
             block: [1; 3],
             cooperative: false,
             shared_bytes: 0,
+            stack_bytes: 0,
             args: inputs.chain(outputs).collect(),
         }
     }

@@ -277,6 +277,11 @@ pub enum Operand {
     Register(RegisterId),
     /// `!p`.
     NegatedRegister(RegisterId),
+    /// `%rd1+8` as a value.
+    Sum {
+        register: RegisterId,
+        offset: i64,
+    },
     Special(SpecialRegister),
     /// An integer constant as its 64-bit pattern (unsigned ones above `i64::MAX` wrap): the instruction's type truncates it.
     Integer(i64),

@@ -234,7 +234,7 @@ open_words! {
         Rn = "rn", Rna = "rna", Rz = "rz", Rm = "rm", Rp = "rp", Rs = "rs",
         Rni = "rni", Rzi = "rzi", Rmi = "rmi", Rpi = "rpi",
         Sat = "sat", Satfinite = "satfinite", Relu = "relu", Approx = "approx", Full = "full", Ftz = "ftz",
-        Noftz = "noftz", Nan = "nan", PropagateNan = "NaN", Xorsign = "xorsign", AbsValue = "abs", Oob = "oob",
+        Noftz = "noftz", Nan = "nan", PropagateNan = "NaN", Xorsign = "xorsign", AbsValue = "abs", Oob = "oob", Pack = "pack",
         // Integer forms.
         Lo = "lo", Hi = "hi", Wide = "wide", Cc = "cc", Shiftamt = "shiftamt", Clamp = "clamp", Wrap = "wrap",
         Left = "l", Right = "r",

@@ -93,6 +93,9 @@ const LIMITS: [(CUlimit, u64); 8] = [
     (CUlimit::CIG_ENABLED, 0),
 ];
 
+/// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const LOCAL_BYTES_MAX: u64 = 512 << 10;
+
 /// Version of the API that `cuCtxGetApiVersion` reports for every context.
 const API_VERSION: u32 = 3020;
 
@@ -215,6 +218,12 @@ impl Context {
         self.device_heap.get_or_init(make).as_ref()
     }
 
+    /// Stack of each thread of a launch, for kernels with functions that call themselves.
+    pub(crate) fn stack_bytes(&self) -> u32 {
+        // `set_limit` keeps it below.
+        self.limit(CUlimit::STACK_SIZE).map_or(0, |bytes| bytes.min(LOCAL_BYTES_MAX) as u32)
+    }
+
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64> {
         let place = limit_place(limit)?;
         Ok(self.whole().limits.lock().unwrap_or_else(PoisonError::into_inner)[place])
@@ -222,6 +231,9 @@ impl Context {
 
     pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<()> {
         let place = limit_place(limit)?;
+        if limit == CUlimit::STACK_SIZE && value > LOCAL_BYTES_MAX {
+            return Err(Status::INVALID_VALUE);
+        }
         if limit == CUlimit::CIG_ENABLED {
             return Err(Status::NOT_SUPPORTED);
         }

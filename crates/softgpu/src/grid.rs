@@ -52,6 +52,7 @@ impl Kernel for Entry {
             block: grid.shape.block,
             cooperative: grid.shape.cooperative,
             dynamic_shared_bytes: grid.shape.dynamic_shared,
+            stack_bytes: grid.context.stack_bytes(),
             params: grid.params,
             globals: grid.globals,
             threads_max: grid.context.multiprocessors(),
@@ -91,6 +92,7 @@ fn failure(name: &str, kernel: &CompiledKernel, error: &LaunchError) -> Status {
         FaultKind::MisalignedAddress { .. } => Status::MISALIGNED_ADDRESS,
         FaultKind::Assert => Status::ASSERT,
         FaultKind::IllegalInstruction | FaultKind::Missing { .. } => Status::ILLEGAL_INSTRUCTION,
+        FaultKind::StackOverflow => Status::HARDWARE_STACK_ERROR,
         FaultKind::Cancelled => Status::LAUNCH_TIMEOUT,
         FaultKind::Trap | FaultKind::Deadlock => Status::LAUNCH_FAILED,
     }

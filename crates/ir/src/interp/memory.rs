@@ -126,6 +126,7 @@ impl RunningBlock {
                 return Err(match function {
                     RuntimeFunction::AssertFail => InterpFault::Assert,
                     RuntimeFunction::Missing => InterpFault::Missing,
+                    RuntimeFunction::StackOverflow => InterpFault::StackOverflow,
                     RuntimeFunction::Vprintf => InterpFault::Unsupported("vprintf"),
                     _ => InterpFault::Unsupported("device heap"),
                 });

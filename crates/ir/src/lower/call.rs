@@ -1,10 +1,13 @@
-//! Calls: device functions are lowered in place; a few names belong to the runtime.
+//! Calls: device functions are lowered in place, but for those that can reach themselves ([`super::subroutine`]); a few
+//! names belong to the runtime.
 //!
 //! A call through a pointer compares the pointer with every function whose address is taken and whose signature fits,
 //! and does what that one does. The addresses are made of names ([`function_address`]), so that what loads a module can
 //! put them into tables without knowing how a kernel is compiled.
 
-use sluice_ptx::ast::{Call, Callee, Function, IndirectTargets, Name, Operand, Param, Symbol};
+use std::collections::HashSet;
+
+use sluice_ptx::ast::{Body, Call, Callee, Function, IndirectTargets, Module, Name, Operand, Param, Symbol};
 
 use super::layout::{Home, resolve_function};
 use super::operand::register_type;
@@ -23,20 +26,22 @@ impl<'m> Lowering<'m> {
                 lowering.call_one_of(call, pointer, *targets)
             }
             Callee::Function(name) => match resolve_function(lowering.module, name) {
-                Some(callee) if callee.body.is_some() => lowering.inline(call, callee),
+                Some(callee) if callee.body.is_some() => lowering.call_function(call, callee),
                 _ => lowering.call_runtime(call, name),
             },
         })
     }
 
-    /// Calls the function at `pointer`; a pointer to none of them traps, or ends the grid with what is missing where there are
-    /// functions that were left out.
+    /// A function that can reach itself has its code once, and so has one at the end of a long chain of calls.
+    fn call_function(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
+        let is_inlined = !self.recursive.contains(&*callee.name) && self.depth < CALL_DEPTH_MAX;
+        if is_inlined { self.inline(call, callee) } else { self.call_subroutine(call, callee) }
+    }
+
+    /// Calls the function at `pointer`. A pointer to none of those that the call can mean ends the grid: null, or a function
+    /// that was left out.
     fn call_one_of(&mut self, call: &'m Call, pointer: Value, targets: IndirectTargets) -> Lowered {
-        let candidates = self.candidates(targets)?;
-        let left_out = self.module.left_out;
-        if candidates.is_empty() && left_out == 0 {
-            return Err(LowerErrorKind::IndirectCall);
-        }
+        let candidates = self.candidates.of(self.frame.body, targets)?;
         let join = self.kernel.add_block();
         for callee in candidates {
             let then = self.kernel.add_block();
@@ -50,45 +55,19 @@ impl<'m> Lowering<'m> {
                 otherwise: Target::new(next),
             });
             self.start_block(then);
-            self.inline(call, callee)?;
+            self.call_function(call, callee)?;
             self.end_block(Terminator::Jump(Target::new(join)));
             self.start_block(next);
         }
-        if left_out > 0 {
-            let what = format!("a call through a table of {left_out} functions");
-            self.unless_missing(Err(LowerErrorKind::Unsupported(what)))?;
+        match self.module.left_out {
+            0 => self.end_grid("a call through a pointer that is no function of this signature"),
+            left_out => {
+                let what = format!("a call through a table of {left_out} functions");
+                self.unless_missing(Err(LowerErrorKind::Unsupported(what)))?;
+            }
         }
-        self.end_block(Terminator::Trap);
         self.start_block(join);
         Ok(())
-    }
-
-    /// What an indirect call can reach.
-    fn candidates(&self, targets: IndirectTargets) -> Lowered<Vec<&'m Function>> {
-        let with_body = |function: &&Function| !function.is_entry && function.body.is_some();
-        match targets {
-            IndirectTargets::Targets(index) => {
-                let names = &self.frame.body.call_targets[index as usize];
-                let resolve = |name: &Name| {
-                    resolve_function(self.module, name)
-                        .filter(with_body)
-                        .ok_or_else(|| LowerErrorKind::Unresolved(name.to_string()))
-                };
-                names.iter().map(resolve).collect()
-            }
-            IndirectTargets::Prototype(index) => {
-                let prototype = &self.frame.body.prototypes[index as usize];
-                let same = |a: &[Param], b: &[Param]| {
-                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.size == b.size)
-                };
-                let functions = self.module.functions.iter().filter(with_body).filter(|function| {
-                    same(&function.params, &prototype.params)
-                        && same(&function.returns, &prototype.returns)
-                        && self.layout.addressed.contains(&*function.name)
-                });
-                Ok(functions.collect())
-            }
-        }
     }
 
     fn call_runtime(&mut self, call: &'m Call, name: &str) -> Lowered {
@@ -148,47 +127,17 @@ impl<'m> Lowering<'m> {
     /// Lowers the callee's body here. Parameters in `.param` space are the caller's variables; those in registers are
     /// copied.
     fn inline(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
-        if self.calls.contains(&&*callee.name) || self.calls.len() >= CALL_DEPTH_MAX {
-            return Err(LowerErrorKind::Recursion(callee.name.to_string()));
-        }
         let body = callee.body.as_ref().ok_or_else(|| LowerErrorKind::Unresolved(callee.name.to_string()))?;
-        if call.arguments.len() != callee.params.len() || call.returns.len() != callee.returns.len() {
-            return Err(malformed(call));
-        }
-
         // What the caller passes, before its frame is put away.
-        let mut params = Vec::with_capacity(callee.params.len());
-        for (argument, param) in call.arguments.iter().zip(&callee.params) {
-            params.push(match (param.register, argument) {
-                (None, Operand::Symbol { symbol, offset: 0 }) => {
-                    Passed::Variable(self.home_of(call, symbol)?)
-                }
-                (_, argument) => Passed::Value(self.argument(argument, register_type(param.ty))?),
-            });
-        }
-        let mut returns = Vec::with_capacity(callee.returns.len());
-        for (result, param) in call.returns.iter().zip(&callee.returns) {
-            returns.push(match (param.register, result) {
-                (None, Operand::Symbol { symbol, offset: 0 }) => Some(self.home_of(call, symbol)?),
-                (None, _) => return Err(malformed(call)),
-                (Some(_), _) => None,
-            });
-        }
+        let params = self.passed(call, callee)?;
+        let returns = self.result_homes(call, callee)?;
 
         let continuation = self.kernel.add_block();
-        let frame = Frame {
-            body,
-            registers: Vec::new(),
-            labels: Vec::new(),
-            variables: Vec::new(),
-            params: Vec::new(),
-            returns: Vec::new(),
-            carry: self.variables.declare(Type::I1),
-            continuation: Some(continuation),
-        };
+        let stack = &mut self.frames[self.activation];
+        let frame = Frame::new(body, Some(continuation), &mut self.variables, stack);
         let caller = std::mem::replace(&mut self.frame, frame);
         let line = self.line;
-        self.calls.push(&callee.name);
+        self.depth += 1;
 
         self.enter_body(callee, body)?;
         for (passed, param) in params.into_iter().zip(&callee.params) {
@@ -215,7 +164,7 @@ impl<'m> Lowering<'m> {
         self.lower_body(body)?;
         self.end_block(Terminator::Jump(Target::new(continuation)));
 
-        self.calls.pop();
+        self.depth -= 1;
         self.line = line;
         let callee_frame = std::mem::replace(&mut self.frame, caller);
         self.start_block(continuation);
@@ -226,6 +175,38 @@ impl<'m> Lowering<'m> {
             }
         }
         Ok(())
+    }
+
+    /// The arguments of a call, one per parameter of the callee.
+    pub(super) fn passed(&mut self, call: &Call, callee: &Function) -> Lowered<Vec<Passed>> {
+        if call.arguments.len() != callee.params.len() {
+            return Err(malformed(call));
+        }
+        let pairs = call.arguments.iter().zip(&callee.params);
+        pairs
+            .map(|(argument, param)| match (param.register, argument) {
+                (None, Operand::Symbol { symbol, offset: 0 }) => {
+                    Ok(Passed::Variable(self.home_of(call, symbol)?))
+                }
+                _ => Ok(Passed::Value(self.argument(argument, register_type(param.ty))?)),
+            })
+            .collect()
+    }
+
+    /// Where a call wants the callee's results that are in memory. Linking joins a call and a definition by their name alone,
+    /// so a result may be wanted that the callee does not have; what is there then is undefined.
+    pub(super) fn result_homes(&mut self, call: &Call, callee: &Function) -> Lowered<Vec<Option<Home>>> {
+        if call.returns.len() < callee.returns.len() {
+            return Err(malformed(call));
+        }
+        let pairs = call.returns.iter().zip(&callee.returns);
+        pairs
+            .map(|(result, param)| match (param.register, result) {
+                (None, Operand::Symbol { symbol, offset: 0 }) => Ok(Some(self.home_of(call, symbol)?)),
+                (None, _) => Err(malformed(call)),
+                (Some(_), _) => Ok(None),
+            })
+            .collect()
     }
 
     fn home_of(&mut self, call: &Call, symbol: &Symbol) -> Lowered<Home> {
@@ -249,14 +230,58 @@ pub fn function_address(name: &str) -> u64 {
 }
 
 /// An argument on its way into a callee.
-enum Passed {
+pub(super) enum Passed {
     Variable(Home),
     Value(Value),
 }
 
-fn malformed(call: &Call) -> LowerErrorKind {
+pub(super) fn malformed(call: &Call) -> LowerErrorKind {
     match &call.callee {
         Callee::Function(name) => LowerErrorKind::Malformed(format!("call {name}")),
-        Callee::Indirect { .. } => LowerErrorKind::IndirectCall,
+        Callee::Indirect { .. } => LowerErrorKind::Malformed("an indirect call".into()),
     }
+}
+
+/// What indirect calls can reach.
+pub(super) struct Candidates<'m> {
+    module: &'m Module,
+    /// Functions whose addresses are taken.
+    addressed: Vec<&'m Function>,
+}
+
+impl<'m> Candidates<'m> {
+    /// `addressed` are the names whose addresses are taken, by code that the kernel can reach or by variables.
+    pub(super) fn new(module: &'m Module, addressed: &HashSet<&'m str>) -> Candidates<'m> {
+        let functions = module.functions.iter().filter(|function| has_body(function));
+        let addressed = functions.filter(|function| addressed.contains(&*function.name)).collect();
+        Candidates { module, addressed }
+    }
+
+    /// The functions that a call in this body can reach.
+    pub(super) fn of(&self, body: &Body, targets: IndirectTargets) -> Lowered<Vec<&'m Function>> {
+        match targets {
+            IndirectTargets::Targets(index) => {
+                let resolve = |name: &Name| {
+                    resolve_function(self.module, name)
+                        .filter(|function| has_body(function))
+                        .ok_or_else(|| LowerErrorKind::Unresolved(name.to_string()))
+                };
+                body.call_targets[index as usize].iter().map(resolve).collect()
+            }
+            IndirectTargets::Prototype(index) => {
+                let prototype = &body.prototypes[index as usize];
+                let same = |a: &[Param], b: &[Param]| {
+                    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.size == b.size)
+                };
+                let fits = |function: &&&Function| {
+                    same(&function.params, &prototype.params) && same(&function.returns, &prototype.returns)
+                };
+                Ok(self.addressed.iter().filter(fits).copied().collect())
+            }
+        }
+    }
+}
+
+fn has_body(function: &Function) -> bool {
+    !function.is_entry && function.body.is_some()
 }

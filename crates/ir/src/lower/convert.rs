@@ -1,6 +1,6 @@
 //! `cvt`, `mov`, `cvta`, `isspacep` (PTX ISA, "Data Movement and Conversion Instructions").
 
-use sluice_ptx::ast::Instruction;
+use sluice_ptx::ast::{Instruction, Operand};
 use sluice_ptx::{Modifier, Space as PtxSpace, Type as PtxType};
 
 use super::float::rounding;
@@ -20,8 +20,22 @@ impl<'m> Lowering<'m> {
             let halves = self.read_wide(i, from)?;
             return self.write_wide(i, to, halves);
         }
+        if i.vector_width() > 1 {
+            return self.mov_vector(i, to, from);
+        }
         let value = self.read(from, register_type(ptx))?;
         self.write(to, value)
+    }
+
+    /// `mov.v4.u16 {a, b, c, d}, v`: element by element. All are read before the first is written.
+    fn mov_vector(&mut self, i: &Instruction, to: &Operand, from: &Operand) -> Lowered {
+        let (Operand::Vector(to), Operand::Vector(from)) = (to, from) else { return Err(malformed(i)) };
+        if to.len() != from.len() || to.len() != i.vector_width() as usize {
+            return Err(malformed(i));
+        }
+        let ty = register_type(ptx_type(i)?);
+        let values: Vec<Value> = from.iter().map(|part| self.read(part, ty)).collect::<Lowered<_>>()?;
+        to.iter().zip(values).try_for_each(|(part, value)| self.write(part, value))
     }
 
     /// `cvta`: between a window and the generic address space. Global and constant addresses are generic already.
@@ -72,12 +86,7 @@ impl<'m> Lowering<'m> {
         let size = match window {
             Window::Shared => build.special(SpecialRegister::TotalSharedBytes),
             Window::Param => build.i32(param_bytes),
-            Window::Local => {
-                // The frame grows with every function inlined; `run` fills its size in.
-                let id = build.push(Inst::Const { ty: Type::I32, bits: 0 });
-                self.frame_sizes.push(id);
-                self.kernel.inst(id).result(0)
-            }
+            Window::Local => build.special(SpecialRegister::LocalBytes),
         };
         let mut build = self.build();
         let base = build.value(Inst::WindowBase { window });
@@ -90,7 +99,13 @@ impl<'m> Lowering<'m> {
 
     pub(super) fn cvt(&mut self, i: &Instruction) -> Lowered {
         let mut types = i.types();
+        if i.has(Modifier::Pack) {
+            return self.pack_integers(i);
+        }
         let (Some(to), Some(from)) = (types.next(), types.next()) else { return Err(malformed(i)) };
+        if super::minifloat::is_narrow(to, from) {
+            return self.convert_narrow(i, to, from);
+        }
         if i.operands.len() > 2 {
             return self.pack_floats(i, to, from);
         }
@@ -227,7 +242,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// `.sat` and `.relu`.
-    fn clamp_float(&mut self, i: &Instruction, value: Value) -> Value {
+    pub(super) fn clamp_float(&mut self, i: &Instruction, value: Value) -> Value {
         let ty = self.kernel.ty(value);
         let mut build = self.build();
         let number =

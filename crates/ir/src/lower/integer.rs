@@ -34,7 +34,6 @@ impl<'m> Lowering<'m> {
             Lop3 => self.lop3(i),
             Prmt => self.permute(i),
             Dp4a | Dp2a => self.dot_product(i),
-            Vabsdiff4 => self.vabsdiff4(i),
             _ => Err(unsupported(i)),
         }
     }
@@ -143,26 +142,24 @@ impl<'m> Lowering<'m> {
 
     // ---- Carries, saturation, packed halves ---------------------------------------------------------------
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`, `madc`: the carry (or borrow) is a variable of the frame.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`, `madc`. The carry flag is a variable of the frame. A subtraction adds the
+    /// complement: its flag is the carry of `a + ~b + 1`, so it is 1 where nothing was borrowed, which is visible where
+    /// an `addc` follows a `sub.cc` or a `subc` an `add.cc`.
     fn with_carry(&mut self, i: &Instruction) -> Lowered {
         let carry = self.frame.carry;
         let has_carry_in = matches!(i.opcode, Opcode::Addc | Opcode::Subc | Opcode::Madc);
         let carry_in = has_carry_in.then(|| self.variables.read(&mut self.kernel, carry));
-        if matches!(i.opcode, Opcode::Sub | Opcode::Subc) {
+        if i.opcode == Opcode::Subc {
+            let [a, b] = self.ints(i, [1, 2])?;
+            let complement = self.build().unary(UnaryOp::Not, b);
+            return self.finish_carry(i, a, complement, carry_in);
+        }
+        if i.opcode == Opcode::Sub {
             let [a, b] = self.ints(i, [1, 2])?;
             let mut build = self.build();
-            let mut result = build.binary(BinaryOp::Sub, a, b);
-            let mut borrow = build.compare(IntCond::LtU, a, b);
-            if let Some(carry_in) = carry_in {
-                let ty = build.ty(a);
-                let one = build.convert(ConvertOp::ZeroExtend, ty, carry_in);
-                let second = build.compare(IntCond::LtU, result, one);
-                result = build.binary(BinaryOp::Sub, result, one);
-                borrow = build.binary(BinaryOp::Or, borrow, second);
-            }
-            if i.has(Modifier::Cc) {
-                self.assign(carry, borrow);
-            }
+            let result = build.binary(BinaryOp::Sub, a, b);
+            let carry_out = build.compare(IntCond::GeU, a, b);
+            self.assign(carry, carry_out);
             return self.write(operand(i, 0)?, result);
         }
         let [a, b] = self.ints(i, [1, 2])?;
@@ -496,7 +493,7 @@ impl<'m> Lowering<'m> {
     // ---- Parts of registers -------------------------------------------------------------------------------
 
     /// Element `index` of a register divided into elements of `bits`, as an I32.
-    fn element(&mut self, value: Value, index: u32, bits: u32, signed: bool) -> Value {
+    pub(super) fn element(&mut self, value: Value, index: u32, bits: u32, signed: bool) -> Value {
         let mut build = self.build();
         let top = build.binary_imm(BinaryOp::Shl, value, u64::from(32 - bits * (index + 1)));
         build.binary_imm(if signed { BinaryOp::ShrS } else { BinaryOp::ShrU }, top, u64::from(32 - bits))
@@ -518,31 +515,5 @@ impl<'m> Lowering<'m> {
             sum = build.binary(BinaryOp::Add, sum, product);
         }
         self.write(operand(i, 0)?, sum)
-    }
-
-    /// `vabsdiff4` on whole registers: four byte differences, or their sum added to c.
-    fn vabsdiff4(&mut self, i: &Instruction) -> Lowered {
-        let types: Vec<PtxType> = i.types().collect();
-        let [_, a_type, b_type] = types[..] else { return Err(malformed(i)) };
-        if i.has(Modifier::Sat) || i.operands.iter().any(|o| matches!(o, sluice_ptx::ast::Operand::Part(..)))
-        {
-            return Err(unsupported(i));
-        }
-        let [a, b, c] = self.ints(i, [1, 2, 3])?;
-        let mut result = if i.has(Modifier::Add) { c } else { self.build().i32(0) };
-        for index in 0..4 {
-            let x = self.element(a, index, 8, a_type.is_signed());
-            let y = self.element(b, index, 8, b_type.is_signed());
-            // As I32s neither overflows, whatever the types.
-            let difference = self.difference(true, x, y);
-            let mut build = self.build();
-            result = if i.has(Modifier::Add) {
-                build.binary(BinaryOp::Add, result, difference)
-            } else {
-                let placed = build.binary_imm(BinaryOp::Shl, difference, u64::from(8 * index));
-                build.binary(BinaryOp::Or, result, placed)
-            };
-        }
-        self.write(operand(i, 0)?, result)
     }
 }

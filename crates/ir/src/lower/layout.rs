@@ -18,8 +18,10 @@ use crate::types::GlobalId;
 pub(super) enum Home {
     /// Offset in the block's shared memory.
     Shared(u32),
-    /// Offset in the thread's frame.
+    /// Offset in the kernel's frame.
     Local(u32),
+    /// Offset in the frame of a subroutine, from the stack pointer.
+    Stack(u32),
     /// Offset in the launch's parameter block.
     Param(u32),
     Global(GlobalId),
@@ -219,11 +221,17 @@ fn is_dynamic(variable: &Variable) -> bool {
 
 /// Space behind `end` for a variable; raises `align` to its alignment.
 fn allocate(end: &mut u32, variable: &Variable, align: &mut u32) -> Lowered<u32> {
-    let too_large = || LowerErrorKind::TooMuchMemory(variable.space.text());
-    let size = u32::try_from(variable.size).map_err(|_| too_large())?;
-    let start = end.checked_next_multiple_of(variable.align.max(1)).ok_or_else(too_large)?;
-    *end = start.checked_add(size).filter(|end| *end <= i32::MAX as u32).ok_or_else(too_large)?;
-    *align = (*align).max(variable.align);
+    let too_large = |_| LowerErrorKind::TooMuchMemory(variable.space.text());
+    place(end, variable.size, variable.align, align).map_err(too_large)
+}
+
+/// Space behind `end`, in bytes; raises `align` to that of what is placed there.
+pub(super) fn place(end: &mut u32, bytes: u64, own_align: u32, align: &mut u32) -> Lowered<u32> {
+    let too_large = || LowerErrorKind::TooMuchMemory(PtxSpace::Param.text());
+    let bytes = u32::try_from(bytes).map_err(|_| too_large())?;
+    let start = end.checked_next_multiple_of(own_align.max(1)).ok_or_else(too_large)?;
+    *end = start.checked_add(bytes).filter(|end| *end <= i32::MAX as u32).ok_or_else(too_large)?;
+    *align = (*align).max(own_align);
     Ok(start)
 }
 
@@ -248,11 +256,11 @@ impl<'m> Lowering<'m> {
                         self.kernel.globals.len() - 1
                     })))
                 }
-                _ => Home::Local(allocate(
-                    &mut self.kernel.local_bytes,
-                    variable,
-                    &mut self.kernel.local_align,
-                )?),
+                _ => {
+                    let end = &mut self.frames[self.activation].bytes;
+                    let offset = allocate(end, variable, &mut self.kernel.local_align)?;
+                    if self.activation == 0 { Home::Local(offset) } else { Home::Stack(offset) }
+                }
             });
         }
         Ok(homes)

@@ -18,7 +18,7 @@ use sluice_ptx::{Modifier, Opcode, Type as PtxType};
 use super::half::Half;
 use super::operand::register_type;
 use super::{Lowered, Lowering, malformed, memory, operand, unsupported};
-use crate::inst::{BinaryOp, ConvertOp, Inst, Place, Rounding, ShuffleMode, Space, SpecialRegister};
+use crate::inst::{BinaryOp, ConvertOp, Inst, Place, Rounding, ShuffleMode, Space, SpecialRegister, Window};
 use crate::types::{Type, Value};
 
 /// M, N, K of an instruction.
@@ -335,11 +335,21 @@ impl<'m> Lowering<'m> {
         if !is_plain || parts(operand(i, 1 - at)?).len() > 4 {
             return Err(unsupported(i));
         }
-        let place = self.place(address(i, at)?, Some(Space::Shared))?;
-        if place.space != Space::Shared {
-            return Err(malformed(i));
+        let place = self.place(address(i, at)?, memory::named_space(i))?;
+        let offset = place.offset as i64 as u64;
+        match place.space {
+            Space::Shared => Ok(self.build().binary_imm(BinaryOp::Add, place.addr, offset)),
+            Space::Generic => {
+                let mut build = self.build();
+                let address = build.binary_imm(BinaryOp::Add, place.addr, offset);
+                let base = build.value(Inst::WindowBase { window: Window::Shared });
+                let inside = build.binary(BinaryOp::Sub, address, base);
+                // What is outside of the window stays outside.
+                let inside = build.binary_imm(BinaryOp::MinU, inside, u64::from(u32::MAX - 255));
+                Ok(build.convert(ConvertOp::Truncate, Type::I32, inside))
+            }
+            _ => Err(malformed(i)),
         }
-        Ok(self.build().binary_imm(BinaryOp::Add, place.addr, place.offset as u32 as u64))
     }
 
     /// Elements 2t and 2t + 1 of row g.

@@ -201,7 +201,8 @@ fn parts<'i>(i: &Instruction, operand: &'i Operand) -> Lowered<&'i [Operand]> {
     }
 }
 
-fn named_space(i: &Instruction) -> Option<Space> {
+/// The space that an instruction names; generic addressing where it names none.
+pub(super) fn named_space(i: &Instruction) -> Option<Space> {
     i.space().map(|named| space(Some(named)))
 }
 

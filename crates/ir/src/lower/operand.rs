@@ -89,6 +89,12 @@ impl<'m> Lowering<'m> {
                 let value = self.build().unary(UnaryOp::Not, value);
                 self.coerce(value, ty, false)
             }
+            Operand::Sum { register, offset } => {
+                let value = self.register(*register);
+                let value = self.coerce(value, ty.as_int(), false);
+                let sum = self.build().binary_imm(BinaryOp::Add, value, *offset as u64);
+                self.coerce(sum, ty, false)
+            }
             Operand::Special(register) => {
                 let value = self.special(*register);
                 self.coerce(value, ty, false)
@@ -232,10 +238,19 @@ impl<'m> Lowering<'m> {
     /// A symbol's address with the space that it counts in.
     pub(super) fn symbol_address(&mut self, symbol: &Symbol, offset: i64) -> Lowered<(Space, Value)> {
         let home = self.home(symbol)?;
+        self.home_address(home, offset)
+    }
+
+    /// The address of what lives at `home`, with its space.
+    pub(super) fn home_address(&mut self, home: Home, offset: i64) -> Lowered<(Space, Value)> {
         let window = |base: u32| u64::from(base.wrapping_add(offset as u32));
         Ok(match home {
             Home::Shared(base) => (Space::Shared, self.build().constant(Type::I32, window(base))),
             Home::Local(base) => (Space::Local, self.build().constant(Type::I32, window(base))),
+            Home::Stack(base) => {
+                let sp = self.stack_pointer();
+                (Space::Local, self.build().binary_imm(BinaryOp::Add, sp, window(base)))
+            }
             Home::Param(base) => (Space::Param, self.build().constant(Type::I32, window(base))),
             Home::Global(global) => {
                 let mut build = self.build();

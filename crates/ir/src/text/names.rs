@@ -82,7 +82,7 @@ named! {
     }
     RuntimeFunction {
         "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "sample" Sample, "suld" SurfaceLoad,
-        "sust" SurfaceStore, "missing" Missing,
+        "sust" SurfaceStore, "missing" Missing, "stack_overflow" StackOverflow,
     }
 }
 
@@ -111,6 +111,7 @@ const REGISTERS: &[(&str, SpecialRegister)] = &[
     ("globaltimer", SpecialRegister::GlobalTimer),
     ("dynamic_shared_bytes", SpecialRegister::DynamicSharedBytes),
     ("total_shared_bytes", SpecialRegister::TotalSharedBytes),
+    ("local_bytes", SpecialRegister::LocalBytes),
 ];
 
 pub(super) fn register_name(register: SpecialRegister) -> String {

@@ -76,9 +76,14 @@ impl Reader {
                     _ => return Err("expected `dynamic OFFSET`".into()),
                 };
             }
-            ("local", [bytes, "align", align]) => {
+            ("local", [bytes, "align", align, stack @ ..]) => {
                 self.kernel.local_bytes = number(bytes)?;
                 self.kernel.local_align = number(align)?;
+                self.kernel.needs_stack = match stack {
+                    [] => false,
+                    ["stack"] => true,
+                    _ => return Err("expected `stack`".into()),
+                };
             }
             ("maxntid", [x, y, z]) => self.kernel.max_threads = Some([number(x)?, number(y)?, number(z)?]),
             ("reqntid", [x, y, z]) => {

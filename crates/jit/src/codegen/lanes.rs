@@ -262,7 +262,7 @@ impl Emitter<'_> {
             }
             Inst::WindowBase { .. } => {
                 let base = self.field(types::I64, offset_of!(WarpContext, local_base));
-                let place = self.b.ins().imul_imm_u(lane.index, i64::from(self.kernel.local_bytes));
+                let place = self.local_place(lane.index);
                 vec![self.b.ins().iadd(base, place)]
             }
             inst => {
@@ -453,6 +453,7 @@ impl Emitter<'_> {
             SpecialRegister::Nsmid => offset_of!(WarpContext, sms),
             SpecialRegister::DynamicSharedBytes => offset_of!(WarpContext, dynamic_shared_bytes),
             SpecialRegister::TotalSharedBytes => offset_of!(WarpContext, shared_size),
+            SpecialRegister::LocalBytes => offset_of!(WarpContext, local_stride),
             SpecialRegister::GridId => return self.fixed_field(types::I64, offset_of!(WarpContext, grid_id)),
             SpecialRegister::Clock => {
                 let clock = self.call(runtime::clock as *const (), &[], Some(types::I64));
@@ -489,6 +490,7 @@ impl Emitter<'_> {
             RuntimeFunction::SurfaceLoad => runtime::surface_load as *const (),
             RuntimeFunction::SurfaceStore => runtime::surface_store as *const (),
             RuntimeFunction::Missing => runtime::missing as *const (),
+            RuntimeFunction::StackOverflow => runtime::stack_overflow as *const (),
         };
         let mut all = vec![self.ctx];
         all.extend_from_slice(args);

@@ -257,8 +257,19 @@ impl Emitter<'_> {
         let (base, size) = (offset_of!(WarpContext, local_base), offset_of!(WarpContext, local_stride));
         let in_lane0 = self.window_address(address, bytes, bytes, base, size);
         let index = lane.expect("local memory is each lane's own").index;
-        let stride = self.b.ins().imul_imm_u(index, i64::from(self.kernel.local_bytes));
-        self.b.ins().iadd(in_lane0, stride)
+        let place = self.local_place(index);
+        self.b.ins().iadd(in_lane0, place)
+    }
+
+    /// Where a lane's local memory starts, from that of lane 0. How large a stack is only the launch knows.
+    pub(super) fn local_place(&mut self, lane: Clif) -> Clif {
+        match self.kernel.needs_stack {
+            false => self.b.ins().imul_imm_u(lane, i64::from(self.kernel.local_bytes)),
+            true => {
+                let stride = self.fixed_field(types::I64, offset_of!(WarpContext, local_stride));
+                self.b.ins().imul(lane, stride)
+            }
+        }
     }
 
     /// An access at a constant place that is known to be aligned and inside its window needs no check.

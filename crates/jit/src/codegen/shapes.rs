@@ -44,6 +44,7 @@ fn invariant_shape(kernel: &Kernel, inst: &Inst, tids: Tids, shapes: &[Shape]) -
     match *inst {
         Inst::Const { .. } | Inst::GlobalAddress { .. } => Shape::Uniform,
         Inst::Special { register } => special_shape(register, tids),
+        Inst::WindowBase { window: Window::Local } if kernel.needs_stack => Shape::Varying,
         Inst::WindowBase { window: Window::Local } if kernel.local_bytes != 0 => {
             Shape::Affine { stride: i64::from(kernel.local_bytes) }
         }

@@ -43,12 +43,8 @@ impl<'a> Parser<'a> {
         let (forward, branch_targets) = Default::default();
         let mut body =
             BodyParser { parser: self, body: Body::default(), scopes, scope, forward, branch_targets };
-        for (index, declared) in (0..).zip(returns) {
-            body.declare_param(declared, Local::Return(index))?;
-        }
-        for (index, declared) in (0..).zip(params) {
-            body.declare_param(declared, Local::Param(index))?;
-        }
+        body.declare_params(returns, Local::Return)?;
+        body.declare_params(params, Local::Param)?;
         body.statements()?;
         body.resolve_forward()?;
         Ok(body.body)
@@ -56,13 +52,36 @@ impl<'a> Parser<'a> {
 }
 
 impl<'a> BodyParser<'_, 'a> {
-    fn declare_param(&mut self, declared: &Declared<'a>, local: Local) -> Result<(), ParseError> {
-        let local = match declared.param.register {
-            Some(_) => Local::Register(self.new_register(declared.name, declared.param.ty)),
-            None => local,
-        };
-        // `_` is no name; unused parameters share it.
-        if declared.name == "_" { Ok(()) } else { self.declare(declared.name, local) }
+    /// Parameters by their names. The components of a vector register are parameters of their own, one behind the other.
+    fn declare_params(&mut self, params: &[Declared<'a>], of: fn(u32) -> Local) -> Result<(), ParseError> {
+        let mut index = 0;
+        while let Some(declared) = params.get(index) {
+            let components = declared.components;
+            let local = match declared.param.register {
+                Some(_) => self.new_local(declared.name, declared.param.ty, components),
+                None => of(id(index)),
+            };
+            index += components;
+            // `_` is no name; unused parameters share it.
+            if declared.name != "_" {
+                self.declare(declared.name, local)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A new register, or those that a vector register is taken apart into.
+    fn new_local(&mut self, name: &str, ty: Type, vector: usize) -> Local {
+        match vector {
+            1 => Local::Register(self.new_register(name, ty)),
+            _ => Local::Vector(
+                ["x", "y", "z", "w"]
+                    .iter()
+                    .take(vector)
+                    .map(|part| self.new_register(&format!("{name}.{part}"), ty))
+                    .collect(),
+            ),
+        }
     }
 
     fn statements(&mut self) -> Result<(), ParseError> {
@@ -139,18 +158,11 @@ impl<'a> BodyParser<'_, 'a> {
             let name = self.parser.word("a register name")?;
             if self.parser.accept(b'<')? {
                 let count = self.parser.range_count()?;
-                self.scopes.declare_range(self.scope, Range { prefix: name, count, ty });
+                self.scopes.declare_range(self.scope, Range { prefix: name, count, ty, vector });
                 self.parser.expect(b'>')?;
-            } else if vector > 1 {
-                let components = ["x", "y", "z", "w"]
-                    .iter()
-                    .take(vector)
-                    .map(|part| self.new_register(&format!("{name}.{part}"), ty));
-                let components = components.collect();
-                self.declare(name, Local::Vector(components))?;
             } else {
-                let register = self.new_register(name, ty);
-                self.declare(name, Local::Register(register))?;
+                let local = self.new_local(name, ty, vector);
+                self.declare(name, local)?;
             }
             if !self.parser.accept(b',')? {
                 return self.parser.expect(b';');
@@ -249,7 +261,7 @@ impl<'a> BodyParser<'_, 'a> {
         let (start, line) = self.parser.position();
         let mut returns = Vec::new();
         if self.parser.is(b'(') {
-            returns = self.operand_list()?;
+            returns = self.call_operands()?;
             self.parser.expect(b',')?;
         }
         let name = self.parser.word("a function or register")?;
@@ -257,7 +269,7 @@ impl<'a> BodyParser<'_, 'a> {
         let mut targets = None;
         while self.parser.accept(b',')? {
             if self.parser.is(b'(') {
-                arguments = self.operand_list()?;
+                arguments = self.call_operands()?;
             } else {
                 targets = Some((self.parser.next.start, self.parser.word("a prototype or call targets")?));
             }
@@ -279,14 +291,18 @@ impl<'a> BodyParser<'_, 'a> {
         Ok(())
     }
 
-    fn operand_list(&mut self) -> Result<Vec<Operand>, ParseError> {
+    /// Operands in parentheses; a vector is so many of them.
+    fn call_operands(&mut self) -> Result<Vec<Operand>, ParseError> {
         let mut operands = Vec::new();
         self.parser.expect(b'(')?;
         while !self.parser.is(b')') {
             if !operands.is_empty() {
                 self.parser.expect(b',')?;
             }
-            operands.push(self.operand(0)?);
+            match self.operand(0)? {
+                Operand::Vector(components) => operands.extend(components),
+                one => operands.push(one),
+            }
         }
         self.parser.expect(b')')?;
         Ok(operands)
@@ -309,11 +325,11 @@ impl<'a> BodyParser<'_, 'a> {
 
     /// What a name means here. A register of a range comes into being when it is first named.
     pub(super) fn local(&mut self, name: &'a str) -> Option<Local> {
-        let InRange { scope, ty } = match self.scopes.look_up(self.scope, name)? {
+        let InRange { scope, ty, vector } = match self.scopes.look_up(self.scope, name)? {
             Ok(local) => return Some(local.clone()),
             Err(range) => range,
         };
-        let register = Local::Register(self.new_register(name, ty));
+        let register = self.new_local(name, ty, vector);
         self.scopes.declare(scope, name, register.clone());
         Some(register)
     }

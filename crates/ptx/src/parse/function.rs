@@ -16,6 +16,22 @@ pub(super) struct Declared<'a> {
     pub(super) name: &'a str,
     pub(super) param: Param,
     is_register: bool,
+    /// Of a vector register, of which each component is a parameter; 1 for all others, and for all but the first of those.
+    pub(super) components: usize,
+}
+
+impl<'a> Declared<'a> {
+    /// A parameter for each component of a vector register.
+    fn taken_apart(&self) -> impl Iterator<Item = Declared<'a>> + use<'a> {
+        let (name, components, is_register) = (self.name, self.components, self.is_register);
+        let param = self.param.clone();
+        (0..components).map(move |index| Declared {
+            name,
+            param: param.clone(),
+            is_register,
+            components: if index == 0 { components } else { 1 },
+        })
+    }
 }
 
 impl<'a> Parser<'a> {
@@ -81,6 +97,10 @@ impl<'a> Parser<'a> {
             }
             let start = self.next.start;
             let mut declared = self.param()?;
+            if declared.components > 1 {
+                params.extend(declared.taken_apart());
+                continue;
+            }
             if is_entry {
                 let param = &mut declared.param;
                 let layout = padded(end, param.align).and_then(|at| Some((at, at.checked_add(param.size)?)));
@@ -125,13 +145,14 @@ impl<'a> Parser<'a> {
         }
         let Some(ty) = ty else { return Err(self.expected("a parameter type")) };
         let name = self.word("a parameter name")?;
-        let element = ty.bytes() * vector;
+        let components = if is_register { vector as usize } else { 1 };
+        let element = ty.bytes() * if is_register { 1 } else { vector };
         let dimensions = self.dimensions()?;
         let is_array = !dimensions.is_empty();
         let size = self.array_size(u64::from(element), &dimensions)?;
         let align = align.unwrap_or(element);
         let param = Param { name: name.into(), ty, register: None, offset: 0, size, align, is_array };
-        Ok(Declared { name, param, is_register })
+        Ok(Declared { name, param, is_register, components })
     }
 
     /// What stands between a signature and its body. Directives that only tune are taken and forgotten.

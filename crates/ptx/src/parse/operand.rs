@@ -66,7 +66,7 @@ impl<'a> BodyParser<'_, 'a> {
         match self.local(word) {
             Some(Local::Register(register)) => match self.parser.accept_dotted()? {
                 Some(part) => Ok(Operand::Part(register, part.into())),
-                None => self.pair_or(Operand::Register(register)),
+                None => self.register_or_more(register),
             },
             Some(Local::Vector(components)) => match self.parser.accept_dotted()? {
                 Some(part) => component(part)
@@ -91,6 +91,15 @@ impl<'a> BodyParser<'_, 'a> {
                 other => Ok(other),
             },
         }
+    }
+
+    /// A register, a pair, or a register plus a constant.
+    fn register_or_more(&mut self, register: RegisterId) -> Result<Operand, ParseError> {
+        if self.parser.is(b'+') || self.parser.is(b'-') {
+            let offset = self.parser.offset()?;
+            return Ok(Operand::Sum { register, offset });
+        }
+        self.pair_or(Operand::Register(register))
     }
 
     /// `first|second`, or the first alone.
@@ -157,28 +166,20 @@ impl<'a> BodyParser<'_, 'a> {
 
     /// What follows `[`: one address, or a list of operands.
     fn bracketed(&mut self, depth: u32) -> Result<Operand, ParseError> {
-        let first = self.bracketed_item(depth)?;
+        let first = self.operand(depth)?;
         if self.parser.accept(b']')? {
             return as_address(first).ok_or_else(|| self.parser.expected("an address in the brackets"));
         }
-        let mut operands = vec![first];
+        let as_item = |operand| match operand {
+            sum @ Operand::Sum { .. } => as_address(sum),
+            other => Some(other),
+        };
+        let mut operands: Vec<Operand> = as_item(first).into_iter().collect();
         while self.parser.accept(b',')? {
-            operands.push(self.bracketed_item(depth)?);
+            operands.extend(as_item(self.operand(depth)?));
         }
         self.parser.expect(b']')?;
         Ok(Operand::Bracketed(operands))
-    }
-
-    /// An operand that, in brackets, may be `register+offset`.
-    fn bracketed_item(&mut self, depth: u32) -> Result<Operand, ParseError> {
-        let item = self.operand(depth)?;
-        Ok(match item {
-            Operand::Register(register) if self.parser.is(b'+') || self.parser.is(b'-') => {
-                let offset = self.parser.offset()?;
-                Operand::Address(Address { base: AddressBase::Register(register), offset })
-            }
-            other => other,
-        })
     }
 }
 
@@ -195,6 +196,7 @@ pub(super) fn as_value(operand: Operand) -> Operand {
 fn as_address(operand: Operand) -> Option<Operand> {
     let (base, offset) = match operand {
         Operand::Register(register) => (AddressBase::Register(register), 0),
+        Operand::Sum { register, offset } => (AddressBase::Register(register), offset),
         Operand::Symbol { symbol, offset } => (AddressBase::Symbol(symbol), offset),
         Operand::Integer(address) => (AddressBase::Absolute, address),
         // A vector register as texture handle would be one too, but no PTX has that.

@@ -43,18 +43,21 @@ struct Scope<'a> {
     ranges: Vec<Range<'a>>,
 }
 
-/// `.reg .ty prefix<count>`.
+/// `.reg .ty prefix<count>`, `.reg .v2 .ty prefix<count>`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range<'a> {
     pub(super) prefix: &'a str,
     pub(super) count: u32,
     pub(super) ty: Type,
+    /// Components of each register; 1 for scalars.
+    pub(super) vector: usize,
 }
 
 /// What looking a name up in the ranges gives: a register to be made in this scope.
 pub(super) struct InRange {
     pub(super) scope: ScopeId,
     pub(super) ty: Type,
+    pub(super) vector: usize,
 }
 
 impl<'a> Scopes<'a> {
@@ -85,7 +88,7 @@ impl<'a> Scopes<'a> {
                 return Some(Ok(local));
             }
             if let Some(range) = scope.ranges.iter().find(|range| range.contains(name)) {
-                return Some(Err(InRange { scope: id, ty: range.ty }));
+                return Some(Err(InRange { scope: id, ty: range.ty, vector: range.vector }));
             }
             at = scope.parent;
         }

@@ -89,18 +89,16 @@ impl Emitter<'_> {
         self.stop();
 
         self.b.switch_to_block(pick);
-        let first = self.b.ins().ctz(ready);
-        let node = if self.plan.nodes.len() <= 64 {
-            first
-        } else {
-            let place = self.b.ins().ishl_imm_u(first, 3);
+        let plan = self.plan;
+        let mut node = self.b.ins().ctz(ready);
+        for &level in plan.frame.levels().iter().rev() {
+            let place = self.b.ins().ishl_imm_u(node, 3);
             let words = self.b.ins().iadd(self.ctx, place);
-            let offset = self.plan.frame.group_words as i32;
-            let word = self.b.ins().load(types::I64, frame_flags(), words, offset);
+            let word = self.b.ins().load(types::I64, frame_flags(), words, level as i32);
             let bit = self.b.ins().ctz(word);
-            let base = self.b.ins().ishl_imm_u(first, 6);
-            self.b.ins().iadd(base, bit)
-        };
+            let base = self.b.ins().ishl_imm_u(node, 6);
+            node = self.b.ins().iadd(base, bit);
+        }
         let node = self.b.ins().ireduce(types::I32, node);
         self.enter_pending(node);
     }
@@ -156,7 +154,7 @@ impl Emitter<'_> {
         if self.plan.rotates {
             self.set_field(zero, offset_of!(WarpContext, rotation));
         }
-        if self.kernel.local_bytes > 0 {
+        if self.kernel.has_local_memory() {
             let local = self.fixed_field(types::I64, offset_of!(WarpContext, local_start));
             self.set_field(local, offset_of!(WarpContext, local_base));
         }
@@ -203,9 +201,11 @@ impl Emitter<'_> {
         let index = self.field(types::I32, offset_of!(WarpContext, warp_index));
         let index = self.b.ins().iadd_imm_u(index, 1);
         self.set_field(index, offset_of!(WarpContext, warp_index));
-        if self.kernel.local_bytes > 0 {
+        if self.kernel.has_local_memory() {
             let local = self.field(types::I64, offset_of!(WarpContext, local_base));
-            let local = self.b.ins().iadd_imm_u(local, warp * i64::from(self.kernel.local_bytes));
+            let lanes = self.b.ins().iconst(types::I64, warp);
+            let place = self.local_place(lanes);
+            let local = self.b.ins().iadd(local, place);
             self.set_field(local, offset_of!(WarpContext, local_base));
         }
         // The next 32 of the row, or the start of the next row.
@@ -255,29 +255,27 @@ impl Emitter<'_> {
     }
 
     pub(super) fn clear_ready(&mut self, node: Clif) {
-        let ready_offset = offset_of!(WarpContext, ready) as i32;
+        let plan = self.plan;
         let one = self.b.ins().iconst(types::I64, 1);
-        let bit = self.b.ins().ishl(one, node);
-        if self.plan.nodes.len() <= 64 {
-            let ready = self.b.ins().load(types::I64, frame_flags(), self.ctx, ready_offset);
-            let rest = self.b.ins().band_not(ready, bit);
-            self.b.ins().store(frame_flags(), rest, self.ctx, ready_offset);
-            return;
+        let mut index = node;
+        let mut bit = self.b.ins().ishl(one, index);
+        for &level in plan.frame.levels() {
+            let word_index = self.b.ins().ushr_imm_u(index, 6);
+            let place = self.b.ins().ishl_imm_u(word_index, 3);
+            let address = self.b.ins().iadd(self.ctx, place);
+            let word = self.b.ins().load(types::I64, frame_flags(), address, level as i32);
+            let rest = self.b.ins().band_not(word, bit);
+            self.b.ins().store(frame_flags(), rest, address, level as i32);
+            // The word's own bit goes when the word is empty.
+            let is_empty = self.b.ins().icmp_imm_u(IntCC::Equal, rest, 0);
+            let is_empty = self.b.ins().uextend(types::I64, is_empty);
+            index = word_index;
+            bit = self.b.ins().ishl(is_empty, index);
         }
-        let word_index = self.b.ins().ushr_imm_u(node, 6);
-        let place = self.b.ins().ishl_imm_u(word_index, 3);
-        let address = self.b.ins().iadd(self.ctx, place);
-        let offset = self.plan.frame.group_words as i32;
-        let word = self.b.ins().load(types::I64, frame_flags(), address, offset);
-        let rest = self.b.ins().band_not(word, bit);
-        self.b.ins().store(frame_flags(), rest, address, offset);
-        // The word's own bit goes when the word is empty.
-        let is_empty = self.b.ins().icmp_imm_u(IntCC::Equal, rest, 0);
-        let is_empty = self.b.ins().uextend(types::I64, is_empty);
-        let word_bit = self.b.ins().ishl(is_empty, word_index);
-        let ready = self.b.ins().load(types::I64, frame_flags(), self.ctx, ready_offset);
-        let ready = self.b.ins().band_not(ready, word_bit);
-        self.b.ins().store(frame_flags(), ready, self.ctx, ready_offset);
+        let offset = offset_of!(WarpContext, ready) as i32;
+        let ready = self.b.ins().load(types::I64, frame_flags(), self.ctx, offset);
+        let rest = self.b.ins().band_not(ready, bit);
+        self.b.ins().store(frame_flags(), rest, self.ctx, offset);
     }
 
     /// Adds lanes to those that wait at a node.
@@ -286,13 +284,13 @@ impl Emitter<'_> {
         let pending = self.b.ins().load(types::I32, frame_flags(), self.ctx, place);
         let pending = self.b.ins().bor(pending, lanes);
         self.b.ins().store(frame_flags(), pending, self.ctx, place);
-        let ready = offset_of!(WarpContext, ready) as i32;
-        if self.plan.nodes.len() <= 64 {
-            self.set_bit(ready, node);
-        } else {
-            self.set_bit((self.plan.frame.group_words + node / 64 * 8) as i32, node % 64);
-            self.set_bit(ready, node / 64);
+        let plan = self.plan;
+        let mut index = node;
+        for &level in plan.frame.levels() {
+            self.set_bit((level + index / 64 * 8) as i32, index % 64);
+            index /= 64;
         }
+        self.set_bit(offset_of!(WarpContext, ready) as i32, index);
     }
 
     pub(super) fn set_bit(&mut self, offset: i32, bit: u32) {
