@@ -356,6 +356,25 @@ pub struct NewInvoice {
     pub until_ms: u64,
 }
 
+/// What new prices change in money for a tenant and all below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CostChange {
+    pub tenant: TenantPath,
+    /// What all that has been used until now costs, in millionths of the currency's unit: it changes only where a price begins in the
+    /// past.
+    pub until_now: BeforeAndAfter,
+    /// What the use of the last 30 days costs, had the new prices been there all that time.
+    pub last_30_days: BeforeAndAfter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BeforeAndAfter {
+    pub before_micro: i64,
+    pub after_micro: i64,
+}
+
 /// What a tenant and all below it may spend in a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WrittenBudget")]

@@ -51,7 +51,14 @@ pub enum Failure {
 pub struct Client {
     servers: Arc<Servers>,
     token: Arc<Bearer>,
+    on_expiry: Option<OnExpiry>,
 }
+
+/// Is told when the token expires, in milliseconds since 1970, by each answer that says so.
+type OnExpiry = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// The header of an answer to a token that expires soon: when, in milliseconds since 1970.
+pub const EXPIRY_HEADER: &str = "sluice-token-expires-ms";
 
 /// Gets a new token; none where there is none to be had.
 type Renew = Box<dyn Fn() -> Option<String> + Send + Sync>;
@@ -116,7 +123,7 @@ impl Client {
     pub fn new(server: &str, token: &str) -> Client {
         let each = server.split(',').map(|url| Server::new(url.trim().trim_end_matches('/'))).collect();
         let servers = Servers { text: server.to_owned(), each, current: AtomicUsize::new(0) };
-        Client { servers: Arc::new(servers), token: bearer(token, None) }
+        Client { servers: Arc::new(servers), token: bearer(token, None), on_expiry: None }
     }
 
     /// The URL of the server that is asked first.
@@ -132,6 +139,20 @@ impl Client {
     /// Gets another token with `renew` when the server refuses the one that it has.
     pub fn renewing(self, renew: impl Fn() -> Option<String> + Send + Sync + 'static) -> Client {
         Client { token: bearer(&self.token.text(), Some(Box::new(renew))), ..self }
+    }
+
+    /// Has `told` called with the moment at which the token expires when the server says that this is soon.
+    pub fn on_expiry(self, told: impl Fn(u64) + Send + Sync + 'static) -> Client {
+        Client { on_expiry: Some(Arc::new(told)), ..self }
+    }
+
+    /// Passes on what an answer says of the token's end.
+    fn note_expiry(&self, answer: &Answer) {
+        let header = answer.as_ref().ok().and_then(|answer| answer.headers().get(EXPIRY_HEADER));
+        let at_ms = header.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+        if let Some((told, at_ms)) = self.on_expiry.as_ref().zip(at_ms) {
+            told(at_ms);
+        }
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
@@ -233,6 +254,7 @@ impl Client {
             match &server.agent {
                 Ok(agent) => {
                     let answer = send(agent, format!("{}{PREFIX}{path}", server.base));
+                    self.note_expiry(&answer);
                     if tries == 0 || !elsewhere(&answer, repeat) {
                         return finish(&server.url, answer);
                     }

@@ -16,6 +16,7 @@ pub mod node;
 pub mod pool;
 pub mod problem;
 pub mod tenant;
+pub mod text;
 pub mod token;
 pub mod usage;
 pub mod watch;

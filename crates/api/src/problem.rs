@@ -46,6 +46,7 @@ kinds! {
     KeyReused "idempotency-key-reused" 422 "The idempotency key belongs to another request"
     /// Waiting would not help: no quota or no node is large enough.
     NeverFits "never-fits" 422 "This can never be granted"
+    TooSlow "too-slow" 408 "The request did not arrive in time"
     TooLarge "too-large" 413 "The request is too large"
     /// Not as the header If-Match says.
     HasChanged "has-changed" 412 "It has changed meanwhile"

@@ -1,11 +1,12 @@
 //! Tenants: organisations, departments, teams, users and projects in one tree, named by their path.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bill::{Budget, BudgetStatus, Currency, Price, TightestBudget};
+use crate::bill::{Budget, BudgetStatus, CostChange, Currency, Price, TightestBudget};
 use crate::identity::Identity;
 use crate::pool::Pool;
 use crate::written::WrittenQuota;
@@ -62,6 +63,12 @@ impl TenantPath {
     pub fn contains(&self, other: &TenantPath) -> bool {
         self.is_root()
             || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl Borrow<str> for TenantPath {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 
@@ -249,6 +256,9 @@ pub struct Applied {
     /// What is allowed, and may not be meant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What use costs before and after, of each top-level tenant for which that differs; of a dry run only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<CostChange>,
 }
 
 #[cfg(test)]

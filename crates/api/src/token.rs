@@ -90,6 +90,16 @@ pub struct Token {
     pub revoked: bool,
 }
 
+impl Token {
+    /// Whether an identity provider gave it, and not this server.
+    pub fn is_of_provider(&self) -> bool {
+        self.id.starts_with(PROVIDER_PREFIX)
+    }
+}
+
+/// What the ids of those begin with whom an identity provider knows.
+pub const PROVIDER_PREFIX: &str = "oidc-";
+
 /// A token that has been revoked, and the leases that were asked for with it and had not ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
+use serde_json::{Number, Value};
 
 use crate::bill::{Budget, BudgetEnd, BudgetPeriod, Meter, Price, PricePer};
 use crate::pool::{PoolPrice, Tier, Window};
@@ -133,7 +134,7 @@ impl TryFrom<WrittenBudget> for Budget {
 
     fn try_from(written: WrittenBudget) -> Result<Budget, WrittenError> {
         let WrittenBudget { amount, micro, per, then } = written;
-        Ok(Budget { micro: money("amount", amount, micro)?, per, then })
+        Ok(Budget { micro: money_of("amount", amount, micro)?, per, then })
     }
 }
 
@@ -188,7 +189,7 @@ impl TryFrom<WrittenPrice> for Price {
             pool: written.pool,
             model: written.model,
             per: written.per,
-            micro: money("price", written.price, written.micro)?,
+            micro: money_of("price", written.price, written.micro)?,
             from_ms: either(("from", written.from), ("from_ms", written.from_ms), moment_ms)?,
             until_ms: either(("until", written.until), ("until_ms", written.until_ms), moment_ms)?,
         })
@@ -220,7 +221,7 @@ impl TryFrom<WrittenPoolPrice> for PoolPrice {
 
     fn try_from(written: WrittenPoolPrice) -> Result<PoolPrice, WrittenError> {
         let WrittenPoolPrice { meter, tier, model, per, price, micro } = written;
-        Ok(PoolPrice { meter, tier, model, per, micro: money("price", price, micro)? })
+        Ok(PoolPrice { meter, tier, model, per, micro: money_of("price", price, micro)? })
     }
 }
 
@@ -259,7 +260,7 @@ impl TryFrom<WrittenWindow> for Window {
     }
 }
 
-fn money(field: &'static str, text: Option<String>, micro: Option<u64>) -> Result<u64, WrittenError> {
+fn money_of(field: &'static str, text: Option<String>, micro: Option<u64>) -> Result<u64, WrittenError> {
     let micro = either((field, text), ("micro", micro), |text| decimal(text, 6))?;
     micro.ok_or(WrittenError::Missing(field, "micro"))
 }
@@ -342,10 +343,98 @@ pub fn moment_ms(text: &str) -> Result<u64, TextError> {
     parsed.ok().and_then(|at| u64::try_from(at.as_millisecond()).ok()).ok_or(TextError::Moment)
 }
 
+/// Fields that people write in another form than the API answers with.
+const FORMS: [(&str, &str, Form); 11] = [
+    ("guaranteed_milli", "guaranteed", Form::Thousandths),
+    ("guaranteed_units_milli", "guaranteed_units", Form::Thousandths),
+    ("limit_milli", "limit", Form::Thousandths),
+    ("units_limit_milli", "units_limit", Form::Thousandths),
+    ("guaranteed_memory_mib", "guaranteed_memory", Form::Memory),
+    ("memory_limit_mib", "memory_limit", Form::Memory),
+    ("from_ms", "from", Form::Moment),
+    ("until_ms", "until", Form::Moment),
+    ("percent_milli", "percent", Form::Thousandths),
+    // Of prices, which have a meter, and of budgets.
+    ("micro", "price", Form::Millionths),
+    ("micro", "amount", Form::Millionths),
+];
+
+#[derive(Clone, Copy)]
+enum Form {
+    Thousandths,
+    Millionths,
+    Memory,
+    Moment,
+}
+
+/// What is declared, or a part of it, in the form in which people write it: `limit: 0.5` for `limit_milli: 500`. It is read as the same.
+pub fn as_written(value: &Value) -> Value {
+    match value {
+        Value::Array(values) => values.iter().map(as_written).collect(),
+        Value::Object(object) => {
+            let is_price = object.contains_key("meter");
+            let field = |(name, value): (&String, &Value)| {
+                let form = FORMS.iter().find(|(exact, written, _)| {
+                    exact == name && (*exact != "micro" || (*written == "price") == is_price)
+                });
+                match form.zip(value.as_u64()) {
+                    Some(((_, written, form), number)) => ((*written).to_owned(), form.write(number)),
+                    None => (name.clone(), as_written(value)),
+                }
+            };
+            Value::Object(object.iter().map(field).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+impl Form {
+    fn write(self, number: u64) -> Value {
+        // A number that a float holds exactly to its last digit is written as one.
+        let is_exact =
+            |float: f64, text: &str| Number::from_f64(float).is_some_and(|number| number.to_string() == text);
+        let decimal = |text: String| match (text.parse::<u64>(), text.parse::<f64>()) {
+            (Ok(whole), _) => Value::from(whole),
+            (_, Ok(float)) if is_exact(float, &text) => Value::from(float),
+            _ => Value::from(text),
+        };
+        match self {
+            Form::Thousandths => decimal(decimal_text(number, 3)),
+            Form::Millionths => decimal(decimal_text(number, 6)),
+            Form::Memory => Value::from(match number {
+                0 => "0MiB".to_owned(),
+                mib if mib % 1024 == 0 => format!("{}GiB", mib / 1024),
+                mib => format!("{mib}MiB"),
+            }),
+            Form::Moment => Value::from(moment(number)),
+        }
+    }
+}
+
+/// Millionths as a decimal number without digits that say nothing.
+pub fn money(micro: u64) -> String {
+    decimal_text(micro, 6)
+}
+
+fn decimal_text(number: u64, digits: usize) -> String {
+    let unit = 10_u64.pow(digits as u32);
+    let text = format!("{}.{:0digits$}", number / unit, number % unit);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A moment as [`moment_ms`] reads it: a day where it is the beginning of one in UTC.
+pub fn moment(at_ms: u64) -> String {
+    let Some(at) = i64::try_from(at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()) else {
+        return format!("{at_ms} ms after 1970");
+    };
+    let text = at.to_string();
+    text.strip_suffix("T00:00:00Z").map_or(text.clone(), str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -383,6 +472,41 @@ mod tests {
         let window = json!({ "from": "2026-12-01", "until_ms": 1_796_083_200_001_u64 });
         let expect = Window { from_ms: 1_796_083_200_000, until_ms: 1_796_083_200_001 };
         assert_eq!(read(window), Ok(expect));
+    }
+
+    #[test]
+    fn what_is_shown_as_written_is_read_as_the_same() {
+        let quota = json!({
+            "guaranteed_milli": 500, "guaranteed_units_milli": 40_001, "guaranteed_memory_mib": 1536, "limit_milli": 2000,
+            "memory_limit_mib": 65_536, "over_quota_weight": 1,
+        });
+        let quota: Quota = read(quota).unwrap();
+        let shown = as_written(&serde_json::to_value(&quota).unwrap());
+        assert_eq!(
+            shown,
+            json!({
+                "guaranteed": 0.5, "guaranteed_units": 40.001, "guaranteed_memory": "1536MiB", "limit": 2,
+                "memory_limit": "64GiB", "over_quota_weight": 1,
+            })
+        );
+        let price = json!({ "meter": "used", "micro": 2_500_000, "from_ms": 1_796_083_200_000_u64, "until_ms": 1_796_083_200_500_u64 });
+        let shown =
+            as_written(&json!({ "prices": [price], "budget": { "micro": 1, "per": "day", "then": "hold" } }));
+        assert_eq!(
+            shown,
+            json!({
+                "prices": [{ "meter": "used", "price": 2.5, "from": "2026-12-01", "until": "2026-12-01T00:00:00.5Z" }],
+                "budget": { "amount": "0.000001", "per": "day", "then": "hold" },
+            })
+        );
+        let text = |value: &Value| match value {
+            Value::Number(number) => Value::from(number.to_string()),
+            other => other.clone(),
+        };
+        let texts =
+            shown["prices"][0].as_object().unwrap().iter().map(|(name, value)| (name.clone(), text(value)));
+        let read_again: Price = read(Value::Object(texts.collect())).unwrap();
+        assert_eq!(read_again, read::<Price>(price).unwrap());
     }
 
     #[test]

@@ -82,8 +82,10 @@ pub struct Request {
     pub gpu_units_milli: u32,
     /// Of each GPU the share that gives so many units, whichever GPU that is.
     pub by_units: bool,
-    /// Device memory on each of them.
+    /// Device memory on each of them. With `memory_by_share` the most that this is of any GPU accepted.
     pub gpu_memory_mib: u32,
+    /// Of each GPU the same part of the memory as of the compute that may be promised, whichever GPU that is.
+    pub memory_by_share: bool,
     /// Any of these; not looked at where `gpus` is 0.
     pub models: ModelSet,
     /// All of these.
@@ -118,6 +120,7 @@ impl Request {
             gpu_units_milli: 0,
             by_units: false,
             gpu_memory_mib: 0,
+            memory_by_share: false,
             models: ModelSet::ALL,
             labels: LabelSet::NONE,
             linked: None,
@@ -134,15 +137,28 @@ impl Request {
         Request { gpus, gpu_milli, gpu_units_milli, by_units: true, ..self }
     }
 
-    /// What it is on a node: units and share follow from each other. A share above 1000 is more than its GPUs have.
+    /// The same with the share's part of the memory of each GPU, at most this.
+    pub const fn with_memory_by_share(self, gpu_memory_mib: u32) -> Request {
+        Request { gpu_memory_mib, memory_by_share: true, ..self }
+    }
+
+    /// What it is on a node: units, share and memory follow from each other. A share above 1000 is more than its GPUs have.
     pub fn on(&self, spec: &NodeSpec) -> Request {
         let (units, of) = (u64::from(self.gpu_units_milli), u64::from(spec.gpu_units_milli));
-        if self.by_units {
+        let here = if self.by_units {
             let milli = if of == 0 { u64::MAX } else { (units * u64::from(WHOLE_GPU_MILLI)).div_ceil(of) };
-            return Request { gpu_milli: u16::try_from(milli).unwrap_or(u16::MAX), ..*self };
+            Request { gpu_milli: u16::try_from(milli).unwrap_or(u16::MAX), ..*self }
+        } else {
+            let units = u64::from(self.gpu_milli) * of / u64::from(WHOLE_GPU_MILLI);
+            Request { gpu_units_milli: units as u32, ..*self }
+        };
+        if !self.memory_by_share {
+            return here;
         }
-        let units = u64::from(self.gpu_milli) * of / u64::from(WHOLE_GPU_MILLI);
-        Request { gpu_units_milli: units as u32, ..*self }
+        // A whole GPU is nobody else's, however much may be promised of it in parts.
+        let promised = if here.gpu_milli == WHOLE_GPU_MILLI { WHOLE_GPU_MILLI } else { spec.gpu_milli };
+        let memory = u64::from(spec.gpu_memory_mib) * u64::from(here.gpu_milli) / u64::from(promised.max(1));
+        Request { gpu_memory_mib: u32::try_from(memory).unwrap_or(u32::MAX), ..here }
     }
 
     pub const fn with_gpu_memory(self, gpu_memory_mib: u32) -> Request {
@@ -226,6 +242,38 @@ mod tests {
         for (units, expect) in [(20_000, 5000), (19_491, 4872), (0, 0)] {
             let on = quarter.on(&spec(units));
             assert_eq!((on.gpu_milli, on.gpu_units_milli), (250, expect), "{units}");
+        }
+    }
+
+    #[test]
+    fn memory_by_share_is_that_of_each_gpu() {
+        let spec = |gpu_memory_mib, gpu_milli| NodeSpec {
+            cpu_milli: 0,
+            memory_mib: 0,
+            gpus: 1,
+            model: ModelId(0),
+            gpu_milli,
+            gpu_memory_mib,
+            gpu_units_milli: 10_000,
+            labels: LabelSet::NONE,
+            domains: Vec::new(),
+        };
+        let quarter = Request::cpu(0, 0).with_gpus(1, 250).with_memory_by_share(20_480);
+        let whole = Request::cpu(0, 0).with_gpus(1, 1000).with_memory_by_share(81_920);
+        let by_units = Request::cpu(0, 0).with_gpu_units(1, 5_000, 500).with_memory_by_share(81_920);
+        for (request, memory, promised, expect) in [
+            (quarter, 16_384, 1000, 4_096),
+            (quarter, 81_920, 1000, 20_480),
+            (quarter, 81_920, 1500, 13_653),
+            (whole, 81_920, 1500, 81_920),
+            (by_units, 16_384, 1000, 8_192),
+        ] {
+            let on = request.on(&spec(memory, promised));
+            assert_eq!(on.gpu_memory_mib, expect, "{request:?}");
+            assert_eq!(
+                on.on(&spec(16_384, 1000)).gpu_memory_mib,
+                request.on(&spec(16_384, 1000)).gpu_memory_mib
+            );
         }
     }
 

@@ -298,3 +298,27 @@ fn more_than_may_be_promised_goes_on_and_leaves_no_room() {
     assert!(after.cluster().nodes().all(|(_, node)| node.is_empty()));
     assert_eq!(after.cluster().usage().gpu_milli, 1000);
 }
+
+#[test]
+fn a_queue_that_is_added_takes_part_within_what_those_above_it_deserve() {
+    let mut scheduler = scheduler(&[4], &[("a", 1.0), ("b", 3.0)]);
+    let busy = submit(&mut scheduler, "a", 1);
+    let below = |parent: &str, name: &str, gpus| QueueSpec::new(name).below(parent).deserving_gpus(gpus);
+    let refused = |scheduler: &mut Scheduler, spec| scheduler.add_queue(&spec).unwrap_err().to_string();
+    assert!(refused(&mut scheduler, below("a", "a/x", 1.0)).contains("has work"));
+    assert!(refused(&mut scheduler, below("b", "b/x", 3.5)).contains("together deserve 3.5 GPUs"));
+    assert!(refused(&mut scheduler, below("c", "c/x", 0.0)).contains("there is no queue \"c\""));
+    assert!(refused(&mut scheduler, QueueSpec::new("a")).contains("two queues"));
+    scheduler.add_queue(&below("b", "b/x", 2.0)).unwrap();
+    scheduler.add_queue(&below("b", "b/y", 1.0)).unwrap();
+    assert!(refused(&mut scheduler, below("b", "b/z", 0.5)).contains("together deserve 3.5 GPUs"));
+    for _ in 0..4 {
+        submit(&mut scheduler, "b/x", 1);
+        submit(&mut scheduler, "b/y", 1);
+    }
+    while !scheduler.cycle(1).is_empty() {}
+    assert_eq!(["a", "b/x", "b/y", "b"].map(|queue| gpus(&scheduler, queue)), [1, 2, 1, 3]);
+    scheduler.finish(busy);
+    while !scheduler.cycle(2).is_empty() {}
+    assert_eq!(gpus(&scheduler, "b"), 4);
+}

@@ -4,7 +4,9 @@ mod charges;
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Bill, Correction, Goods, Line, Meter, Price, PricePer, Rate, Seller};
+use sluice_api::bill::{
+    BeforeAndAfter, Bill, Correction, CostChange, Goods, Line, Meter, Price, PricePer, Rate, Seller,
+};
 use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
@@ -97,6 +99,45 @@ pub(crate) async fn bills_of(
         bills.push(ledger.bill(tenant, period).await?);
     }
     Ok(bills)
+}
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// What new prices change in money for each top-level tenant, where they change anything.
+pub(crate) async fn cost_changes(
+    store: &Store,
+    new: Vec<Price>,
+    now_ms: u64,
+) -> Result<Vec<CostChange>, StoreError> {
+    if new.is_empty() {
+        return Ok(Vec::new());
+    }
+    let until_now = Period { from_ms: 0, until_ms: now_ms + 1 };
+    let month = Period { from_ms: now_ms.saturating_sub(30 * DAY_MS), until_ms: now_ms + 1 };
+    let as_of_then = new.iter().map(|price| Price { from_ms: Some(month.from_ms), ..price.clone() });
+    let mut changes: BTreeMap<TenantPath, CostChange> = BTreeMap::new();
+    for (period, new) in [(until_now, new.clone()), (month, as_of_then.collect())] {
+        for is_after in [false, true] {
+            let mut ledger = Ledger::new(store).await?;
+            if is_after {
+                ledger.prices.extend(new.iter().cloned());
+            }
+            for line in ledger.bill(TenantPath::root(), period).await?.lines {
+                let tenant = crate::fleet::top(&line.tenant);
+                let none = BeforeAndAfter { before_micro: 0, after_micro: 0 };
+                let fresh = CostChange { tenant: tenant.clone(), until_now: none, last_30_days: none };
+                let change = changes.entry(tenant).or_insert(fresh);
+                let of = if period == until_now { &mut change.until_now } else { &mut change.last_30_days };
+                let sum = if is_after { &mut of.after_micro } else { &mut of.before_micro };
+                *sum = sum.saturating_add_unsigned(line.cost_micro);
+            }
+        }
+    }
+    let differs = |of: &BeforeAndAfter| of.before_micro != of.after_micro;
+    Ok(changes
+        .into_values()
+        .filter(|change| differs(&change.until_now) || differs(&change.last_30_days))
+        .collect())
 }
 
 /// What was used in the parts of a period.

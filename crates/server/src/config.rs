@@ -83,6 +83,13 @@ pub enum ServeError {
     File { path: PathBuf, source: io::Error },
     #[error("{}: is no key of 32 bytes", .0.display())]
     Key(PathBuf),
+    #[error(
+        "{}: the database is {state}, though this data folder has been used: its grant.key is there. Nothing was changed. Put the \
+         database back, or restore a backup into another folder (`sluice restore --data NEW_FOLDER BACKUP`). To begin anew without \
+         what was counted, start on another folder, or move this one's files away",
+        .path.display()
+    )]
+    DatabaseLost { path: PathBuf, state: &'static str },
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error(transparent)]
@@ -184,11 +191,14 @@ impl Ready {
         let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
         let own_url = url(listener.local_addr()?, fingerprint);
         private_folder(&config.folder)?;
-        let signer = Signer::new(key(&config.folder.join(GRANT_KEY_FILE))?);
         let database = config.database.clone();
         let database = database.unwrap_or_else(|| Database::Sqlite(config.folder.join(DATABASE_FILE)));
         let alone = alone(&database)?;
+        let key_file = config.folder.join(GRANT_KEY_FILE);
+        check_not_lost(&database, &key_file)?;
         let store = Store::open(&database).await?;
+        // After the database: a key without one says that the database was lost.
+        let signer = Signer::new(key(&key_file)?);
         store.agree_on_grant_key(&signer.verifier().to_text()).await?;
         let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
         let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
@@ -208,17 +218,10 @@ impl Ready {
     async fn serve(self, stopped: oneshot::Receiver<()>) -> Result<(), ServeError> {
         let Ready { server, listener, identity, tasks, limits, .. } = self;
         let app = http::router(Arc::clone(&server), limits);
-        let app = app.into_make_service_with_connect_info::<http::Peer>();
-        let serving = async {
-            match identity {
-                None => axum::serve(listener, app).await,
-                Some(identity) => {
-                    axum::serve(http::Protected::new(listener, identity.for_https())?, app).await
-                }
-            }
-        };
+        let tls = identity.map(|identity| identity.for_https());
+        let places = http::Places::of_files(sluice_transport::raise_descriptor_limit());
         tokio::select! {
-            served = serving => served?,
+            () = http::serve(listener, tls, places, app) => {}
             _ = stopped => {}
         }
         tasks.into_iter().for_each(|task| task.abort());
@@ -292,6 +295,21 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
             Err(failed(io::Error::other(why)))
         }
     }
+}
+
+/// Refuses to make a new database in the place of one that was there: who begins to serve without what was counted loses it for good.
+fn check_not_lost(database: &Database, key_file: &Path) -> Result<(), ServeError> {
+    let Database::Sqlite(path) = database else { return Ok(()) };
+    let state = match fs::metadata(path) {
+        Ok(metadata) if metadata.len() > 0 => return Ok(()),
+        Ok(_) => "empty",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "missing",
+        Err(source) => return Err(ServeError::File { path: path.clone(), source }),
+    };
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    let was_used = key_file.exists() || fs::metadata(&log).is_ok_and(|log| log.len() > 0);
+    if was_used { Err(ServeError::DatabaseLost { path: path.clone(), state }) } else { Ok(()) }
 }
 
 /// What it shows to clients.
@@ -427,6 +445,42 @@ mod tests {
         assert_ne!(until_ms(), 0);
         drop(running.unwrap());
         assert_eq!(until_ms(), 0);
+    }
+
+    #[test]
+    fn a_database_that_is_gone_or_empty_is_not_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config {
+            listen: "127.0.0.1:0".into(),
+            tls: None,
+            folder: folder.path().join("data"),
+            database: None,
+            advertise: None,
+            requests_per_s: 0,
+            failures_per_s: 0,
+            grace_ms: 0,
+            quiet_ms: 0,
+            half_life_ms: None,
+        };
+        Running::start(&config).unwrap().stop().unwrap();
+        let path = config.folder.join(DATABASE_FILE);
+        fs::write(&path, "").unwrap();
+        let refused = |state: &str| {
+            let error = Running::start(&config).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("the database is {state}")) && error.contains("sluice restore"),
+                "{error}"
+            );
+        };
+        refused("empty");
+        fs::remove_file(&path).unwrap();
+        refused("missing");
+        assert!(!path.exists());
+        // Its log alone says that there was one.
+        fs::remove_file(config.folder.join(GRANT_KEY_FILE)).unwrap();
+        fs::write(config.folder.join("sluice.db-wal"), "log").unwrap();
+        refused("missing");
+        assert!(!config.folder.join(GRANT_KEY_FILE).exists());
     }
 
     #[tokio::test]

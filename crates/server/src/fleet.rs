@@ -12,6 +12,7 @@ mod health;
 mod lease;
 mod refusals;
 mod silence;
+mod tenants;
 mod times;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +33,7 @@ pub(crate) use events::Event;
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
 pub(crate) use lease::{LeaseRecord, LinePlace, Seat};
 pub(crate) use silence::Incident;
+pub(crate) use tenants::{Guarantee, Tenants, top};
 
 use account::Account;
 use budgets::Budgets;
@@ -43,7 +45,7 @@ const PATIENCE_MS: u64 = 20_000;
 
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    tenants: BTreeMap<TenantPath, Quota>,
+    tenants: Tenants,
     budgets: Budgets,
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<NodeId, Node>,
@@ -245,14 +247,23 @@ impl Fleet {
 
     // Tenants.
 
-    pub(crate) fn tenants(&self) -> &BTreeMap<TenantPath, Quota> {
+    pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
     }
 
     /// The quota that it had before.
     pub(crate) fn set_quota(&mut self, tenant: TenantPath, quota: Quota) -> Option<Quota> {
         self.news.quotas = true;
-        self.tenants.insert(tenant, quota)
+        self.tenants.set(tenant, quota)
+    }
+
+    /// Looks at the tenants as they would be with these quotas; nothing is changed.
+    pub(crate) fn trying_quotas<T>(
+        &mut self,
+        quotas: impl IntoIterator<Item = (TenantPath, Quota)>,
+        look: impl FnOnce(&Tenants) -> T,
+    ) -> T {
+        self.tenants.trying(quotas, look)
     }
 
     /// It has no leases, and none are below it.

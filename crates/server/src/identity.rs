@@ -26,7 +26,8 @@ use serde_json::{Map, Value};
 use sluice_api::client::Web;
 use sluice_api::identity::{Identity, Rule};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::token::{Login, Role, Token};
+use sluice_api::text::is_deceptive;
+use sluice_api::token::{Login, PROVIDER_PREFIX, Role, Token};
 use tokio::sync::Mutex;
 
 use crate::auth::Principal;
@@ -37,6 +38,8 @@ const TOKEN_MAX: usize = 16 << 10;
 const KEYS_AGE_MAX: Duration = Duration::from_secs(3600);
 /// A token with an unknown key has them fetched again, but no more often than this.
 const KEYS_AGE_MIN: Duration = Duration::from_secs(5);
+/// A provider that is declared is asked for its keys, and answers within this time.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Signatures by the provider's own key. Never a secret that is shared, and never none.
 const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
@@ -195,6 +198,20 @@ impl Provider {
     }
 }
 
+/// What keeps a declared provider's tokens from being taken now: it does not answer, or not as a provider does. It may be yet to come.
+pub(crate) async fn unreachable(declared: Identity) -> Option<String> {
+    let issuer = declared.issuer.clone();
+    let provider = match Provider::new(declared, None) {
+        Ok(provider) => provider,
+        Err(cause) => return Some(cause),
+    };
+    let asked = tokio::time::timeout(ANSWER_TIME_MAX, provider.keys(KEYS_AGE_MAX)).await;
+    let is_there = asked.is_ok_and(|keys| keys.is_ok());
+    (!is_there).then(|| {
+        format!("identity provider {issuer} does not answer this server, which cannot check its tokens until it does")
+    })
+}
+
 /// What a token that counts says of its holder.
 #[derive(Debug, PartialEq)]
 struct Holder {
@@ -207,7 +224,7 @@ impl Holder {
     fn token(self, issuer: &str, name: String, rule: &Rule) -> Token {
         let who = blake3::hash(format!("{issuer}\n{}", self.subject).as_bytes()).to_hex();
         Token {
-            id: format!("oidc-{}", &who[..20]),
+            id: format!("{PROVIDER_PREFIX}{}", &who[..20]),
             tenant: rule.tenant.clone(),
             role: rule.role,
             name,
@@ -266,7 +283,7 @@ fn payload(text: &str) -> Option<Map<String, Value>> {
 /// By which people and the audit log know them.
 fn name(claims: &Map<String, Value>, subject: &str) -> String {
     let given = ["preferred_username", "email", "name"].iter().find_map(|claim| claims.get(*claim)?.as_str());
-    given.unwrap_or(subject).chars().filter(|c| !c.is_control()).take(100).collect()
+    given.unwrap_or(subject).chars().filter(|c| !is_deceptive(*c)).take(100).collect()
 }
 
 fn reason(error: &ClaimsVerificationError, issuer: &str) -> String {

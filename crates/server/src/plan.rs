@@ -42,7 +42,7 @@ use estimate::Estimates;
 use pools::{Pools, Turns};
 use sites::{Atlas, Site};
 
-pub(crate) use queues::{incomplete, tree};
+pub(crate) use queues::check as check_quotas;
 
 /// Rounds of the scheduler in one decision; what is left comes with the next one.
 const ROUNDS_MAX: usize = 32;
@@ -50,6 +50,9 @@ const ROUNDS_MAX: usize = 32;
 const DIVISION_MILLI: u64 = 50;
 /// How much use of late takes of a tenant's part of what others leave: who has had twice its part gets nothing of it for a while.
 const USAGE_PERCENT: u32 = 100;
+
+/// Fewer queues than this are not worth giving up.
+const IDLE_QUEUES_MIN: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -68,6 +71,8 @@ pub(crate) struct Plan {
     fresh: Vec<LeaseId>,
     /// Leases of each tenant and those below it that the scheduler knows.
     counts: HashMap<TenantPath, u32>,
+    /// Queues without work are given up when there are this many queues.
+    idle_queues_max: usize,
     /// Some tenant's limit is one of units, by which it may be kept off some cards.
     has_unit_limits: bool,
     /// Nothing is planned: the tenants' quotas contradict each other.
@@ -88,7 +93,7 @@ pub(crate) struct Plan {
 struct Work {
     job: JobId,
     tenant: TenantPath,
-    /// Bytes on each GPU.
+    /// Bytes on each GPU; 0 for the share's part of the GPU on which it is placed.
     memory: u64,
     /// The order in which it was submitted.
     queued_at_ms: u64,
@@ -108,7 +113,9 @@ pub(crate) struct Clock {
 impl Plan {
     /// From the fleet alone. With a half-life what tenants have used of late counts, and use of so long ago half as much.
     pub(crate) fn new(fleet: &Fleet, now_ms: u64, half_life_ms: Option<u64>) -> Plan {
-        let (tree, broken) = match queues::tree(fleet.tenants()) {
+        let active =
+            fleet.leases().map(|lease| &lease.tenant).filter(|tenant| fleet.tenants().contains(tenant));
+        let (tree, broken) = match queues::tree(fleet.tenants(), active) {
             Ok(tree) => (tree, None),
             Err(error) => (Default::default(), Some(error)),
         };
@@ -130,7 +137,8 @@ impl Plan {
             held_back: BTreeMap::new(),
             fresh: Vec::new(),
             counts: HashMap::new(),
-            has_unit_limits: fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some()),
+            has_unit_limits: fleet.tenants().have_units_limits(),
+            idle_queues_max: IDLE_QUEUES_MIN,
             broken,
             estimates: Estimates::default(),
             now_ms,
@@ -160,8 +168,9 @@ impl Plan {
             Pools::at(fleet, clock.now_ms).clear(fleet, clock);
             self.begin_anew(fleet);
         } else {
-            if news.quotas {
+            if news.quotas || self.scheduler.queues().len() > self.idle_queues_max {
                 self.follow_quotas(fleet);
+                self.idle_queues_max = IDLE_QUEUES_MIN.max(2 * self.scheduler.queues().len());
             }
             if news.budgets {
                 self.follow_budgets(fleet, clock);

@@ -60,6 +60,10 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     /// Sign in to a server, or keep a token for it
     Login(LoginArgs),
+    /// Remove the token that `sluice login` keeps
+    Logout,
+    /// Show whose token is used, what it may do, and when it expires
+    Whoami(ListArgs),
     /// List the queue: who waits, at which place, and why
     Queue(ListArgs),
     /// List tenants with their quotas and what they hold

@@ -51,6 +51,8 @@ fn main() -> ExitCode {
         Command::Backup(arguments) => answer(server::process::backup(&arguments)),
         Command::Restore(arguments) => answer(server::process::restore(&arguments)),
         Command::Login(arguments) => answer(server::admin::log_in(&arguments)),
+        Command::Logout => answer(server::admin::log_out()),
+        Command::Whoami(arguments) => answer(server::admin::whoami(&arguments)),
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
         Command::Identity(command) => answer(server::admin::identity(&command)),

@@ -13,14 +13,26 @@ mod leases;
 mod login;
 mod watch;
 
+use std::sync::Once;
+
 use anyhow::{Result, bail};
 use sluice_api::client::{Client, Settings};
 
 use crate::cli::AtServer;
+use crate::moment::Moment;
 
 /// The server that the command line, the environment or `sluice login` names, if any.
 pub(crate) fn named(server: Option<&str>) -> Result<Option<Client>> {
-    Ok(Settings::find(server)?.map(login::client))
+    Ok(Settings::find(server)?.map(login::client).map(|client| client.on_expiry(warn_of_expiry)))
+}
+
+/// Says once when the token expires.
+fn warn_of_expiry(at_ms: u64) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let at = Moment::from_ms(at_ms);
+        eprintln!("sluice: the token expires at {at}; ask for a new one (`sluice token create` makes one)");
+    });
 }
 
 /// The same where nothing works without one.

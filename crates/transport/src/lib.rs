@@ -11,6 +11,7 @@
 mod bell;
 mod connection;
 mod descriptor;
+mod descriptor_limit;
 pub mod opening;
 pub mod process;
 mod ring;
@@ -41,6 +42,7 @@ use crate::socket::Socket;
 use crate::stripes::Stripes;
 use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
+pub use crate::descriptor_limit::raise_descriptor_limit;
 pub use crate::rings::{Rings, Side};
 pub use crate::socket::{keep_rate, limit_unacknowledged, make_room, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;

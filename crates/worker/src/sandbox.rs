@@ -27,6 +27,7 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
 };
+pub use sluice_transport::raise_descriptor_limit;
 
 use crate::INHERITED_FDS;
 
@@ -56,19 +57,6 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
     check("setrlimit", unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) })?;
     // SAFETY: plain numbers.
     check("prctl", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
-}
-
-/// Lets this process have as many descriptors as it may: shared memory and events are one each. The usual limit is for
-/// programs that call `select`.
-pub fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the first call writes one structure, the second reads it. Where either fails the limit stays as it was.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
 }
 
 /// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the folder of the

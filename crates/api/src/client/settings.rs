@@ -82,6 +82,18 @@ impl Settings {
         Ok(path)
     }
 
+    /// Removes what [`Settings::keep`] wrote, and gives it back; none where nothing is kept.
+    pub fn forget() -> Result<Option<Settings>, SettingsError> {
+        let Some(path) = user_file() else { return Ok(None) };
+        let known = Settings::read(&path)?;
+        if known.is_some() {
+            let failed =
+                |error: io::Error| SettingsError::File { path: path.clone(), cause: error.to_string() };
+            fs::remove_file(&path).map_err(failed)?;
+        }
+        Ok(known)
+    }
+
     /// Writes a file that only this user can read.
     pub fn write(&self, path: &Path) -> Result<(), SettingsError> {
         let failed = |error: io::Error| SettingsError::File { path: path.into(), cause: error.to_string() };

@@ -20,6 +20,12 @@ pub(super) struct Account {
     pub(super) share: Amounts,
 }
 
+impl Account {
+    pub(super) fn has_history(&self) -> bool {
+        self.used.iter().any(|used| used.level() > 0)
+    }
+}
+
 /// The accounts of all queues.
 #[derive(Debug, Clone)]
 pub(super) struct Books {
@@ -37,6 +43,16 @@ pub(super) struct Saturation {
 impl Books {
     pub(super) fn new(tree: &QueueTree) -> Books {
         Books { accounts: vec![Account::default(); tree.len()], stale: true }
+    }
+
+    /// Adds the account of a queue that was added to the tree; what it uses is counted from a moment on, if at all.
+    pub(super) fn add_account(&mut self, history: Option<(Millis, Millis)>) {
+        let mut account = Account::default();
+        if let Some((now, half_life)) = history {
+            account.used.iter_mut().for_each(|used| _ = used.advance(now, half_life, 0));
+        }
+        self.accounts.push(account);
+        self.stale = true;
     }
 
     pub(super) fn account(&self, queue: QueueId) -> &Account {

@@ -1,4 +1,4 @@
-//! Another tree of queues while jobs wait and run: quotas change, tenants come and go.
+//! Other queues while jobs wait and run: quotas change, tenants come and go.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::books::Books;
 use super::job::JobId;
 use super::pending::Pending;
 use super::scheduler::{Scheduler, victim_order};
-use super::tree::{QueueId, QueueTree};
+use super::tree::{QueueError, QueueId, QueueSpec, QueueTree};
 
 /// Work of a queue has no place in the new tree; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,37 @@ pub struct HomelessWork {
     pub jobs: usize,
 }
 
+/// A queue cannot be added; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddQueueError {
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    #[error("queue \"{queue}\" has work, which waits in queues without children only")]
+    ParentHasWork { queue: String },
+}
+
 impl Scheduler {
+    /// Adds a queue, which does not depend on how many queues there are. The queues above it keep their figures.
+    pub fn add_queue(&mut self, spec: &QueueSpec) -> Result<QueueId, AddQueueError> {
+        let parent = spec.parent.as_ref().and_then(|parent| self.tree.find(parent));
+        if let Some(parent) = parent.filter(|parent| self.tree.queue(*parent).children.is_empty())
+            && self.jobs.values().any(|job| job.spec.queue == parent)
+        {
+            return Err(AddQueueError::ParentHasWork { queue: self.tree.queue(parent).name.clone() });
+        }
+        let queue = self.tree.push(spec)?;
+        self.books.add_account(self.config.half_life.map(|half_life| (self.now, half_life)));
+        self.pending.push(Pending::default());
+        self.evictable.push(Default::default());
+        self.changed_from_outside();
+        Ok(queue)
+    }
+
+    /// Whether a queue has used anything of late that still counts.
+    pub fn has_history(&self, queue: QueueId) -> bool {
+        self.config.half_life.is_some() && self.books.account(queue).has_history()
+    }
+
     /// Puts another tree in the place of the queues. `home` names, for each queue that has jobs, by its old name, the leaf to which
     /// they go; with [`QueueTree::find`] that is the queue of the same name. Queues of the same name keep their history of use.
     ///

@@ -15,7 +15,7 @@ use super::releases::Releases;
 use super::slots::SlotIndex;
 use super::tree::{QueueId, QueueTree};
 use super::why::{Action, Why};
-use crate::{Cluster, ClusterError, NodeId, Placement, Placer, WHOLE_GPU_MILLI};
+use crate::{Cluster, ClusterError, NodeId, Placement, Placer, Request, WHOLE_GPU_MILLI};
 
 /// How the scheduler behaves; times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -256,7 +256,12 @@ impl Scheduler {
             let free =
                 job.tasks.get(task as usize).is_some_and(Option::is_none) && distinct.len() == tasks.len();
             let is_known = placement.node.index() < self.cluster.nodes().len();
-            let asked = |node| job.spec.request.on(self.cluster.node(node).spec());
+            let asked = |node| {
+                let asked = job.spec.request.on(self.cluster.node(node).spec());
+                // What it was given as its share of the memory stays, also where that would be another part now.
+                let memory = if asked.memory_by_share { placement.request } else { asked }.gpu_memory_mib;
+                Request { gpu_memory_mib: memory, ..asked }
+            };
             if !free || is_known && placement.request != asked(placement.node) {
                 return Err(AdoptError::Task { job: id, task });
             }

@@ -138,6 +138,48 @@ impl QueueTree {
         Ok(tree)
     }
 
+    /// Has these resources divided fairly as well, for a tree that leaves out queues which deserve some of them.
+    pub fn sharing(mut self, resources: impl IntoIterator<Item = Resource>) -> QueueTree {
+        self.shared.extend(resources);
+        let shared = std::mem::take(&mut self.shared);
+        self.shared = Resource::ALL.into_iter().filter(|resource| shared.contains(resource)).collect();
+        self
+    }
+
+    /// Adds a queue without children. Those above it keep their figures, so what it deserves is within theirs.
+    pub(super) fn push(&mut self, spec: &QueueSpec) -> Result<QueueId, QueueError> {
+        if self.by_name.contains_key(&spec.name) {
+            return Err(spec.wrong("name", "two queues have this name; rename one".to_string()));
+        }
+        let queue = self.check(spec)?;
+        let siblings = queue.parent.map(|parent| &self.queue(parent).children);
+        if let Some((parent, siblings)) = queue.parent.map(|parent| self.queue(parent)).zip(siblings) {
+            let mut sum = queue.deserved;
+            siblings.iter().for_each(|sibling| sum += self.queue(*sibling).deserved);
+            if let Some(resource) = sum.exceeds(&parent.deserved) {
+                let [children, own] = [sum, parent.deserved].map(|a| resource.describe(a[resource]));
+                let problem = format!(
+                    "with it the children of \"{}\" together deserve {children}, but that deserves {own}",
+                    parent.name
+                );
+                return Err(spec.wrong(DESERVED[resource as usize], problem));
+            }
+        }
+        let id = QueueId(self.queues.len() as u32);
+        match queue.parent {
+            Some(parent) => self.queues[parent.index()].children.push(id),
+            None => self.roots.push(id),
+        }
+        let deserved = queue.deserved;
+        self.by_name.insert(queue.name.clone(), id);
+        self.queues.push(queue);
+        self.top_down.push(id);
+        let also: Vec<Resource> =
+            Resource::ALL.into_iter().filter(|&resource| deserved[resource] > 0).collect();
+        *self = std::mem::take(self).sharing(also);
+        Ok(id)
+    }
+
     pub fn queue(&self, queue: QueueId) -> &Queue {
         &self.queues[queue.index()]
     }

@@ -2,6 +2,7 @@
 //! PostgreSQL. Prints one line of JSON. `cargo build --release -p sluice-server --bins --example load`, then
 //! `target/release/examples/load`.
 
+mod crowd;
 mod http;
 #[path = "../../tests/support/postgres.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]
@@ -56,13 +57,24 @@ struct Arguments {
     /// Keep everything in a file of SQLite.
     #[arg(long)]
     sqlite: bool,
+    /// Measure quota changes and lease requests with so many tenants, and nothing else; in SQLite.
+    #[arg(long)]
+    tenants: Option<usize>,
+    /// With --tenants: and beside so many connections without a request.
+    #[arg(long, default_value_t = 5000)]
+    connections: usize,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let mut figures = Figures::new();
-    load(&arguments, &mut figures)?;
-    rest(&arguments, &mut figures)?;
+    match arguments.tenants {
+        Some(tenants) => crowd::crowd(tenants, arguments.connections, &mut figures)?,
+        None => {
+            load(&arguments, &mut figures)?;
+            rest(&arguments, &mut figures)?;
+        }
+    }
     println!("{}", serde_json::to_string(&figures)?);
     Ok(())
 }

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sluice_api::health::{Clearing, FenceState, GpuFault, GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
+use sluice_api::text::is_deceptive;
 
 use super::{Fleet, Incident, LeaseRecord, Node, Seat};
 
@@ -353,7 +354,7 @@ pub(crate) const WHY_MAX: usize = 400;
 
 /// Reasons stand in lists and logs.
 pub(crate) fn printable(c: char) -> char {
-    if c.is_control() { ' ' } else { c }
+    if is_deceptive(c) { ' ' } else { c }
 }
 
 /// A lost card does not come back with the next start, and those behind it move up: the place alone would fence another card.

@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use sluice_api::bill::Price;
 use sluice_api::pool::{Access, Pool};
 use sluice_api::problem::{Kind, Problem};
-use sluice_api::tenant::{Declaration, DeclaredTenant, TenantPath};
+use sluice_api::tenant::{Declaration, DeclaredTenant, Quota, TenantPath};
 
 use super::admin::{hide, is_price_shown_to, is_shown_to};
 use super::answer::Answer;
@@ -43,7 +43,9 @@ pub(super) fn all_declared(
 ) -> Declaration {
     let root = TenantPath::root();
     let (fleet, all) = (&books.fleet, principal.may(Action::See, &root));
-    let tenants = fleet.tenants().keys().filter_map(|path| declared(fleet, principal, path.as_str()).ok());
+    let scope = principal.sees(Action::See, None);
+    let tenants = scope.iter().flat_map(|scope| fleet.tenants().within(scope, None));
+    let tenants = tenants.map(|(path, quota)| as_declared(fleet, path, quota));
     let pools = fleet
         .pools()
         .values()
@@ -83,8 +85,12 @@ fn declared(fleet: &Fleet, principal: &Principal, name: &str) -> Result<Declared
     let path: TenantPath = name.parse().map_err(|_| absent())?;
     let quota =
         fleet.tenants().get(&path).filter(|_| principal.may(Action::See, &path)).ok_or_else(absent)?;
-    let budget = fleet.budgets().get(&path).map(|budget| Some(budget.clone()));
-    Ok(DeclaredTenant { path, quota: Some(quota.clone()), budget })
+    Ok(as_declared(fleet, &path, quota))
+}
+
+fn as_declared(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> DeclaredTenant {
+    let budget = fleet.budgets().get(path).map(|budget| Some(budget.clone()));
+    DeclaredTenant { path: path.clone(), quota: Some(quota.clone()), budget }
 }
 
 /// Take a tenant away
@@ -133,8 +139,8 @@ fn needs_tenant(books: &Books, path: &TenantPath) -> Result<(), Problem> {
         let detail = format!("{path} {what} {}: {way_out}", named(&names));
         if names.is_empty() { Ok(()) } else { Err(Problem::new(Kind::Conflict, detail)) }
     };
-    let below = fleet.tenants().keys().filter(|other| path.contains(other) && *other != path);
-    conflict("has tenants below it,", below.map(TenantPath::to_string).collect(), "take those away first")?;
+    let below = fleet.tenants().within(path, Some(path)).map(|(below, _)| below.to_string());
+    conflict("has tenants below it,", below.collect(), "take those away first")?;
     let leases = fleet.leases().filter(|lease| lease.tenant == *path).map(|lease| lease.id.to_string());
     conflict("has leases,", leases.collect(), "`sluice lease end` ends them")?;
     let names = |pool: &&Pool| pool.all_terms().any(|terms| tenants_of(terms.access).contains(path));

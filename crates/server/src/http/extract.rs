@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::HeaderMap;
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{Extensions, HeaderMap};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sluice_api::Page;
@@ -15,6 +16,8 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 
 use super::answer::Refusal;
+use super::expiry::Expiry;
+use super::listen::Peer;
 use crate::auth::{self, Principal};
 use crate::server::Server;
 
@@ -23,7 +26,9 @@ impl FromRequestParts<Arc<Server>> for Principal {
 
     async fn from_request_parts(parts: &mut Parts, server: &Arc<Server>) -> Result<Principal, Refusal> {
         let token = bearer(&parts.headers)?;
-        Ok(auth::recognise(server, token, server.now_ms()).await?)
+        let principal = auth::recognise(server, token, server.now_ms()).await?;
+        note_principal(&parts.extensions, &principal);
+        Ok(principal)
     }
 }
 
@@ -32,6 +37,17 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
     let missing = "the header Authorization: Bearer TOKEN is missing";
     token.ok_or_else(|| Problem::new(Kind::Unauthenticated, missing))
+}
+
+/// Gives the connection of a request a place among the authenticated ones, and notes when the token expires. Requests of tests have no
+/// connection.
+pub(super) fn note_principal(extensions: &Extensions, principal: &Principal) {
+    if let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<Peer>>() {
+        peer.place.authenticate(&principal.token.id);
+    }
+    if let Some(expiry) = extensions.get::<Expiry>() {
+        expiry.note(&principal.token);
+    }
 }
 
 /// The lease that the path names, and who asks about it: with a token, or with the key of that lease.
@@ -44,7 +60,11 @@ impl FromRequestParts<Arc<Server>> for ForLease {
         let lease = Name::<LeaseId>::from_request_parts(parts, server).await;
         let (token, now_ms) = (bearer(&parts.headers)?, server.now_ms());
         match lease {
-            Ok(Name(id)) => Ok(ForLease(auth::recognise_for(server, token, id, now_ms).await?, id)),
+            Ok(Name(id)) => {
+                let principal = auth::recognise_for(server, token, id, now_ms).await?;
+                note_principal(&parts.extensions, &principal);
+                Ok(ForLease(principal, id))
+            }
             // Who is nobody is told so first.
             Err(absent) => {
                 auth::recognise(server, token, now_ms).await.map_or_else(|no| Err(no.into()), |_| Err(absent))
@@ -61,6 +81,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Body<T>, Refusal> {
         let bytes = raw(request, state).await?;
+        // What is read as an object would be read from a list as well, member by member.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+            let detail = "the body is not the JSON that is expected: an object";
+            return Err(Problem::new(Kind::Malformed, detail).into());
+        }
         let wrong = |error: serde_json::Error| {
             let kind = if error.is_data() { Kind::Invalid } else { Kind::Malformed };
             Problem::new(kind, format!("the body is not the JSON that is expected: {error}"))
@@ -86,11 +111,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Yaml<T> {
     }
 }
 
-async fn raw<S: Send + Sync>(request: Request, state: &S) -> Result<axum::body::Bytes, Refusal> {
-    axum::body::Bytes::from_request(request, state).await.map_err(|error| {
+async fn raw<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Refusal> {
+    let bytes = within_body_time(Bytes::from_request(request, state)).await?;
+    bytes.map_err(|error| {
         let kind = if error.status().as_u16() == 413 { Kind::TooLarge } else { Kind::Malformed };
         Refusal(Problem::new(kind, error.body_text()))
     })
+}
+
+/// A whole body of up to `size_max` bytes.
+pub(super) async fn whole(body: axum::body::Body, size_max: usize) -> Result<Bytes, Problem> {
+    let read = within_body_time(axum::body::to_bytes(body, size_max)).await?;
+    read.map_err(|error| Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))
+}
+
+/// The largest body comes within this time over a link of half a megabit per second.
+const BODY_TIME_MAX: Duration = Duration::from_secs(60);
+
+async fn within_body_time<T>(read: impl Future<Output = T>) -> Result<T, Problem> {
+    let late = || format!("the body did not arrive within {} s", BODY_TIME_MAX.as_secs());
+    tokio::time::timeout(BODY_TIME_MAX, read).await.map_err(|_| Problem::new(Kind::TooSlow, late()))
 }
 
 /// A part of the path.
@@ -210,6 +250,13 @@ pub(super) struct OnNode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_arrive_is_not_waited_for() {
+        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let problem = whole(axum::body::Body::from_stream(never), 1000).await.unwrap_err();
+        assert!(problem.is(Kind::TooSlow), "{problem}");
+    }
 
     #[test]
     fn pages_follow_each_other_without_gaps_and_the_last_says_so() {

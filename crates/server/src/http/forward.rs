@@ -6,24 +6,30 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
-use sluice_api::client::{NoUrl, ServerUrl};
+use sluice_api::client::{EXPIRY_HEADER, NoUrl, ServerUrl};
 use sluice_api::problem::{Kind, Problem};
 
 use super::BODY_SIZE_MAX;
 use super::answer::Refusal;
+use super::extract::{bearer, note_principal, whole};
+use crate::auth::{self, Principal};
 use crate::leader::Role;
+use crate::lease_key;
 use crate::server::Server;
 
 /// Says that a replica has handed the request on: it is not handed on again.
 const FORWARDED: HeaderName = HeaderName::from_static("sluice-forwarded");
 /// The leader is in the same building, or it is away.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// Bytes of a body whose token this follower does not know.
+const UNAUTHENTICATED_BODY_MAX: usize = 64 << 10;
 /// More than any answer waits for something to happen.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// What of a request and of its answer means something to the other side.
@@ -34,8 +40,14 @@ const REQUEST_HEADERS: [HeaderName; 5] = [
     header::IF_NONE_MATCH,
     HeaderName::from_static("idempotency-key"),
 ];
-const ANSWER_HEADERS: [HeaderName; 5] =
-    [header::CONTENT_TYPE, header::ETAG, header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::LOCATION];
+const ANSWER_HEADERS: [HeaderName; 6] = [
+    header::CONTENT_TYPE,
+    header::ETAG,
+    header::RETRY_AFTER,
+    header::WWW_AUTHENTICATE,
+    header::LOCATION,
+    HeaderName::from_static(EXPIRY_HEADER),
+];
 
 pub(super) async fn to_the_leader(
     State(server): State<Arc<Server>>,
@@ -71,9 +83,15 @@ fn only_leader_knows(path: &str) -> bool {
 
 async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result<Response, Refusal> {
     let (parts, body) = request.into_parts();
-    let body = to_bytes(body, BODY_SIZE_MAX).await.map_err(|error| {
-        Refusal(Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))
-    })?;
+    let size_max = match recognise(server, &parts).await {
+        Some(principal) => {
+            note_principal(&parts.extensions, &principal);
+            BODY_SIZE_MAX
+        }
+        // The leader says what is wrong with the token, or knows it already.
+        None => UNAUTHENTICATED_BODY_MAX,
+    };
+    let body = whole(body, size_max).await?;
     let changes = parts.method != Method::GET && !parts.uri.path().ends_with("/reports");
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
@@ -87,6 +105,15 @@ async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result
         server.look_at_leader().await.map_err(|error| Refusal(crate::server::unwell(error)))?;
     }
     Ok(answer)
+}
+
+/// The token's principal, as far as this follower knows the token.
+async fn recognise(server: &Server, parts: &Parts) -> Option<Principal> {
+    let (token, now_ms) = (bearer(&parts.headers).ok()?, server.now_ms());
+    match lease_key::lease_of(token) {
+        Some(lease) => auth::recognise_for(server, token, lease, now_ms).await.ok(),
+        None => auth::recognise(server, token, now_ms).await.ok(),
+    }
 }
 
 /// How a server asks the one that leads.

@@ -61,14 +61,12 @@ pub(super) async fn forget_identity(
     Ok(Json(before))
 }
 
-/// Enters a provider that is another than before, and says so in words.
-pub(super) fn set(change: &mut Change<'_>, principal: &Principal, identity: Identity) -> String {
+/// Enters a provider that is another than before.
+pub(super) fn set(change: &mut Change<'_>, principal: &Principal, identity: Identity) {
     let issuer = identity.issuer.clone();
     let before = change.set_identity(Some(identity.clone()));
-    let line = format!("identity provider {issuer} {}", if before.is_some() { "changed" } else { "set" });
     let detail = serde_json::json!({ "before": before, "after": identity });
     change.audit(principal, "identity.changed", &issuer, detail);
-    line
 }
 
 /// What has been declared counts when this returns.

@@ -15,6 +15,7 @@ use sluice_api::lease::{
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
+use sluice_api::text::is_deceptive;
 use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
@@ -70,7 +71,7 @@ pub(super) async fn create(
         return repeated(&server, &principal, &request, &before).await;
     }
     let mut change = server.change().await?;
-    if tenant.is_root() || !change.fleet().tenants().contains_key(&tenant) {
+    if tenant.is_root() || !change.fleet().tenants().contains(&tenant) {
         change.leave();
         let detail = if tenant.is_root() {
             "the token is for the whole installation: name a tenant (`sluice run --tenant`)".to_owned()
@@ -158,7 +159,7 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     if ask.memory > MEMORY_MAX {
         return wrong("memory", format!("no GPU has {} bytes", ask.memory));
     }
-    ask.name = ask.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
+    ask.name = ask.name.chars().filter(|c| !is_deceptive(*c)).take(NAME_MAX).collect();
     Ok(())
 }
 
@@ -412,7 +413,7 @@ pub(super) async fn refused(
             change.fleet().refuse_task(id, task, now_ms);
         }
     } else if change.fleet().lease(id).is_some_and(is_it) {
-        let reason: String = refused.reason.chars().filter(|c| !c.is_control()).take(400).collect();
+        let reason: String = refused.reason.chars().filter(|c| !is_deceptive(*c)).take(400).collect();
         change.fleet().refuse(id, &reason, now_ms);
     }
     change.audit_leases(&principal);

@@ -12,6 +12,7 @@ use sluice_api::bill::{Bill, Charge, Correction, Invoice, NewCorrection, NewInvo
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
+use sluice_api::text::is_deceptive;
 use sluice_api::usage::UsageRecord;
 
 use super::admin::is_price_shown_to;
@@ -89,7 +90,7 @@ impl BillOptions {
     async fn read(self, server: &Server, principal: &Principal) -> Result<(TenantPath, Period), Refusal> {
         let tenant = self.tenant.unwrap_or_else(|| principal.token.tenant.clone());
         principal.need(Action::See, &tenant)?;
-        let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains_key(&tenant);
+        let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains(&tenant);
         if !server.read(is_known).await? && !server.store.has_used(&tenant).await? {
             let detail = format!("there is no tenant {tenant}");
             return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
@@ -169,14 +170,14 @@ pub(super) async fn correct(
     if new.micro == 0 || new.micro.unsigned_abs() > MICRO_MAX {
         return wrong("micro", "not 0, and up to a billion of the currency's units");
     }
-    let reason: String = new.reason.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect();
+    let reason: String = new.reason.chars().filter(|c| !is_deceptive(*c)).take(REASON_MAX).collect();
     if reason.trim().is_empty() {
         return wrong("reason", "who reads the bill wants to know why");
     }
     let has_used = server.store.has_used(&new.tenant).await?;
     let mut change = server.change().await?;
     // One that was removed may still have bills.
-    if !change.fleet().tenants().contains_key(&new.tenant) && !has_used {
+    if !change.fleet().tenants().contains(&new.tenant) && !has_used {
         change.leave();
         return wrong("tenant", "there is no such tenant");
     }
@@ -225,7 +226,7 @@ pub(super) async fn issue(
         _ if new.from_ms >= new.until_ms || new.until_ms > now_ms => {
             Some(Problem::new(Kind::Invalid, "the period must have begun and be over").at("until_ms"))
         }
-        _ if !change.fleet().tenants().contains_key(&new.tenant)
+        _ if !change.fleet().tenants().contains(&new.tenant)
             && !server.store.has_used(&new.tenant).await? =>
         {
             Some(Problem::new(Kind::Invalid, "there is no such tenant").at("tenant"))

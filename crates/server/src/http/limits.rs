@@ -85,7 +85,7 @@ fn buckets<K: Eq + Hash>(per_s: u32) -> Option<Mutex<Buckets<K>>> {
 }
 
 pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
-    let address = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.0.ip());
+    let address = request.extensions().get::<ConnectInfo<Peer>>().map(|info| info.0.address.ip());
     let now = Instant::now();
     let token = request.headers().get(header::AUTHORIZATION).map(|value| blake3::hash(value.as_bytes()));
     if let (Some(requests), Some(token)) = (&limits.requests, token)

@@ -1,113 +1,136 @@
-//! TLS where the server listens. Hands are shaken beside each other, so that nobody waits for a slow client.
+//! Connections: accepted, secured with TLS where the server has a certificate, and served.
+//!
+//! Each connection has a task and a place ([`super::places`]). Each step has a time limit: the TLS handshake and the
+//! first request are within [`REQUEST_TIME_MAX`], a further request of an authenticated connection within
+//! [`IDLE_TIME_MAX`], and a client has to take something of an answer within [`WRITE_TIME_MAX`].
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use sluice_api::problem::{Kind, Problem};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
+use tower::ServiceExt;
 
-/// A client says its part of the handshake within this time.
-const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Handshakes at a time; who comes then waits in the socket's queue.
-const HANDSHAKES_MAX: usize = 512;
+use super::places::{Place, Places};
+
+/// A client that keeps its connection sends the whole header of its next request within this time. It is longer than
+/// clients commonly keep an idle connection.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
+/// A client that takes nothing of an answer for this long is cut off.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
+/// Bytes of a request's header.
+const HEADER_SIZE_MAX: usize = 64 << 10;
+/// Where no connection can be accepted, most likely for want of a descriptor, this passes until the next try.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A handshake's first byte (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
-/// What is read of a request in plain text before it is left alone.
+/// Bytes that are read of a request in plain text before it is answered.
 const PLAIN_TEXT_MAX: u64 = 64 << 10;
 
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Peer {
-        Peer(*stream.remote_addr())
-    }
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) place: Arc<Place>,
 }
 
-impl Connected<IncomingStream<'_, Protected>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Protected>) -> Peer {
-        Peer(*stream.remote_addr())
-    }
-}
-
-type Ready = (TlsStream<TcpStream>, SocketAddr);
-
-/// A listener whose connections have shaken hands.
-pub(crate) struct Protected {
-    ready: mpsc::Receiver<Ready>,
-    address: SocketAddr,
-}
-
-impl Protected {
-    pub(crate) fn new(listener: TcpListener, config: Arc<ServerConfig>) -> io::Result<Protected> {
-        let address = listener.local_addr()?;
-        let (sender, ready) = mpsc::channel(HANDSHAKES_MAX);
-        // It ends with the receiver.
-        tokio::spawn(accept(listener, TlsAcceptor::from(config), sender));
-        Ok(Protected { ready, address })
-    }
-}
-
-impl Listener for Protected {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> Ready {
-        match self.ready.recv().await {
-            Some(ready) => ready,
-            // The other task goes on for as long as this receiver is there.
-            None => std::future::pending().await,
+/// Serves connections until it is dropped; connections that have been accepted go on in their tasks.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    places: Arc<Places>,
+    app: Router,
+) {
+    let acceptor = tls.map(TlsAcceptor::from);
+    loop {
+        match listener.accept().await {
+            Ok((socket, address)) => {
+                let peer = Peer { address, place: Arc::new(places.admit(address.ip())) };
+                tokio::spawn(live(socket, acceptor.clone(), app.clone(), peer));
+            }
+            // The connection was lost before it was accepted.
+            Err(error) if is_of_connection(&error) => {}
+            Err(_) => {
+                places.evict_one();
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
 }
 
-async fn accept(mut listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sender<Ready>) {
-    let places = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        // axum's, which waits where there is no descriptor left.
-        let accepted = Listener::accept(&mut listener);
-        let (socket, address) = tokio::select! {
-            accepted = accepted => accepted,
-            () = ready.closed() => return,
-        };
-        let (acceptor, ready) = (acceptor.clone(), ready.clone());
-        tokio::spawn(async move {
-            let _place = place;
-            let shaken = tokio::time::timeout(HANDSHAKE_TIME_MAX, shake(socket, &acceptor)).await;
-            if let Ok(Ok(Some(stream))) = shaken {
-                let _ = ready.send((stream, address)).await;
+fn is_of_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// The life of one connection.
+async fn live(socket: TcpStream, acceptor: Option<TlsAcceptor>, app: Router, peer: Peer) {
+    let place = Arc::clone(&peer.place);
+    // Answers are small, and each is written as a whole. Where the option is refused they are later.
+    let _ = socket.set_nodelay(true);
+    let served = async {
+        match acceptor {
+            None => serve_http(socket, app, peer).await,
+            // The client has been told of a failure by an alert; the log would only repeat what strangers send.
+            Some(acceptor) => {
+                if let Ok(Some(stream)) = handshake(socket, &acceptor).await {
+                    serve_http(stream, app, peer).await;
+                }
             }
-        });
+        }
+    };
+    tokio::select! {
+        () = served => {}
+        () = place.is_lost() => {}
     }
 }
 
-/// A failure has been told to the client as an alert; the log would only repeat what strangers write.
-async fn shake(socket: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Option<TlsStream<TcpStream>>> {
+async fn serve_http(stream: impl AsyncRead + AsyncWrite + Send + 'static, app: Router, peer: Peer) {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIME_MAX));
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (app, peer) = (app.clone(), peer.clone());
+        async move {
+            let _request = peer.place.begin_request();
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(peer));
+            app.oneshot(request).await.map_err(|never: Infallible| never)
+        }
+    });
+    // A connection that breaks off has nobody left to tell.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIME_MAX)
+        .max_buf_size(HEADER_SIZE_MAX)
+        .serve_connection(TokioIo::new(Box::pin(stream)), service)
+        .await;
+}
+
+async fn handshake(socket: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Option<TlsStream<TcpStream>>> {
     let mut first = [0];
     if socket.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
-        send_elsewhere(socket).await?;
+        answer_plain_text(socket).await?;
         return Ok(None);
     }
     acceptor.accept(socket).await.map(Some)
 }
 
 /// Answers a request in plain text: nothing else would tell a person what is wrong.
-async fn send_elsewhere(mut socket: TcpStream) -> io::Result<()> {
+async fn answer_plain_text(mut socket: TcpStream) -> io::Result<()> {
     let detail = "this server speaks TLS: its URL begins with https://, as it prints it when it starts";
     let problem = serde_json::to_string(&Problem::new(Kind::Malformed, detail))?;
     let answer = format!(
@@ -120,4 +143,65 @@ async fn send_elsewhere(mut socket: TcpStream) -> io::Result<()> {
     // A socket that is closed over unread bytes takes the answer back.
     tokio::io::copy(&mut socket.take(PLAIN_TEXT_MAX), &mut tokio::io::sink()).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    async fn start(tls: Option<Arc<ServerConfig>>) -> (SocketAddr, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().route("/", get(async || "here"));
+        (address, tokio::spawn(serve(listener, tls, Places::of_files(32), app)))
+    }
+
+    fn certificate() -> Arc<ServerConfig> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = made.signing_key.serialize_der().try_into().unwrap();
+        let config = ServerConfig::builder().with_no_client_auth();
+        Arc::new(config.with_single_cert(vec![made.cert.der().clone()], key).unwrap())
+    }
+
+    async fn ask(address: SocketAddr) -> String {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_whole_request_is_closed_with_and_without_tls() {
+        for tls in [None, Some(certificate())] {
+            let (address, _server) = start(tls).await;
+            for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: h\r\n", "\x16\x03\x01"] {
+                let mut socket = TcpStream::connect(address).await.unwrap();
+                socket.write_all(beginning.as_bytes()).await.unwrap();
+                // An alert of TLS may come first, and what was not read resets the connection.
+                let _ = socket.read_to_end(&mut Vec::new()).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_answered_however_many_connections_say_nothing() {
+        let (address, _server) = start(None).await;
+        let mut silent = Vec::new();
+        for _ in 0..300 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let answer = ask(address).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("here"), "{answer}");
+        let mut open = 0;
+        for socket in &mut silent {
+            open += usize::from(
+                socket.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
+            );
+        }
+        assert!(open <= 8, "{open} of at most 8 stay");
+    }
 }

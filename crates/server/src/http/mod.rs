@@ -2,15 +2,18 @@
 
 mod answer;
 mod document;
+mod expiry;
 mod extract;
 mod forward;
 mod limits;
 mod listen;
 mod once;
 mod page;
+mod places;
 mod tags;
 
 mod admin;
+mod apply;
 mod declared;
 mod health;
 mod identity;
@@ -37,7 +40,8 @@ use answer::Refusal;
 use document::Declared;
 pub(crate) use forward::{Link, Network};
 pub(crate) use limits::Limits;
-pub(crate) use listen::{Peer, Protected};
+pub(crate) use listen::serve;
+pub(crate) use places::Places;
 pub(crate) use watch::Streams;
 
 /// Bytes of a request's body; the largest are reports of nodes.
@@ -62,7 +66,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::sessions))
         .routes(routes!(nodes::drift))
         .routes(routes!(admin::tenants))
-        .routes(routes!(admin::apply))
+        .routes(routes!(apply::apply))
         .routes(routes!(declared::declaration))
         .routes(routes!(declared::tenant, declared::remove_tenant))
         .routes(routes!(admin::pools))
@@ -109,6 +113,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&server), once::once))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), forward::to_the_leader))
         .layer(middleware::from_fn(tags::tag))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), expiry::announce))
         .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))
         .layer(middleware::from_fn(to_its_end))
         .with_state(server)

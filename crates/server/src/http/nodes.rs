@@ -12,6 +12,7 @@ use sluice_api::node::{
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
+use sluice_api::text::escaped;
 use sluice_api::token::Role;
 use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
 
@@ -175,7 +176,7 @@ pub(super) async fn report(
         match check_usage(record, id, change.fleet()) {
             Ok(()) => change.write(Write::Usage { record: record.clone(), received_at_ms: now_ms }),
             Err(reason) => {
-                eprintln!("sluice-server: node {id}: {reason}");
+                eprintln!("sluice-server: node {id}: {}", escaped(&reason));
                 usage_refused.push(RefusedRecord { id: record.id.clone(), reason });
             }
         }

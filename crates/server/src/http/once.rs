@@ -20,7 +20,7 @@ use sluice_api::problem::{Kind, Problem};
 
 use super::BODY_SIZE_MAX;
 use super::answer::Refusal;
-use super::extract::bearer;
+use super::extract::{bearer, note_principal, whole};
 use crate::auth;
 use crate::keys;
 use crate::server::Server;
@@ -62,6 +62,7 @@ pub(super) async fn once(State(server): State<Arc<Server>>, request: Request, ne
     let Ok(principal) = auth::recognise(&server, &token, server.now_ms()).await else {
         return next.run(request).await;
     };
+    note_principal(request.extensions(), &principal);
     let asks = Asks { token: principal.token.id, key, secret: token };
     asks.once(&server, request, next).await.unwrap_or_else(|problem| Refusal(problem).into_response())
 }
@@ -78,9 +79,7 @@ struct Asks {
 impl Asks {
     async fn once(&self, server: &Server, request: Request, next: Next) -> Result<Response, Problem> {
         let (parts, body) = request.into_parts();
-        let body = to_bytes(body, BODY_SIZE_MAX)
-            .await
-            .map_err(|error| Problem::new(Kind::TooLarge, format!("the body cannot be read: {error}")))?;
+        let body = whole(body, BODY_SIZE_MAX).await?;
         let fingerprint = fingerprint(parts.uri.path_and_query().map_or("", |path| path.as_str()), &body);
         let _held = server.keys.hold(&self.token, &self.key).await;
         let known = server.store.idempotent(&self.token, &self.key).await.map_err(crate::server::unwell)?;

@@ -170,7 +170,11 @@ impl Plan {
                 let units = u64::from(placement.request.gpu_units_milli) * u64::from(GPU_PPM);
                 units.div_ceil(u64::from(units_milli.max(1))) as u32
             });
-            Some((task, Seat { share_ppm, ..Seat::new(site.node, gpus, work.memory) }))
+            let memory = match work.memory {
+                0 => u64::from(placement.request.gpu_memory_mib) << 20,
+                bytes => bytes,
+            };
+            Some((task, Seat { share_ppm, ..Seat::new(site.node, gpus, memory) }))
         };
         job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
     }
@@ -182,6 +186,9 @@ impl Plan {
             let at = |gpu: &u32| here.iter().position(|other| other == gpu);
             let gpus = seat.gpus.iter().map(at).collect::<Option<Vec<usize>>>()?;
             let request = request.on(self.scheduler.cluster().node(node).spec());
+            // What it has, which need not be what it would get now.
+            let gpu_memory_mib = u32::try_from(seat.memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+            let request = Request { gpu_memory_mib, ..request };
             Some(Placement { request, node, gpus: gpus.into_iter().fold(GpuSet::EMPTY, GpuSet::with) })
         })
     }

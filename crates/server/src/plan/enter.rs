@@ -9,7 +9,7 @@ use sluice_sched::queues::{JobId, JobSpec, Topology};
 use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::never::is_fixed;
-use super::{Plan, Work, queues};
+use super::{Plan, Work};
 use crate::fleet::{Fleet, LeaseRecord};
 
 impl Plan {
@@ -22,7 +22,7 @@ impl Plan {
         self.held_back.remove(&lease.id);
         let (min, max) = lease.tasks();
         let request = self.request(fleet, &lease.tenant, &lease.ask);
-        match request.and_then(|request| self.enter(lease, request, min, max)) {
+        match request.and_then(|request| self.enter(fleet, lease, request, min, max)) {
             Ok(_) => self.avoid_refusers(fleet, lease.id),
             Err(reason) => drop(self.held_back.insert(lease.id, reason)),
         }
@@ -34,9 +34,12 @@ impl Plan {
         // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
         let bare = bare_request(&lease.ask, memory);
         let full = self.request(fleet, &lease.tenant, &lease.ask);
-        let request = full.map_or(bare, |full| full.with_gpu_memory(bare.gpu_memory_mib));
+        let request = full.map_or(bare, |full| match full.memory_by_share {
+            true => full,
+            false => full.with_gpu_memory(bare.gpu_memory_mib),
+        });
         let (min, max) = self.tasks(fleet, lease);
-        let Ok(job) = self.enter(lease, request, min, max) else { return };
+        let Ok(job) = self.enter(fleet, lease, request, min, max) else { return };
         // Those that have notice make room, as far as the scheduler goes.
         let staying = (0..).zip(&lease.seats).filter(|(_, seat)| seat.stays());
         let seated: BTreeMap<u32, u32> = (0..).zip(staying.clone().map(|(number, _)| number)).collect();
@@ -53,10 +56,16 @@ impl Plan {
         }
     }
 
-    fn enter(&mut self, lease: &LeaseRecord, request: Request, min: u32, max: u32) -> Result<JobId, String> {
-        let tree = self.scheduler.queues();
-        let queue = queues::queue_of(tree, &lease.tenant)
-            .ok_or_else(|| format!("there is no tenant {} any more", lease.tenant))?;
+    fn enter(
+        &mut self,
+        fleet: &Fleet,
+        lease: &LeaseRecord,
+        request: Request,
+        min: u32,
+        max: u32,
+    ) -> Result<JobId, String> {
+        let queue = self.queue_for(fleet, &lease.tenant)?;
+        let queue = queue.ok_or_else(|| format!("there is no tenant {} any more", lease.tenant))?;
         let spec = JobSpec {
             queue,
             request,
@@ -75,11 +84,7 @@ impl Plan {
         for tenant in lease.tenant.lineage() {
             *self.counts.entry(tenant).or_default() += 1;
         }
-        let memory = match lease.ask.memory {
-            0 => u64::from(request.gpu_memory_mib) << 20,
-            bytes => bytes,
-        };
-        let (tenant, queued_at_ms) = (lease.tenant.clone(), lease.queued_at_ms);
+        let (memory, tenant, queued_at_ms) = (lease.ask.memory, lease.tenant.clone(), lease.queued_at_ms);
         let seated = BTreeMap::new();
         self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None, seated });
         Ok(job)
@@ -104,7 +109,7 @@ impl Plan {
     }
 
     /// Those of these kinds on which it alone is within the limits of its tenants, and what may not be preempted within their guarantees, if
-    /// there are any: units are more of one card than of another, and a share is more units of one than of another.
+    /// there are any: units are more of one card than of another, and a share is more units and memory of one than of another.
     fn within_limits(
         &self,
         fleet: &Fleet,
@@ -113,15 +118,18 @@ impl Plan {
         models: ModelSet,
     ) -> ModelSet {
         let count = u64::from(ask.gpus) * u64::from(ask.tasks);
-        let units_count = fleet.tenants().values().any(|quota| quota.guaranteed_units_milli > 0);
+        let [_, units_count, memory_counts] = fleet.tenants().guarantees();
         let is_within = |model: &ModelId| {
             let (gpus, units) = self.atlas.compute(*model, ask);
+            let memory_mib = self.atlas.memory_mib(*model, ask);
             let within = |quota: &Quota| {
                 quota.limit_milli.is_none_or(|limit| gpus * count <= u64::from(limit))
                     && quota.units_limit_milli.is_none_or(|limit| units * count <= limit)
+                    && quota.memory_limit_mib.is_none_or(|limit| memory_mib * count <= limit)
                     && (!is_fixed(ask)
                         || gpus * count <= u64::from(quota.guaranteed_milli)
-                            && (!units_count || units * count <= quota.guaranteed_units_milli))
+                            && (!units_count || units * count <= quota.guaranteed_units_milli)
+                            && (!memory_counts || memory_mib * count <= quota.guaranteed_memory_mib))
             };
             tenant.lineage().filter_map(|tenant| fleet.tenants().get(&tenant)).all(within)
         };
@@ -143,13 +151,13 @@ impl Plan {
         Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
 
-    /// Unless said, the same part of the memory as of what may be leased of the compute, of the GPU that it accepts where that is the least:
-    /// so much is free wherever the share is.
+    /// The memory that it asks for on each GPU, in bytes: the most of what that is on any GPU that it accepts.
     fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
         if ask.memory > 0 {
             return ask.memory;
         }
-        self.atlas.least_memory(ask, models) & !((1 << 20) - 1)
+        let accepted = ModelId::all().filter(|&model| models.contains(model));
+        accepted.map(|model| self.atlas.memory_mib(model, ask)).max().unwrap_or(0) << 20
     }
 
     /// What keeps a lease from the scheduler, which knows no such limits.
@@ -188,7 +196,9 @@ pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
         Link::Nvlink => sluice_sched::Link::Nvlink,
         Link::Numa => sluice_sched::Link::Numa,
     });
-    let request = Request { linked, ..Request::cpu(0, 0).with_gpu_memory(memory_mib) };
+    // Unless said it is the share's part of the memory of the GPU on which the lease is placed.
+    let memory_by_share = ask.memory == 0 && ask.gpus > 0;
+    let request = Request { linked, memory_by_share, ..Request::cpu(0, 0).with_gpu_memory(memory_mib) };
     match ask.units_milli {
         Some(units) => {
             request.with_gpu_units(gpus, u32::try_from(units).unwrap_or(u32::MAX), WHOLE_GPU_MILLI)

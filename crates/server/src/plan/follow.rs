@@ -1,9 +1,12 @@
 //! From the fleet to the scheduler: what has changed there.
 
+use std::collections::BTreeSet;
+
 use sluice_api::bill::BudgetEnd;
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
-use sluice_sched::queues::{Amounts, QueueTree};
+use sluice_api::tenant::TenantPath;
+use sluice_sched::queues::{Amounts, QueueId, QueueTree};
 
 use super::enter::{bare_request, milli};
 use super::sites::{Site, TooMany};
@@ -13,28 +16,71 @@ use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 impl Plan {
     pub(super) fn follow_quotas(&mut self, fleet: &Fleet) {
         // Which cards are within a limit may be others now.
-        let of_units =
-            self.has_unit_limits || fleet.tenants().values().any(|quota| quota.units_limit_milli.is_some());
+        let of_units = self.has_unit_limits || fleet.tenants().have_units_limits();
         if of_units || fleet.leases().any(|lease| lease.ask.units_milli.is_some()) {
             return self.begin_anew(fleet);
         }
         // Leases of a tenant that has got others below it go to the queue for what it asks for itself.
         let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
-        let followed = queues::tree(fleet.tenants()).map(|tree| self.scheduler.set_queues(tree, home));
+        let mut active = self.tenants_with_history(fleet);
+        active.extend(self.work.values().map(|work| work.tenant.clone()));
+        let followed =
+            queues::tree(fleet.tenants(), &active).map(|tree| self.scheduler.set_queues(tree, home));
         if !matches!(followed, Ok(Ok(()))) {
             self.begin_anew(fleet);
         }
     }
 
+    /// The tenants whose use of late still counts.
+    fn tenants_with_history(&self, fleet: &Fleet) -> BTreeSet<TenantPath> {
+        let tree = self.scheduler.queues();
+        let used = tree.top_down().filter(|queue| self.scheduler.has_history(*queue));
+        let tenants = used.filter_map(|queue| queues::tenant_of(&tree.queue(queue).name));
+        tenants.filter(|tenant| fleet.tenants().contains(tenant)).collect()
+    }
+
+    /// The queue that a tenant's own work waits in, added where it is not there; none where there is no such tenant. The
+    /// error says why it cannot be added.
+    pub(super) fn queue_for(
+        &mut self,
+        fleet: &Fleet,
+        tenant: &TenantPath,
+    ) -> Result<Option<QueueId>, String> {
+        if !fleet.tenants().contains(tenant) {
+            return Ok(None);
+        }
+        if let Some(queue) = queues::queue_of(self.scheduler.queues(), tenant) {
+            return Ok(Some(queue));
+        }
+        let mut lineage: Vec<TenantPath> = tenant.lineage().collect();
+        lineage.reverse();
+        for spec in lineage.iter().flat_map(|path| queues::specs(fleet.tenants(), path)) {
+            if self.scheduler.queues().find(&spec.name).is_none() {
+                self.scheduler.add_queue(&spec).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(queues::queue_of(self.scheduler.queues(), tenant))
+    }
+
     /// Made anew, it knows what tenants have used of late.
     pub(super) fn begin_anew(&mut self, fleet: &Fleet) {
         let mut plan = Plan::new(fleet, self.now_ms, self.half_life_ms);
+        for tenant in self.tenants_with_history(fleet) {
+            // Where quotas contradict each other nothing is planned.
+            let _ = plan.queue_for(fleet, &tenant);
+        }
         plan.scheduler.keep_use_of(&self.scheduler);
         *self = plan;
     }
 
     /// Counts what these leases have held, and those that are in the fleet.
     pub(crate) fn recall_use(&mut self, fleet: &Fleet, past: &[LeaseRecord]) {
+        if self.half_life_ms.is_some() {
+            for lease in past {
+                // Where quotas contradict each other nothing is planned.
+                let _ = self.queue_for(fleet, &lease.tenant);
+            }
+        }
         let tree = self.scheduler.queues();
         // When a single task ended is not in the books: of a lease that goes on what it holds counts, of another the last it had.
         let held = |lease: &LeaseRecord| {

@@ -130,7 +130,7 @@ pub(crate) fn over_quota(fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> 
     });
     let units_milli = units * u64::from(ask.gpus) * u64::from(ask.tasks);
     let ppm = share * u64::from(ask.gpus) * u64::from(ask.tasks);
-    let units_count = fleet.tenants().values().any(|quota| quota.guaranteed_units_milli > 0);
+    let [_, units_count, _] = fleet.tenants().guarantees();
     let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
     tenant.lineage().find_map(|tenant| {
         let quota = fleet.tenants().get(&tenant)?;

@@ -1,15 +1,37 @@
 //! Tenants as queues of the scheduler.
 //!
 //! Work goes to leaves only, so a tenant with others below it has one more queue there, for what it asks for itself.
+//!
+//! The scheduler looks at all its queues in each cycle, so it has those of tenants with work and of the ones above
+//! them: a queue without work gets no share, and what it is guaranteed is counted in the queues above it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use sluice_api::tenant::{Quota, TenantPath};
-use sluice_sched::queues::{Figures, QueueError, QueueId, QueueSpec, QueueTree};
+use sluice_api::tenant::TenantPath;
+use sluice_sched::queues::{Figures, QueueError, QueueId, QueueSpec, QueueTree, Resource};
 
-/// What the scheduler makes of these tenants and quotas; the error names what is wrong.
-pub(crate) fn tree(tenants: &BTreeMap<TenantPath, Quota>) -> Result<QueueTree, QueueError> {
-    QueueTree::new(&specs(tenants))
+use crate::fleet::{Guarantee, Tenants};
+
+/// The scheduler's queues for these tenants and those above them; the error names what is wrong.
+pub(super) fn tree<'a>(
+    tenants: &Tenants,
+    active: impl IntoIterator<Item = &'a TenantPath>,
+) -> Result<QueueTree, QueueError> {
+    let active: BTreeSet<TenantPath> = active.into_iter().flat_map(TenantPath::lineage).collect();
+    let specs: Vec<QueueSpec> = active.iter().flat_map(|path| specs(tenants, path)).collect();
+    let shared =
+        [Resource::Gpu, Resource::GpuUnits, Resource::GpuMemory].into_iter().zip(tenants.guarantees());
+    let shared = shared.filter(|(_, is_guaranteed)| *is_guaranteed).map(|(resource, _)| resource);
+    Ok(QueueTree::new(&specs)?.sharing(shared))
+}
+
+/// Checks that the quotas of a tenant, and of those above it, do not contradict each other.
+pub(crate) fn check(tenants: &Tenants, path: &TenantPath) -> Result<(), QueueError> {
+    for tenant in path.lineage() {
+        let alone = specs(tenants, &tenant).map(|spec| QueueSpec { parent: None, ..spec });
+        QueueTree::new(&alone.collect::<Vec<_>>())?;
+    }
+    Ok(())
 }
 
 /// The queue that a tenant's own work waits in.
@@ -29,76 +51,34 @@ fn own_queue(tenant: &TenantPath) -> String {
 /// No part of a tenant's path.
 const ITSELF: &str = " itself";
 
-fn specs(tenants: &BTreeMap<TenantPath, Quota>) -> Vec<QueueSpec> {
-    let mut specs = Vec::new();
-    for (path, quota) in tenants {
-        let mut spec = QueueSpec::new(path.as_str());
-        spec.parent = path.parent().filter(|parent| !parent.is_root()).map(String::from);
-        spec.weight = i64::from(quota.over_quota_weight);
-        spec.limit.gpus = quota.limit_milli.map(|milli| thousandths(milli.into()));
-        spec.limit.gpu_units = quota.units_limit_milli.map(thousandths);
-        spec.limit.gpu_memory_gib = quota.memory_limit_mib.map(|mib| mib as f64 / 1024.0);
-        let below = guaranteed_below(tenants, path);
-        let all = Guarantee::of(quota).with(below.unwrap_or_default(), u64::max);
-        spec.deserved = all.figures();
-        if let Some(below) = below {
-            let deserved = all.with(below, u64::saturating_sub).figures();
-            let own = QueueSpec::new(&own_queue(path)).below(path.as_str());
-            specs.push(QueueSpec { deserved, ..own });
-        }
-        specs.push(spec);
-    }
-    specs
+/// A tenant's queue and, where it has tenants below it, the one of its own work.
+pub(super) fn specs(tenants: &Tenants, path: &TenantPath) -> impl Iterator<Item = QueueSpec> + use<> {
+    let quota = tenants.get(path).cloned().unwrap_or_default();
+    let (all, below) = (tenants.all_of(path), tenants.below_of(path));
+    let mut spec = QueueSpec::new(path.as_str());
+    spec.parent = path.parent().filter(|parent| !parent.is_root()).map(String::from);
+    spec.weight = i64::from(quota.over_quota_weight);
+    spec.limit.gpus = quota.limit_milli.map(|milli| thousandths(milli.into()));
+    spec.limit.gpu_units = quota.units_limit_milli.map(thousandths);
+    spec.limit.gpu_memory_gib = quota.memory_limit_mib.map(|mib| mib as f64 / 1024.0);
+    spec.deserved = figures(all);
+    let own = below.map(|below| QueueSpec {
+        deserved: figures(all.with(below, u64::saturating_sub)),
+        ..QueueSpec::new(&own_queue(path)).below(path.as_str())
+    });
+    std::iter::once(spec).chain(own)
 }
 
-/// Thousandths of GPUs and of units, and MiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Guarantee([u64; 3]);
-
-impl Guarantee {
-    fn of(quota: &Quota) -> Guarantee {
-        Guarantee([quota.guaranteed_milli.into(), quota.guaranteed_units_milli, quota.guaranteed_memory_mib])
-    }
-
-    fn with(self, other: Guarantee, combine: fn(u64, u64) -> u64) -> Guarantee {
-        Guarantee(std::array::from_fn(|i| combine(self.0[i], other.0[i])))
-    }
-
-    fn figures(self) -> Figures {
-        let [gpus, units, memory_mib] = self.0;
-        Figures {
-            gpus: Some(thousandths(gpus)),
-            gpu_units: Some(thousandths(units)),
-            gpu_memory_gib: Some(memory_mib as f64 / 1024.0),
-            ..Figures::default()
-        }
+fn figures(guarantee: Guarantee) -> Figures {
+    let [gpus, units, memory_mib] = guarantee.0;
+    Figures {
+        gpus: Some(thousandths(gpus)),
+        gpu_units: Some(thousandths(units)),
+        gpu_memory_gib: Some(memory_mib as f64 / 1024.0),
+        ..Figures::default()
     }
 }
 
 fn thousandths(milli: u64) -> f64 {
     milli as f64 / 1000.0
-}
-
-/// The first tenant, by its path, that is guaranteed something, but nothing of what another is guaranteed: so its guarantee would be of
-/// nothing, since one is within all that is guaranteed to anybody.
-pub(crate) fn incomplete(tenants: &BTreeMap<TenantPath, Quota>) -> Option<(&TenantPath, &'static str)> {
-    const FIELDS: [&str; 3] = ["guaranteed_milli", "guaranteed_units_milli", "guaranteed_memory_mib"];
-    let guarantees = || tenants.iter().map(|(path, quota)| (path, Guarantee::of(quota).0));
-    // GPUs always count.
-    let counts: [bool; 3] = std::array::from_fn(|i| i == 0 || guarantees().any(|(_, of)| of[i] > 0));
-    let lacks = |of: [u64; 3]| (0..3).find(|&i| counts[i] && of[i] == 0).map(|i| FIELDS[i]);
-    guarantees()
-        .filter(|(_, of)| of.iter().any(|&amount| amount > 0))
-        .find_map(|(path, of)| Some((path, lacks(of)?)))
-}
-
-/// What is guaranteed to the tenants right below this one; none where there are none.
-fn guaranteed_below(tenants: &BTreeMap<TenantPath, Quota>, path: &TenantPath) -> Option<Guarantee> {
-    let mut children = tenants.iter().filter(|(other, _)| other.parent().as_ref() == Some(path)).peekable();
-    children.peek()?;
-    // A child's guarantee covers what is guaranteed below it.
-    let of = |(child, quota): (&TenantPath, &Quota)| {
-        Guarantee::of(quota).with(guaranteed_below(tenants, child).unwrap_or_default(), u64::max)
-    };
-    Some(children.map(of).fold(Guarantee::default(), |sum, of| sum.with(of, u64::saturating_add)))
 }

@@ -150,11 +150,13 @@ impl Atlas {
         named.chain(place).collect()
     }
 
-    /// The same part of a GPU's memory as of what may be leased of its compute, in bytes, where that is the least among these; 0 if there
-    /// are none.
-    pub(super) fn least_memory(&self, ask: &NewLease, models: ModelSet) -> u64 {
-        let part = |kind: &Kind| kind.memory_of(ask.share_of(kind.gflops).min(GPU_PPM.into()));
-        self.of(models).map(part).min().unwrap_or(0)
+    /// The memory that is asked for on a GPU of a kind, in MiB: unless said the same part as of what may be leased of its compute.
+    pub(super) fn memory_mib(&self, model: ModelId, ask: &NewLease) -> u64 {
+        if ask.memory > 0 {
+            return ask.memory.div_ceil(1 << 20);
+        }
+        let of = |kind: &Kind| kind.memory_of(ask.share_of(kind.gflops).min(GPU_PPM.into()));
+        self.kinds.get(model.index()).map_or(0, of) >> 20
     }
 
     /// GFLOPS of the slowest and of the fastest GPUs among these.

@@ -51,10 +51,19 @@ impl World {
     }
 
     fn join_cards(&mut self, name: &str, gpus: usize, rack: &str, gflops: u64) -> NodeId {
+        self.join_with(name, gpus, rack, (gflops, 16 << 30))
+    }
+
+    /// One GPU of so much memory, in a rack of its own.
+    fn join_memory(&mut self, name: &str, memory: u64) -> NodeId {
+        self.join_with(name, 1, "r9", (20_000, memory))
+    }
+
+    fn join_with(&mut self, name: &str, gpus: usize, rack: &str, (gflops, memory): (u64, u64)) -> NodeId {
         let gpu = Gpu {
             name: "GPU".into(),
             uuid: String::new(),
-            memory: 16 << 30,
+            memory,
             software: true,
             compute_capability: String::new(),
             driver_version: 0,
@@ -407,4 +416,39 @@ fn a_request_that_never_fits_is_known_at_once() {
         let reason = never(tenant, ask.clone()).unwrap_or_default();
         assert!(reason.contains(words), "{ask}: {reason}");
     }
+}
+
+#[test]
+fn the_scheduler_has_queues_of_tenants_with_work_and_of_those_above_them() {
+    let paths: Vec<String> = (0..3000).map(|n| format!("big/t{n}")).collect();
+    let mut tenants = vec![("big", json!({ "guaranteed_milli": 2000 })), ("other", json!({}))];
+    tenants.extend(paths.iter().map(|path| (path.as_str(), json!({}))));
+    let mut world = World::new(&[4], &tenants);
+    let queues = |world: &World| world.plan.scheduler.queues().len();
+    assert_eq!(queues(&world), 0);
+    let lease = world.ask("big/t7", share(500_000));
+    let own = world.ask("big", share(500_000));
+    world.settle();
+    assert_eq!([lease, own].map(|lease| world.state(lease)), [RUNS, RUNS]);
+    assert_eq!(queues(&world), 3, "big, what big asks for itself, and big/t7");
+    let deserved = |world: &World, queue: &str| {
+        let tree = world.plan.scheduler.queues();
+        tree.queue(tree.find(queue).unwrap()).deserved[sluice_sched::queues::Resource::Gpu]
+    };
+    world.fleet.set_quota(
+        "big/t8".parse().unwrap(),
+        serde_json::from_value(json!({ "guaranteed_milli": 1500 })).unwrap(),
+    );
+    world.settle();
+    assert_eq!((queues(&world), deserved(&world, "big itself")), (3, 500), "t8's part is kept for it");
+    // Each asks once and ends: the queues of those that are done are given up.
+    for path in &paths[..1000] {
+        let lease = world.ask(path, share(1000));
+        world.decide();
+        world.fleet.end(lease, "", world.now_ms);
+        world.decide();
+    }
+    assert!(queues(&world) <= 2 * IDLE_QUEUES_MIN, "{}", queues(&world));
+    assert_eq!([lease, own].map(|lease| world.state(lease)), [RUNS, RUNS]);
+    world.check();
 }

@@ -93,7 +93,10 @@ fn units_are_granted_as_the_share_that_gives_them() {
 fn a_limit_in_units_is_kept_and_named_on_whichever_card() {
     let (folder, mut server) = Server::with_tenants();
     let yaml = "tenants: [{path: acme/sales, quota: {units_limit_milli: 12000}}]";
-    assert_eq!(server.apply(yaml).unwrap().changes, ["tenant acme/sales changed"]);
+    assert_eq!(
+        server.apply(yaml).unwrap().changes,
+        ["tenant acme/sales changed: limit removed (was 0.5), units_limit 12"]
+    );
     assert_eq!(server.apply(yaml).unwrap().changes, [] as [String; 0]);
     let card = |gflops| sluice_api::node::Gpu { gflops, ..ScriptedNode::gpu() };
     let fast = ScriptedNode::join_with(&server.admin, "fast", vec![card(20_000)]).unwrap();
@@ -664,7 +667,10 @@ fn an_overcommitted_pool_leases_more_than_a_gpu_and_its_grants_say_so() {
     assert_eq!(held, 1500, "quotas count what was asked for");
 
     // It promises less: both go on, and the next one has to wait for both.
-    assert_eq!(server.apply(&pool(100)).unwrap().changes, ["pool shared changed"]);
+    assert_eq!(
+        server.apply(&pool(100)).unwrap().changes,
+        ["pool shared changed: overcommit_percent removed (was 150)"]
+    );
     let member = server.token("globex", Role::Member);
     let end = |id| -> Lease { member.delete(&format!("/leases/{id}")).unwrap() };
     end(leases[0].id);

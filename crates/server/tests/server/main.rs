@@ -44,8 +44,8 @@ tenants:
   - path: globex
     quota: {guaranteed_milli: 1000}
 prices:
-  - {meter: reserved, micro: 2000000}
-  - {meter: used, micro: 500000}
+  - {meter: reserved, micro: 2000000, from_ms: 0}
+  - {meter: used, micro: 500000, from_ms: 0}
 ";
 
 /// A running server; dropping it ends it.

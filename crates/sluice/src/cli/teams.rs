@@ -250,6 +250,10 @@ pub(crate) struct ApplyArgs {
     /// Print all that is declared, as such a file
     #[arg(long, conflicts_with = "file")]
     pub(crate) show: bool,
+
+    /// Change nothing: print what would change, and what new prices would change in money
+    #[arg(long, conflicts_with = "show")]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -287,7 +291,7 @@ pub(crate) enum BillFormat {
     Table,
     Json,
     Csv,
-    /// FOCUS 1.2, the FinOps Open Cost and Usage Specification, as CSV: a row for each lease, meter and day, of this month unless said
+    /// FOCUS 1.3, the FinOps Open Cost and Usage Specification, as CSV: a row for each lease, meter and day, of this month unless said
     Focus,
 }
 

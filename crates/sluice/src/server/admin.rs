@@ -7,20 +7,24 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use sluice_api::Page;
 use sluice_api::audit::{Entry, Head, Verification};
+use sluice_api::bill::{BeforeAndAfter, CostChange};
 use sluice_api::client::{Settings, canonical, segment};
 use sluice_api::health::{NewFence, Unfence};
 use sluice_api::identity::Identity;
 use sluice_api::lease::Lease;
 use sluice_api::node::GpuStatus;
 use sluice_api::pool::Pool;
-use sluice_api::tenant::{Applied, Declaration, DeclaredTenant};
+use sluice_api::tenant::{Applied, DeclaredTenant};
 use sluice_api::token::{MadeToken, NewToken, RevokedToken, Token};
+use sluice_api::written::as_written;
 
+use super::bills::signed;
 use super::{client, leases, lists, login};
 use crate::cli::{
-    ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, LoginArgs, PoolCommand,
-    TenantCommand, TokenCommand,
+    ApplyArgs, AtServer, AuditCommand, GpuCommand, IdentityCommand, LeaseCommand, ListArgs, LoginArgs,
+    Output, PoolCommand, TenantCommand, TokenCommand,
 };
+use crate::moment::Moment;
 
 /// Keeps a server and a token for it, once the server has taken the token.
 pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
@@ -44,6 +48,38 @@ pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Removes the settings that `sluice login` keeps.
+pub(crate) fn log_out() -> Result<ExitCode> {
+    match Settings::forget()? {
+        Some(known) if known.login.is_some() => {
+            eprintln!("sluice: signed out of {}; its provider may still know this browser", known.server);
+        }
+        Some(known) => eprintln!(
+            "sluice: the token for {} is no longer kept here; it holds until it expires or is revoked \
+             (`sluice token revoke`)",
+            known.server
+        ),
+        None => eprintln!("sluice: no token is kept here"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn whoami(arguments: &ListArgs) -> Result<ExitCode> {
+    let client = client(&arguments.at)?;
+    let whose: Token = client.get("/whoami")?;
+    if arguments.output == Output::Json {
+        println!("{}", serde_json::to_string_pretty(&whose)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let kind = if whose.is_of_provider() { "signed in with the identity provider" } else { "token" };
+    println!("server   {}", client.server());
+    println!("who      {} ({kind} {})", if whose.name.is_empty() { "-" } else { &whose.name }, whose.id);
+    println!("role     {}", whose.role.name());
+    println!("tenant   {}", whose.tenant);
+    println!("expires  {}", Moment::from_ms(whose.expires_at_ms));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn token_given(arguments: &LoginArgs) -> Result<String> {
     let text = match &arguments.token_file {
         Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
@@ -60,9 +96,8 @@ fn token_given(arguments: &LoginArgs) -> Result<String> {
 pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     let client = client(&arguments.at)?;
     let Some(file) = &arguments.file else {
-        // JSON is YAML.
-        let declared: Declaration = client.get("/declaration")?;
-        println!("{}", serde_json::to_string_pretty(&declared)?);
+        let declared: serde_json::Value = client.get("/declaration")?;
+        print!("{}", serde_saphyr::to_string(&as_written(&declared))?);
         return Ok(ExitCode::SUCCESS);
     };
     let text = if file == Path::new("-") {
@@ -72,9 +107,14 @@ pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     } else {
         std::fs::read_to_string(file).with_context(|| file.display().to_string())?
     };
-    let applied: Applied = client.post_text("/apply", "application/yaml", &text)?;
+    let path = if arguments.dry_run { "/apply?dry_run=true" } else { "/apply" };
+    let applied: Applied = client.post_text(path, "application/yaml", &text)?;
     for change in &applied.changes {
         println!("{change}");
+    }
+    applied.costs.iter().for_each(|change| println!("{}", cost_line(change)));
+    if arguments.dry_run && !applied.changes.is_empty() {
+        eprintln!("sluice: nothing was changed: this was a dry run");
     }
     for warning in &applied.warnings {
         eprintln!("sluice: {warning}");
@@ -83,6 +123,17 @@ pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
         eprintln!("sluice: everything is as declared already");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What new prices change in money for a tenant.
+fn cost_line(change: &CostChange) -> String {
+    let arrow = |of: &BeforeAndAfter| format!("{} -> {}", signed(of.before_micro), signed(of.after_micro));
+    let CostChange { tenant, until_now, last_30_days } = change;
+    let past = match until_now.before_micro == until_now.after_micro {
+        true => "what was used until now costs the same".to_owned(),
+        false => format!("what was used until now: {}", arrow(until_now)),
+    };
+    format!("{tenant}: {past}; the last 30 days at these prices: {}", arrow(last_30_days))
 }
 
 pub(crate) fn tenant(command: &TenantCommand) -> Result<ExitCode> {
@@ -124,7 +175,8 @@ pub(crate) fn token(command: &TokenCommand) -> Result<ExitCode> {
                 lifetime_s: lifetime.duration().as_secs(),
             };
             let made: MadeToken = client(at)?.post("/tokens", &new)?;
-            eprintln!("sluice: token {}; it is shown this once", made.token.id);
+            let expires = Moment::from_ms(made.token.expires_at_ms);
+            eprintln!("sluice: token {}; it is shown this once, and expires at {expires}", made.token.id);
             println!("{}", made.secret);
         }
         TokenCommand::List(list) => lists::tokens(list)?,

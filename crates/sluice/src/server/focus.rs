@@ -1,4 +1,4 @@
-//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.2 (focus.finops.org): a row for each lease, node, meter and day, and
+//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.3 (focus.finops.org): a row for each lease, node, meter and day, and
 //! for each correction.
 
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use super::bills::signed;
 use super::lists::millionths;
 use crate::moment::Moment;
 
-/// Mandatory columns of FOCUS 1.2, chapter 2, of the others those that say something here, and, beginning with `x_`, our own.
-const COLUMNS: [&str; 41] = [
+/// Mandatory columns of FOCUS 1.3, chapter 2 (`ProviderName` and `PublisherName` are deprecated there, and mandatory), of the others those that say something here, and, beginning with `x_`, our own.
+const COLUMNS: [&str; 43] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -30,6 +30,7 @@ const COLUMNS: [&str; 41] = [
     "ContractedCost",
     "ContractedUnitPrice",
     "EffectiveCost",
+    "HostProviderName",
     "InvoiceId",
     "InvoiceIssuerName",
     "ListCost",
@@ -43,6 +44,7 @@ const COLUMNS: [&str; 41] = [
     "ResourceType",
     "ServiceCategory",
     "ServiceName",
+    "ServiceProviderName",
     "ServiceSubcategory",
     "SkuId",
     "SkuMeter",
@@ -226,7 +228,11 @@ impl Row<'_> {
             "BillingPeriodEnd" => time(end_ms),
             "ChargePeriodStart" => time(self.from_ms),
             "ChargePeriodEnd" => time(self.until_ms),
-            "InvoiceIssuerName" | "ProviderName" | "PublisherName" => self.issuer.into(),
+            "HostProviderName"
+            | "InvoiceIssuerName"
+            | "ProviderName"
+            | "PublisherName"
+            | "ServiceProviderName" => self.issuer.into(),
             "ServiceCategory" => "Compute".into(),
             "ServiceName" => "Sluice".into(),
             "ServiceSubcategory" => "Other (Compute)".into(),

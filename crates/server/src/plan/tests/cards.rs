@@ -123,3 +123,46 @@ fn guaranteed_units_and_memory_are_reclaimed() {
     check(guaranteed(10_000, 16 << 10), guaranteed(30_000, 16 << 10), within.clone(), true);
     check(guaranteed(10_000, 1), guaranteed(30_000, 16 << 10), within, false);
 }
+
+/// The memory, in GiB, that a lease has on the GPU where it is.
+fn memory_gib(world: &World, lease: LeaseId) -> u64 {
+    world.fleet.lease(lease).unwrap().held().next().unwrap().1.memory >> 30
+}
+
+#[test]
+fn a_share_has_the_same_part_of_the_memory_of_the_gpu_on_which_it_is() {
+    let mut world = World::new(&[1], &[("acme", json!({})), ("small", json!({ "memory_limit_mib": 4096 }))]);
+    let large = world.join_memory("large", 80 << 30);
+    world.report();
+    let on = |world: &mut World, tenant: &str, rack: &str| {
+        let lease = world.ask(tenant, json!({ "share_ppm": 250_000, "labels": { "rack": rack } }));
+        world.settle();
+        lease
+    };
+    let [of_small, of_large] = ["r0", "r9"].map(|rack| on(&mut world, "acme", rack));
+    assert_eq!([of_small, of_large].map(|lease| memory_gib(&world, lease)), [4, 20]);
+    // A quarter of the large one alone is more memory than the tenant may have.
+    let limited = world.ask("small", json!({ "share_ppm": 250_000 }));
+    world.settle();
+    assert_eq!((world.nodes_of(limited), memory_gib(&world, limited)), (vec![1], 4));
+
+    // Made anew, the plan finds everything where it is, with what it has.
+    world.plan = Plan::new(&world.fleet, world.now_ms, None);
+    world.settle();
+    assert_eq!([of_small, of_large].map(|lease| memory_gib(&world, lease)), [4, 20]);
+    // What has to leave a GPU gets the share of the one where it goes.
+    let anywhere = world.ask("acme", json!({ "share_ppm": 500_000, "gpu_memory_min": 32_u64 << 30 }));
+    world.settle();
+    assert_eq!(memory_gib(&world, anywhere), 40);
+    world.fleet.end(anywhere, "", world.now_ms);
+    let free = world.ask("acme", json!({ "share_ppm": 750_000 }));
+    world.settle();
+    assert_eq!((world.nodes_of(free), memory_gib(&world, free)), (vec![large], 60));
+    world.fleet.end(of_small, "", world.now_ms);
+    world.fleet.end(limited, "", world.now_ms);
+    let drain = sluice_api::node::Drain { since_ms: 0, by: String::new(), why: String::new() };
+    world.fleet.set_drain(large, Some(drain), None);
+    world.fleet.preempt(free, "its node is drained".into(), world.now_ms);
+    world.settle();
+    assert_eq!((world.nodes_of(free), memory_gib(&world, free)), (vec![1], 12));
+}

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What a column may hold, from the content constraints of FOCUS 1.2.
+/// What a column may hold, from the content constraints of FOCUS 1.3.
 #[derive(Clone, Copy)]
 enum Holds {
     Text,
@@ -48,7 +48,7 @@ const SUBCATEGORIES: &[&str] = &[
     "Other (Compute)",
 ];
 
-/// The columns whose feature level is Mandatory in FOCUS 1.2, whether they may be null, and what they hold.
+/// The columns whose feature level is Mandatory in FOCUS 1.3, whether they may be null, and what they hold.
 const MANDATORY: &[(&str, bool, Holds)] = &[
     ("BilledCost", false, Holds::Decimal),
     ("BillingAccountId", false, Holds::Text),
@@ -63,6 +63,7 @@ const MANDATORY: &[(&str, bool, Holds)] = &[
     ("ChargePeriodStart", false, Holds::Time),
     ("ContractedCost", false, Holds::Decimal),
     ("EffectiveCost", false, Holds::Decimal),
+    ("HostProviderName", false, Holds::Text),
     ("InvoiceIssuerName", false, Holds::Text),
     ("ListCost", false, Holds::Decimal),
     ("PricingQuantity", true, Holds::Decimal),
@@ -71,6 +72,7 @@ const MANDATORY: &[(&str, bool, Holds)] = &[
     ("PublisherName", false, Holds::Text),
     ("ServiceCategory", false, Holds::OneOf(CATEGORIES)),
     ("ServiceName", false, Holds::Text),
+    ("ServiceProviderName", false, Holds::Text),
 ];
 
 /// Of the recommended and conditional ones those that are there.
