@@ -1,11 +1,13 @@
 //! What drivers do that are loaded, and ours do not.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use sluice_cuda::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
-    CUDA_KERNEL_NODE_PARAMS, CUdeviceptr, CUgraphNode, CUmemAccessDesc, CUmemLocationType, CUresult,
+    CUDA_KERNEL_NODE_PARAMS, CUdeviceptr, CUfunction, CUfunction_attribute, CUgraphNode, CUmemAccessDesc,
+    CUmemLocationType, CUmodule, CUresult,
 };
 use sluice_wire::{
     DevicePtr, FunctionId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, ModuleId, NodePlace,
@@ -66,6 +68,50 @@ fn parameters_of_a_node_are_read_in_either_form() {
     assert_eq!(read(&stage), work);
     stage.session().table.cuGraphKernelNodeGetParams_v2 = Some(values_in_extra);
     assert_eq!(read(&stage), work);
+}
+
+static IS_LOADED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn load_function(
+    function: *mut CUfunction,
+    module: CUmodule,
+    name: *const c_char,
+) -> CUresult {
+    IS_LOADED.store(true, Relaxed);
+    // SAFETY: the caller's arguments.
+    unsafe { hostile_driver::inner().cuModuleGetFunction.unwrap()(function, module, name) }
+}
+
+/// As NVIDIA's driver 580 answers for a function that was enumerated and not loaded yet.
+unsafe extern "C" fn attribute_of_loaded(
+    value: *mut i32,
+    attribute: CUfunction_attribute,
+    function: CUfunction,
+) -> CUresult {
+    use CUfunction_attribute as A;
+    let needs_code = [A::MAX_THREADS_PER_BLOCK, A::CONST_SIZE_BYTES, A::MAX_DYNAMIC_SHARED_SIZE_BYTES];
+    if needs_code.contains(&attribute) && !IS_LOADED.load(Relaxed) {
+        return CUresult::FUNCTION_NOT_LOADED;
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { hostile_driver::inner().cuFuncGetAttribute.unwrap()(value, attribute, function) }
+}
+
+/// cuBLAS and Triton ask for these attributes before the first launch.
+#[test]
+fn the_only_function_of_a_module_is_loaded_before_its_attributes_are_read() {
+    let mut stage = Stage::new();
+    stage.session().table.cuModuleGetFunction = Some(load_function);
+    stage.session().table.cuFuncGetAttribute = Some(attribute_of_loaded);
+    let image = ImageHash(*blake3::hash(KERNEL.as_bytes()).as_bytes());
+    let total = KERNEL.len() as u64;
+    say(&stage, &commands::ImageData { image, offset: 0, total, bytes: KERNEL.as_bytes() }).unwrap();
+    let load = commands::cuModuleLoadDataEx { module: MODULE, image, options: Vec::new() };
+    let reply = say(&stage, &load).unwrap();
+    let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&reply).unwrap();
+    let [function] = &reply.functions[..] else { panic!("one function is described: {reply:?}") };
+    let described: Vec<u32> = function.info.attributes.iter().map(|(attribute, _)| attribute.0).collect();
+    assert!((0..=9).all(|attribute| described.contains(&attribute)), "{described:?}");
 }
 
 /// A device that the next driver has not, on which access to memory is refused.

@@ -248,8 +248,8 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
 /// GPU compiles, a function when it is asked about it: the only one of a module will be used. What is not told here is asked for by
 /// name.
 pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>, Vec<String>) {
-    // An enumerated handle may be partially loaded (CUDA Driver API, `cuModuleEnumerateFunctions`), and
-    // NVIDIA's driver then refuses some of its attributes: it is good for its name alone.
+    // An enumerated function may not be loaded yet (CUDA Driver API, `cuModuleEnumerateFunctions`), and
+    // NVIDIA's driver answers `FUNCTION_NOT_LOADED` for some of its attributes until it is got by name.
     let only = |enumerated| {
         let name = name(table, enumerated)?;
         let c_name = CString::new(name.as_str()).map_err(|_| CUresult::INVALID_IMAGE)?;
