@@ -7,6 +7,7 @@ pub mod params;
 pub mod promote_local;
 pub mod simplify_cfg;
 pub mod split_at_sync;
+pub mod split_long_blocks;
 pub mod value_numbering;
 
 use crate::kernel::Kernel;
@@ -34,5 +35,6 @@ pub fn optimize(kernel: &mut Kernel) {
 /// The order that back ends rely on.
 pub fn schedule(kernel: &mut Kernel) {
     split_at_sync::run(kernel);
+    split_long_blocks::run(kernel);
     layout::run(kernel);
 }

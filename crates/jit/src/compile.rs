@@ -23,6 +23,11 @@ pub enum CompileError {
     Processor(String),
     #[error("kernel {kernel} has {blocks} basic blocks, at most {max} are possible")]
     TooManyBlocks { kernel: String, blocks: usize, max: u32 },
+    #[error(
+        "kernel {kernel} is too large: compiling its {blocks} blocks and {instructions} instructions takes about \
+         {needed_mib} MiB of memory, and {max_mib} MiB are allowed"
+    )]
+    TooLarge { kernel: String, blocks: usize, instructions: usize, needed_mib: u64, max_mib: u64 },
     #[error("kernel {kernel}: {what} is not supported by the software GPU")]
     Unsupported { kernel: String, what: String },
     #[error("kernel {kernel}: code generation failed: {reason}")]
@@ -34,6 +39,12 @@ pub enum CompileError {
 impl Compiler {
     pub fn new() -> Result<Compiler, CompileError> {
         Ok(Compiler { machine: Arc::new(Machine::host()?) })
+    }
+
+    /// Limits the memory that compilations take, all threads together, to about this many bytes. A kernel that would take
+    /// more is refused; others wait for each other.
+    pub fn set_memory_max(&self, bytes: u64) {
+        self.machine.memory.set_max(bytes);
     }
 
     /// Compiles a kernel on which the passes of [`sluice_ir`] have run.
@@ -110,6 +121,7 @@ impl CompiledKernel {
 
     /// What Cranelift cannot lower it panics at; whoever asked for the kernel gets an error instead.
     fn compile(&self, tids: Tids, lanes: usize) -> Result<MachineCode, CompileError> {
+        let _taken = self.machine.memory.take(&self.kernel)?;
         let compile = AssertUnwindSafe(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
         catch_unwind(compile).unwrap_or_else(|_| {
             let reason = "an instruction that the code generator does not know".to_owned();

@@ -15,6 +15,7 @@
 
 mod codegen;
 mod compile;
+mod compile_memory;
 mod config;
 mod control;
 mod executor;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ast::{Address, AddressBase};
 use crate::ast::{
@@ -16,6 +17,9 @@ use crate::error::ParseError;
 use crate::lex::Lexer;
 use crate::parse::module::Item;
 use crate::parse::{Depth, Parser};
+
+/// Bytes of text for which another thread is worth its start.
+const CHECKED_ALONE: usize = 128 << 10;
 
 /// Functions that a variable may have the addresses of for all of them to be parsed with it.
 const TABLE_FOLLOWED_MAX: usize = 256;
@@ -190,6 +194,30 @@ impl ModuleIndex {
             item.add_to(&mut module);
         }
         Ok(module)
+    }
+
+    /// Parses everything with up to `threads` threads and forgets it: the first mistake of the text is reported.
+    pub fn check(&self, threads: usize) -> Result<(), ParseError> {
+        let next = AtomicUsize::new(0);
+        // Declarations are taken in order, so those before one with a mistake are all looked at.
+        let work = || loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let declaration = self.declarations.get(index)?;
+            if let Err(error) = self.parse_declaration(declaration) {
+                next.store(self.declarations.len(), Ordering::Relaxed);
+                return Some((index, error));
+            }
+        };
+        let helpers = threads.min(self.text.len() / CHECKED_ALONE).saturating_sub(1);
+        let first = std::thread::scope(|scope| {
+            let helpers: Vec<_> = (0..helpers)
+                .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
+                .collect();
+            let own = work();
+            let others = helpers.into_iter().filter_map(|helper| helper.join().ok().flatten());
+            own.into_iter().chain(others).min_by_key(|(index, _)| *index)
+        });
+        first.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     fn is_function(&self, declaration: usize) -> bool {

@@ -22,12 +22,12 @@ use crate::launch::PARAMS_MAX;
 use crate::link;
 use crate::load::status_of;
 use crate::machine::{Code, Kernel, Limits, Machine, Signature};
+use crate::messages;
 use crate::status::{Result, Status};
 
-/// Texts up to this size are parsed whole on load, so that a mistake shows there, as with the hardware driver. In
-/// larger ones a mistake in a body shows when its entry is used. Those are libraries', which ask what each of their kernels takes and launch
-/// a few: only of smaller texts machine code is made before a launch, whose time on the GPU it is otherwise.
-const PARSED_WHOLE_MAX: usize = 256 << 10;
+/// Machine code for the kernels of texts up to this size is made when something is first asked about them, which keeps it out of
+/// the time of a launch on the GPU. Larger texts are libraries, whose users ask what each kernel takes and launch a few.
+const SMALL: usize = 256 << 10;
 /// Bytes of all texts of one program together.
 const TEXTS_MAX: usize = 512 << 20;
 
@@ -132,11 +132,11 @@ pub(crate) struct Entry {
 impl PtxCode {
     /// Indexes a PTX text. The error is a message for the JIT error log.
     fn new(text: &[u8]) -> std::result::Result<Self, String> {
-        let is_small = text.len() <= PARSED_WHOLE_MAX;
-        if is_small {
-            sluice_ptx::parse(text).map_err(|error| error.to_string())?;
-        }
+        let is_small = text.len() <= SMALL;
         let index = ModuleIndex::new(text).map_err(|error| error.to_string())?;
+        // A mistake shows at load, as with the hardware driver, and not when its kernel is first used.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        index.check(threads).map_err(|error| error.to_string())?;
         if index.address_size() != 64 {
             return Err(format!("{}-bit addresses: only 64-bit PTX runs", index.address_size()));
         }
@@ -149,7 +149,7 @@ impl PtxCode {
     }
 
     fn compile(&self, name: &str) -> Result<Arc<Entry>> {
-        let complain = |error: &dyn std::fmt::Display| eprintln!("sluice: kernel {name}: {error}");
+        let complain = |error: &dyn std::fmt::Display| messages::say(format_args!("kernel {name}: {error}"));
         let module = self.index.closure(name).map_err(|error| {
             complain(&error);
             Status::INVALID_PTX
@@ -227,7 +227,7 @@ impl Signature {
 /// The module variable of this name, with its first contents.
 pub fn ptx_global(index: &ModuleIndex, name: &str) -> Result<Global> {
     let variable: Variable = index.parse_variable(name).ok_or(Status::NOT_FOUND)?.map_err(|error| {
-        eprintln!("sluice: variable {name}: {error}");
+        messages::say(format_args!("variable {name}: {error}"));
         Status::INVALID_PTX
     })?;
     let module = ast::Module { variables: vec![variable], ..Default::default() };

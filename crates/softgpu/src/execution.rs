@@ -35,6 +35,14 @@ pub fn set_output(output: Output) {
     *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = Some(output);
 }
 
+/// Limits the memory that compiling kernels takes, all of them together, to about this many bytes.
+pub fn set_compile_memory(bytes: u64) {
+    // Without a compiler nothing is compiled.
+    if let Ok(compiler) = compiler() {
+        compiler.set_memory_max(bytes);
+    }
+}
+
 /// Ends the grids that run on a device now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to
 /// the context's error.
 pub fn cancel_running(ordinal: usize) {

@@ -12,6 +12,7 @@ use crate::code::Entry;
 use crate::execution;
 use crate::heap::map_hidden_chunks;
 use crate::machine::{Grid, Kernel, Resources};
+use crate::messages;
 use crate::status::{Result, Status};
 
 /// What is said of registers per thread. Compiled kernels keep values in memory and have no such limit; programs
@@ -39,7 +40,7 @@ impl Kernel for Entry {
 
     fn load(&self, block: [u32; 3]) -> Result<()> {
         self.kernel.load(block).map_err(|error| {
-            eprintln!("sluice: {error}");
+            messages::say(format_args!("{error}"));
             Status::INVALID_PTX
         })
     }
@@ -76,7 +77,7 @@ impl Kernel for Entry {
 /// What the program sees of a failed launch; stderr says more, since CUDA has no place for it.
 fn failure(name: &str, kernel: &CompiledKernel, error: &LaunchError) -> Status {
     let LaunchError::Fault(fault) = error else {
-        eprintln!("sluice: kernel {name}: {error}");
+        messages::say(format_args!("kernel {name}: {error}"));
         return Status::LAUNCH_FAILED;
     };
     let missing = match fault.kind {
@@ -84,8 +85,8 @@ fn failure(name: &str, kernel: &CompiledKernel, error: &LaunchError) -> Status {
         _ => None,
     };
     match missing {
-        Some(missing) => eprintln!("sluice: kernel {name}: {error}: {missing}"),
-        None => eprintln!("sluice: kernel {name}: {error}"),
+        Some(missing) => messages::say(format_args!("kernel {name}: {error}: {missing}")),
+        None => messages::say(format_args!("kernel {name}: {error}")),
     }
     match fault.kind {
         FaultKind::IllegalAddress { .. } | FaultKind::OutOfWindow { .. } => Status::ILLEGAL_ADDRESS,

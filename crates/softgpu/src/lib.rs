@@ -39,6 +39,7 @@ mod library;
 mod link;
 mod load;
 mod machine;
+mod messages;
 mod module;
 mod occupancy;
 
@@ -70,8 +71,11 @@ pub use context::{Context, on_context_destroyed, primary_context};
 pub use copy::wait_to_read;
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use engine::{has_room, wait_for_room};
-pub use execution::{Usage, cancel_running, control, longest_running, set_output, threads, usage};
+pub use execution::{
+    Usage, cancel_running, control, longest_running, set_compile_memory, set_output, threads, usage,
+};
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
+pub use messages::{Messages, set_messages};
 pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};
 
 /// What a [`Machine`] may want to know of PTX.

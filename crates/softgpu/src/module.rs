@@ -13,6 +13,7 @@ use crate::function::{FUNCTIONS, Function, Settings};
 use crate::library;
 use crate::machine::Code;
 use crate::memory;
+use crate::messages;
 use crate::reference::{Bound, Reference, SurfaceReference, TextureReference};
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -157,7 +158,10 @@ impl Module {
         known: &[Global],
     ) -> Result<Placed> {
         if global.is_extern {
-            eprintln!("sluice: variable {} is declared in this module and defined in another", global.name);
+            messages::say(format_args!(
+                "variable {} is declared in this module and defined in another",
+                global.name
+            ));
             return Err(Status::NOT_FOUND);
         }
         let bytes = global.bytes.max(1);

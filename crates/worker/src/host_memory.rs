@@ -40,6 +40,11 @@ impl HostMemory {
         Arc::new(HostMemory { limit, used, tell: Box::new(tell), told })
     }
 
+    /// In bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Keeps so many bytes, unless they are too many.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Held, CUresult> {
         self.try_take(bytes).ok_or_else(|| self.refusal())

@@ -197,6 +197,11 @@ fn run(
     let pipeline = Pipeline::new(Arc::clone(&session), resumes);
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
+    let reported = Arc::clone(&session.outbox);
+    sluice_softgpu::set_messages(Arc::new(move |text| reported.push(Push::Notice(text.to_owned()))));
+    if !session.is_loaded {
+        sluice_softgpu::set_compile_memory(session.host_memory.limit());
+    }
     let (released, acquired) = (Arc::clone(&session), Arc::clone(&session));
     sluice_softgpu::on_system_order(SystemOrder {
         released: Box::new(move || released.live.fence()),

@@ -4,12 +4,14 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 
 use crate::compile::CompileError;
+use crate::compile_memory::CompileMemory;
 
 /// Instruction set and settings of the host.
 pub(crate) struct Machine {
     pub isa: OwnedTargetIsa,
     /// Whether `fma` is one instruction.
     pub has_fma: bool,
+    pub memory: CompileMemory,
 }
 
 impl Machine {
@@ -41,6 +43,6 @@ impl Machine {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let has_fma = true;
-        Ok(Machine { isa, has_fma })
+        Ok(Machine { isa, has_fma, memory: CompileMemory::default() })
     }
 }

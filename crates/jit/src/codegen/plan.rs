@@ -7,6 +7,8 @@
 //! lane by lane (or chunk by chunk). Within such a run values stay in registers. What is used beyond it has a slot
 //! in the frame: one element for a uniform or affine value (that of lane 0), a mask for a predicate, else 32.
 
+use std::collections::HashSet;
+
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
     BarrierKind, BlockId, Definition, Effect, Inst, InstId, IntCond, Kernel, Ordering, Space, Type, Value,
@@ -176,6 +178,7 @@ impl Plan {
             }
         }
         let shared = self.loop_carried(kernel, &home);
+        let shared_args: HashSet<Value> = shared.iter().map(|&(arg, _)| arg).collect();
         for (index, data) in kernel.values.iter().enumerate() {
             let value = Value::new(index);
             let is_param = matches!(data.definition, Definition::Param { .. });
@@ -185,8 +188,7 @@ impl Plan {
                 true => self.escapes[index],
                 false => crosses_nodes[index],
             };
-            let is_shared = shared.iter().any(|&(arg, _)| arg == value);
-            if is_param || (needs_slot && !is_const && !is_shared) {
+            if is_param || (needs_slot && !is_const && !shared_args.contains(&value)) {
                 self.slots[index] = Some(self.allocate(data.ty, self.is_varying(value)));
             }
         }
@@ -219,7 +221,12 @@ impl Plan {
                 }
             }
         }
+        if back_edges.is_empty() {
+            return Vec::new();
+        }
+        let places = Places::new(kernel, &self.nodes);
         let mut pairs: Vec<(Value, Value)> = Vec::new();
+        let (mut args, mut params) = (HashSet::new(), HashSet::new());
         for &(_, header, target) in &back_edges {
             for (&param, &arg) in kernel.block(target.block).params.iter().zip(&target.args) {
                 let (node, _) = home[arg.index()];
@@ -227,47 +234,18 @@ impl Plan {
                     && self.is_varying(arg) == self.is_varying(param)
                     && node != u32::MAX
                     && kernel.constant(arg).is_none()
-                    && !back_edges.iter().any(|&(from, to, _)| header < to && to <= node && node <= from)
-                    && !pairs.iter().any(|&(other, place)| other == arg || place == param)
-                    && self.is_used_before(kernel, param, arg, node);
+                    && places.is_used_before(param, arg)
+                    && !args.contains(&arg)
+                    && !params.contains(&param)
+                    && !back_edges.iter().any(|&(from, to, _)| header < to && to <= node && node <= from);
                 if fits {
+                    args.insert(arg);
+                    params.insert(param);
                     pairs.push((arg, param));
                 }
             }
         }
         pairs
-    }
-
-    /// Whether all uses of `param` are before the definition of `arg` in node `home`.
-    fn is_used_before(&self, kernel: &Kernel, param: Value, arg: Value, home: u32) -> bool {
-        let uses = |inst: &Inst| {
-            let mut found = false;
-            inst.for_each_arg(|value| found |= value == param);
-            found
-        };
-        for (number, node) in self.nodes.iter().enumerate() {
-            let mut is_defined = number as u32 > home;
-            for &id in node.steps.iter().flat_map(Step::insts) {
-                if is_defined && uses(&kernel.inst(id).inst) {
-                    return false;
-                }
-                is_defined |= kernel.inst(id).results().any(|value| value == arg);
-            }
-            if let Some(barrier) = node.barrier
-                && is_defined
-                && uses(&kernel.inst(barrier).inst)
-            {
-                return false;
-            }
-            if node.is_last && number as u32 >= home {
-                let mut found = false;
-                kernel.block(node.block).terminator.for_each_arg(|value| found |= value == param);
-                if found {
-                    return false;
-                }
-            }
-        }
-        true
     }
 
     fn allocate(&mut self, ty: Type, is_varying: bool) -> u32 {
@@ -279,6 +257,42 @@ impl Plan {
         let slot = self.frame.size.next_multiple_of(align);
         self.frame.size = slot + bytes;
         slot
+    }
+}
+
+/// Where values are defined and last used: the node, and a number that grows within it.
+struct Places {
+    definition: Vec<(u32, u32)>,
+    last_use: Vec<(u32, u32)>,
+}
+
+impl Places {
+    fn new(kernel: &Kernel, nodes: &[Node]) -> Places {
+        let start = vec![(0, 0); kernel.values.len()];
+        let mut places = Places { definition: start.clone(), last_use: start };
+        for (number, node) in (0..).zip(nodes) {
+            let insts = node.steps.iter().flat_map(Step::insts);
+            for (place, &id) in (1..).zip(insts) {
+                let data = kernel.inst(id);
+                data.inst.for_each_arg(|value| places.last_use[value.index()] = (number, place));
+                for value in data.results() {
+                    places.definition[value.index()] = (number, place);
+                }
+            }
+            let mut at_end = |value: Value| places.last_use[value.index()] = (number, u32::MAX);
+            if let Some(barrier) = node.barrier {
+                kernel.inst(barrier).inst.for_each_arg(&mut at_end);
+            }
+            if node.is_last {
+                kernel.block(node.block).terminator.for_each_arg(&mut at_end);
+            }
+        }
+        places
+    }
+
+    /// Whether all uses of `param` are before the definition of `arg`, or what defines it.
+    fn is_used_before(&self, param: Value, arg: Value) -> bool {
+        self.last_use[param.index()] <= self.definition[arg.index()]
     }
 }
 
