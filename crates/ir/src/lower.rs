@@ -17,6 +17,7 @@ mod half;
 mod integer;
 mod layout;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod minifloat;
 mod operand;
@@ -48,7 +49,7 @@ const MISSING_CHARS_MAX: usize = 100;
 
 /// The most instructions (and blocks, and registers) that one kernel may have, inlined functions counted as often as they
 /// are called.
-pub const INSTRUCTIONS_MAX: usize = 4 << 20;
+pub const INSTRUCTIONS_MAX: usize = 1 << 20;
 
 /// The deepest nesting of calls that are inlined.
 pub const CALL_DEPTH_MAX: usize = 128;
@@ -434,6 +435,7 @@ impl<'m> Lowering<'m> {
             Redux => self.redux(i),
             Activemask => self.activemask(i),
             Elect => self.elect(i),
+            Mbarrier => self.mbarrier(i),
             Mma | Wmma | Ldmatrix | Stmatrix => self.matrix(i),
             Tex | Tld4 => self.texture(i),
             Suld => self.surface_load(i),
@@ -460,25 +462,29 @@ impl<'m> Lowering<'m> {
 /// that carries no guard.
 fn is_collective(i: &Instruction) -> bool {
     use Opcode::*;
-    matches!(
-        i.opcode,
-        Bar | Barrier
-            | Shfl
-            | Vote
-            | Match
-            | Redux
-            | Activemask
-            | Elect
-            | Nanosleep
-            | Mma
-            | Wmma
-            | Ldmatrix
-            | Stmatrix
-            | Tex
-            | Tld4
-            | Suld
-            | Sust
-    )
+    // Copies in bulk and changes of barriers are loops.
+    let is_loop = i.opcode == Cp && (i.has(Modifier::Bulk) || i.has(Modifier::Mbarrier));
+    is_loop
+        || matches!(
+            i.opcode,
+            Bar | Barrier
+                | Shfl
+                | Vote
+                | Match
+                | Redux
+                | Activemask
+                | Elect
+                | Mbarrier
+                | Nanosleep
+                | Mma
+                | Wmma
+                | Ldmatrix
+                | Stmatrix
+                | Tex
+                | Tld4
+                | Suld
+                | Sust
+        )
 }
 
 fn unsupported(i: &Instruction) -> LowerErrorKind {

@@ -111,12 +111,17 @@ impl<'m> Lowering<'m> {
     /// `cp.async` copies when it is issued; waiting for it is then nothing.
     pub(super) fn cp(&mut self, i: &'m Instruction) -> Lowered {
         let is_async = i.has(Modifier::Async);
+        if is_async && i.has(Modifier::Bulk) {
+            return self.copy_bulk(i);
+        }
+        if is_async && i.has(Modifier::Mbarrier) {
+            return self.arrive_behind_copies(i);
+        }
         let waits = [Modifier::CommitGroup, Modifier::WaitGroup, Modifier::WaitAll];
         if is_async && waits.into_iter().any(|modifier| i.has(modifier)) {
             return Ok(());
         }
-        let is_plain = i.space().is_some() && !i.has(Modifier::Bulk) && !i.has(Modifier::Mbarrier);
-        if !is_async || !is_plain {
+        if !is_async || i.space().is_none() {
             return Err(unsupported(i));
         }
         let to = self.place(address(i, 0)?, Some(Space::Shared))?;

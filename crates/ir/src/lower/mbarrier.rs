@@ -1,0 +1,280 @@
+//! `mbarrier` objects and the copies that complete on them (PTX ISA, "mbarrier", "Asynchronous copy").
+//!
+//! An object is a word of 64 bits in shared memory whose content is opaque to programs. Here it has
+//!
+//! ```text
+//!   63              41    40      39             20 19              0
+//!   transaction count  phase   expected arrivals   pending arrivals
+//! ```
+//!
+//! Every operation is one step on the whole word: a loop around a compare-and-swap. Asynchronous copies are done where
+//! they are issued, so what is left of them is their part in the transaction count.
+
+use sluice_ptx::ast::{Address, Instruction, Operand};
+use sluice_ptx::{Modifier, Space as PtxSpace};
+
+use super::{Lowered, Lowering, malformed, memory, operand, unsupported};
+use crate::inst::{
+    AtomicOp, BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp,
+};
+use crate::kernel::{Target, Terminator};
+use crate::types::{Type, Value};
+
+const COUNT_BITS: u64 = 20;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const PHASE_BIT: u64 = 2 * COUNT_BITS;
+const TRANSACTIONS_BIT: u64 = PHASE_BIT + 1;
+
+const ORDER: MemoryOrder = MemoryOrder { ordering: Ordering::AcquireRelease, scope: Scope::Cluster };
+
+/// What an operation does to an object; counts are I32.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    arrivals: Option<Value>,
+    /// The arrivals are not expected again in later phases.
+    drops: bool,
+    /// Bytes that are expected, and bytes that have come.
+    expected_bytes: Option<Value>,
+    completed_bytes: Option<Value>,
+}
+
+impl<'m> Lowering<'m> {
+    pub(super) fn mbarrier(&mut self, i: &Instruction) -> Lowered {
+        let is = |modifier: Modifier| i.has(modifier);
+        if is(Modifier::PendingCount) {
+            let state = self.read(operand(i, 1)?, Type::I64)?;
+            let pending = self.build().binary_imm(BinaryOp::And, state, COUNT_MASK);
+            return self.write(operand(i, 0)?, pending);
+        }
+        if is(Modifier::Init) {
+            let place = self.object(i, 0)?;
+            let count = self.read(operand(i, 1)?, Type::I32)?;
+            let mut build = self.build();
+            let count = build.convert(ConvertOp::ZeroExtend, Type::I64, count);
+            let expected = build.binary_imm(BinaryOp::Shl, count, COUNT_BITS);
+            let word = build.binary(BinaryOp::Or, expected, count);
+            return self.store_object(place, word);
+        }
+        if is(Modifier::Inval) {
+            let place = self.object(i, 0)?;
+            let word = self.build().i64(0);
+            return self.store_object(place, word);
+        }
+        if is(Modifier::TestWait) || is(Modifier::TryWait) {
+            return self.wait_for_phase(i);
+        }
+        let drops = is(Modifier::ArriveDrop);
+        let mut change = Change { drops, ..Change::default() };
+        if is(Modifier::Arrive) || drops {
+            let place = self.object(i, 1)?;
+            let last = i.operands.get(2).map(|count| self.read(count, Type::I32)).transpose()?;
+            let one = self.build().i32(1);
+            (change.arrivals, change.expected_bytes) =
+                if is(Modifier::ExpectTx) { (Some(one), last) } else { (last.or(Some(one)), None) };
+            let state = self.change_object(place, change);
+            return self.write(operand(i, 0)?, state);
+        }
+        let place = self.object(i, 0)?;
+        let bytes = Some(self.read(operand(i, 1)?, Type::I32)?);
+        match (is(Modifier::ExpectTx), is(Modifier::CompleteTx)) {
+            (true, _) => change.expected_bytes = bytes,
+            (_, true) => change.completed_bytes = bytes,
+            _ => return Err(unsupported(i)),
+        }
+        self.change_object(place, change);
+        Ok(())
+    }
+
+    /// `cp.async.mbarrier.arrive.noinc`: the copies before it are done, so the thread arrives. Without `.noinc` the arrival is
+    /// one more that is expected, and nothing changes.
+    pub(super) fn arrive_behind_copies(&mut self, i: &Instruction) -> Lowered {
+        if !i.modifiers.iter().any(|modifier| modifier.to_string() == "noinc") {
+            return Ok(());
+        }
+        let place = self.object(i, 0)?;
+        let arrivals = Some(self.build().i32(1));
+        self.change_object(place, Change { arrivals, ..Change::default() });
+        Ok(())
+    }
+
+    /// `cp.async.bulk` between global and shared memory.
+    pub(super) fn copy_bulk(&mut self, i: &Instruction) -> Lowered {
+        let waits = [Modifier::CommitGroup, Modifier::WaitGroup];
+        if waits.into_iter().any(|modifier| i.has(modifier)) {
+            return Ok(());
+        }
+        if i.has(Modifier::Prefetch) {
+            return Ok(());
+        }
+        let odd = [Modifier::Tensor, Modifier::Reduce];
+        let is_odd = odd.into_iter().any(|modifier| i.has(modifier))
+            || i.modifiers.iter().any(|modifier| modifier.to_string() == "multicast::cluster");
+        let spaces: Vec<PtxSpace> = i
+            .modifiers
+            .iter()
+            .filter_map(|modifier| if let Modifier::Space(space) = modifier { Some(*space) } else { None })
+            .collect();
+        let [to, from] = spaces[..] else { return Err(unsupported(i)) };
+        if is_odd {
+            return Err(unsupported(i));
+        }
+        let to = self.place(address(i, 0)?, Some(memory::space(Some(to))))?;
+        let from = self.place(address(i, 1)?, Some(memory::space(Some(from))))?;
+        let bytes = self.read(operand(i, 2)?, Type::I32)?;
+        self.copy_in_loop(to, from, bytes);
+        if i.has(Modifier::MbarrierCompleteTxBytes) {
+            let place = self.object(i, 3)?;
+            self.change_object(place, Change { completed_bytes: Some(bytes), ..Change::default() });
+        }
+        Ok(())
+    }
+
+    /// Copies a multiple of 16 bytes between addresses that are multiples of 16.
+    fn copy_in_loop(&mut self, to: Place, from: Place, bytes: Value) {
+        let done = self.variables.declare(Type::I32);
+        self.frames[self.activation].activation.own(self.variables.len() - 1..self.variables.len());
+        let zero = self.build().i32(0);
+        self.variables.write(done, zero);
+        let [head, body, end] = [(); 3].map(|()| self.kernel.add_block());
+        self.end_block(Terminator::Jump(Target::new(head)));
+        self.start_block(head);
+        let offset = self.variables.read(&mut self.kernel, done);
+        let is_left = self.build().compare(IntCond::LtU, offset, bytes);
+        self.end_block(Terminator::Branch {
+            cond: is_left,
+            then: Target::new(body),
+            otherwise: Target::new(end),
+        });
+        self.start_block(body);
+        let [from, to] = [from, to].map(|place| {
+            let mut build = self.build();
+            let offset = build.resize(place.space.address_type(), false, offset);
+            Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
+        });
+        let mut build = self.build();
+        let order = MemoryOrder::WEAK;
+        let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
+        let values: Vec<Value> = build.kernel.inst(load).results().collect();
+        build.push(Inst::Store { place: to, ty: Type::I64, values: values.into(), order, guard: None });
+        let offset = build.binary_imm(BinaryOp::Add, offset, 16);
+        self.variables.write(done, offset);
+        self.end_block(Terminator::Jump(Target::new(head)));
+        self.start_block(end);
+    }
+
+    /// `test_wait`, `try_wait`: whether the phase of a state, or that of a parity, is complete.
+    fn wait_for_phase(&mut self, i: &Instruction) -> Lowered {
+        let place = self.object(i, 1)?;
+        let order = MemoryOrder { ordering: Ordering::Acquire, scope: Scope::Cluster };
+        let phase = if i.has(Modifier::Parity) {
+            let parity = self.read(operand(i, 2)?, Type::I32)?;
+            let mut build = self.build();
+            let parity = build.convert(ConvertOp::ZeroExtend, Type::I64, parity);
+            build.binary_imm(BinaryOp::And, parity, 1)
+        } else {
+            let state = self.read(operand(i, 2)?, Type::I64)?;
+            self.phase_of(state)
+        };
+        let word = self.build().value(Inst::Load { place, ty: Type::I64, count: 1, order, guard: None });
+        let current = self.phase_of(word);
+        let is_complete = self.build().compare(IntCond::Ne, current, phase);
+        self.write(operand(i, 0)?, is_complete)?;
+        if i.has(Modifier::TryWait) {
+            // What the thread waits for may be another warp's to do.
+            let waits = self.build().unary(UnaryOp::Not, is_complete);
+            self.branch_around(Some(waits), |lowering| {
+                let nanoseconds = lowering.build().i32(0);
+                lowering.build().push(Inst::Nanosleep { nanoseconds });
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn phase_of(&mut self, word: Value) -> Value {
+        let mut build = self.build();
+        let phase = build.binary_imm(BinaryOp::ShrU, word, PHASE_BIT);
+        build.binary_imm(BinaryOp::And, phase, 1)
+    }
+
+    /// Where an object is.
+    fn object(&mut self, i: &Instruction, at: usize) -> Lowered<Place> {
+        let space = match i.space() {
+            // The object of a copy is in shared memory, whatever spaces the copy names.
+            _ if i.has(Modifier::Bulk) => Some(Space::Shared),
+            space => space.map(|space| memory::space(Some(space))),
+        };
+        self.place(address(i, at)?, space)
+    }
+
+    fn store_object(&mut self, place: Place, word: Value) -> Lowered {
+        let (ty, values, order) = (Type::I64, Box::new([word]), MemoryOrder::WEAK);
+        self.build().push(Inst::Store { place, ty, values, order, guard: None });
+        Ok(())
+    }
+
+    /// Changes an object in one step. The result is its state before.
+    fn change_object(&mut self, place: Place, change: Change) -> Value {
+        let [head, end] = [(); 2].map(|()| self.kernel.add_block());
+        self.end_block(Terminator::Jump(Target::new(head)));
+        self.start_block(head);
+        let order = MemoryOrder { ordering: Ordering::Relaxed, ..ORDER };
+        let load = Inst::Load { place, ty: Type::I64, count: 1, order, guard: None };
+        let old = self.build().value(load);
+        let new = self.changed(old, change);
+        let exchange = AtomicOp::Exchange;
+        let found = self.build().value(Inst::Atomic {
+            op: exchange,
+            place,
+            ty: Type::I64,
+            arg: new,
+            compare: Some(old),
+            order: ORDER,
+            guard: None,
+        });
+        let is_done = self.build().compare(IntCond::Eq, found, old);
+        self.end_block(Terminator::Branch {
+            cond: is_done,
+            then: Target::new(end),
+            otherwise: Target::new(head),
+        });
+        self.start_block(end);
+        old
+    }
+
+    /// An object's word after a change. A phase that nothing is missing in ends, and the next one begins.
+    fn changed(&mut self, old: Value, change: Change) -> Value {
+        let mut build = self.build();
+        let mut word = old;
+        if let Some(arrivals) = change.arrivals {
+            let arrivals = build.convert(ConvertOp::ZeroExtend, Type::I64, arrivals);
+            word = build.binary(BinaryOp::Sub, word, arrivals);
+            if change.drops {
+                let expected = build.binary_imm(BinaryOp::Shl, arrivals, COUNT_BITS);
+                word = build.binary(BinaryOp::Sub, word, expected);
+            }
+        }
+        for (bytes, op) in [(change.expected_bytes, BinaryOp::Add), (change.completed_bytes, BinaryOp::Sub)] {
+            if let Some(bytes) = bytes {
+                let bytes = build.convert(ConvertOp::ZeroExtend, Type::I64, bytes);
+                let bytes = build.binary_imm(BinaryOp::Shl, bytes, TRANSACTIONS_BIT);
+                word = build.binary(op, word, bytes);
+            }
+        }
+        let missing = build.binary_imm(BinaryOp::And, word, COUNT_MASK | u64::MAX << TRANSACTIONS_BIT);
+        let zero = build.i64(0);
+        let is_complete = build.compare(IntCond::Eq, missing, zero);
+        let next = build.binary_imm(BinaryOp::Xor, word, 1 << PHASE_BIT);
+        let expected = build.binary_imm(BinaryOp::ShrU, word, COUNT_BITS);
+        let expected = build.binary_imm(BinaryOp::And, expected, COUNT_MASK);
+        let next = build.binary(BinaryOp::Or, next, expected);
+        build.select(is_complete, next, word)
+    }
+}
+
+fn address(i: &Instruction, at: usize) -> Lowered<&Address> {
+    match operand(i, at)? {
+        Operand::Address(address) => Ok(address),
+        _ => Err(malformed(i)),
+    }
+}
