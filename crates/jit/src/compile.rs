@@ -95,7 +95,7 @@ impl CompiledKernel {
     }
 
     /// Bytes of local memory per thread of a launch that gives `stack_bytes` to kernels that need a stack.
-    pub(crate) fn local_bytes_with(&self, stack_bytes: u32) -> u32 {
+    pub fn local_bytes_with(&self, stack_bytes: u32) -> u32 {
         let stack = if self.kernel.needs_stack { stack_bytes } else { 0 };
         // Frames on the stack are aligned as the kernel's own; windows are shorter than 4 GiB.
         let end = self.kernel.local_bytes.saturating_add(stack).min(i32::MAX as u32);

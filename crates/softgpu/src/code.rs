@@ -17,17 +17,20 @@ use sluice_ptx::device_runtime;
 use sluice_ptx::link::Input;
 
 use crate::conditional;
+use crate::context::LOCAL_BYTES_MAX;
 use crate::execution;
 use crate::launch::PARAMS_MAX;
 use crate::link;
 use crate::load::status_of;
-use crate::machine::{Code, Kernel, Limits, Machine, Signature};
+use crate::machine::{Code, Kernel, Limits, Machine, Shape, Signature};
 use crate::messages;
 use crate::status::{Result, Status};
 
 /// Machine code for the kernels of texts up to this size is made when something is first asked about them, which keeps it out of
 /// the time of a launch on the GPU. Larger texts are libraries, whose users ask what each kernel takes and launch a few.
 const SMALL: usize = 256 << 10;
+/// The function by which device code allocates (CUDA C++ Programming Guide, Dynamic Global Memory Allocation).
+const DEVICE_MALLOC: &str = "malloc";
 /// Bytes of all texts of one program together.
 const TEXTS_MAX: usize = 512 << 20;
 
@@ -83,6 +86,15 @@ impl Machine for Compiling {
         32
     }
 
+    /// A thread of the executor runs one block; of a cooperative launch each block has its own memory.
+    fn threads_with_local_memory(&self, _: &Limits, shape: &Shape, multiprocessors: u32) -> u64 {
+        let product =
+            |size: [u32; 3]| size.iter().fold(1_u64, |product, &n| product.saturating_mul(u64::from(n)));
+        let blocks = product(shape.grid);
+        let at_once = if shape.cooperative { blocks } else { blocks.min(u64::from(multiprocessors)) };
+        at_once.saturating_mul(product(shape.block))
+    }
+
     fn way_out(&self) -> &'static str {
         "a module has no PTX that a software GPU can run. Build it with PTX for compute capability 12.0 or lower, or \
          tell the program to hand PTX over (CuPy: CUPY_COMPILE_WITH_PTX=1)"
@@ -127,6 +139,7 @@ pub(crate) struct Entry {
     pub(crate) kernel: CompiledKernel,
     /// The module variables that it and its functions use, with their first contents.
     pub(crate) globals: Vec<Global>,
+    pub(crate) needs_heap: bool,
 }
 
 impl PtxCode {
@@ -159,6 +172,13 @@ impl PtxCode {
             Status::INVALID_PTX
         })?;
         passes::pipeline(&mut kernel);
+        if u64::from(kernel.local_bytes) > LOCAL_BYTES_MAX {
+            complain(&format_args!(
+                "uses too much local memory: {} bytes a thread, and CUDA has at most {LOCAL_BYTES_MAX}",
+                kernel.local_bytes
+            ));
+            return Err(Status::INVALID_PTX);
+        }
         let prepared = execution::compiler()?.prepare(kernel);
         if self.is_small {
             prepared.load([32, 1, 1]).map_err(|error| {
@@ -166,7 +186,8 @@ impl PtxCode {
                 Status::INVALID_PTX
             })?;
         }
-        Ok(Arc::new(Entry { kernel: prepared, globals: module_globals(&module) }))
+        let needs_heap = module.function(DEVICE_MALLOC).is_some();
+        Ok(Arc::new(Entry { kernel: prepared, globals: module_globals(&module), needs_heap }))
     }
 }
 

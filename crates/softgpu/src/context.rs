@@ -2,6 +2,7 @@
 //! (CUDA Driver API, Context Management and Primary Context Management).
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,6 +10,8 @@ use sluice_cuda::{CUcontext, CUdevice, CUlimit};
 
 use sluice_jit::DeviceHeap;
 
+use crate::account::{self, Charge};
+use crate::address_space::space;
 use crate::allocation;
 use crate::array;
 use crate::device::{Device, driver};
@@ -17,6 +20,7 @@ use crate::event::EVENTS;
 use crate::graph;
 use crate::green::{GREENS, Green, Resource};
 use crate::heap;
+use crate::machine::{Kernel, Shape};
 use crate::memory;
 use crate::module;
 use crate::pool;
@@ -42,11 +46,28 @@ pub struct Context {
     /// The stream that synchronises with all blocking streams.
     pub(crate) legacy: Arc<Stream>,
     limits: Mutex<[u64; LIMITS.len()]>,
-    /// Behind device-side `malloc`; made with the first launch.
-    device_heap: OnceLock<Option<DeviceHeap>>,
+    /// Behind device-side `malloc`; made with the first launch that may need it.
+    device_heap: OnceLock<OwnHeap>,
+    /// Local memory of the kernels that were launched: as much as the one with the most needs.
+    local: Mutex<Vec<Charge>>,
     /// The sticky error of a failed kernel, or 0.
     error: AtomicI32,
     destroyed: AtomicBool,
+}
+
+/// The heap of device-side `malloc`, and the memory that it is in.
+struct OwnHeap {
+    heap: DeviceHeap,
+    range: Range<u64>,
+    _charge: Charge,
+}
+
+impl Drop for OwnHeap {
+    fn drop(&mut self) {
+        if let Ok(space) = space() {
+            space.give(self.range.start, self.range.end - self.range.start);
+        }
+    }
 }
 
 /// The primary context of a device: one object, alive while somebody retains it.
@@ -94,7 +115,7 @@ const LIMITS: [(CUlimit, u64); 8] = [
 ];
 
 /// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-const LOCAL_BYTES_MAX: u64 = 512 << 10;
+pub(crate) const LOCAL_BYTES_MAX: u64 = 512 << 10;
 
 /// Version of the API that `cuCtxGetApiVersion` reports for every context.
 const API_VERSION: u32 = 3020;
@@ -125,6 +146,7 @@ impl Context {
             legacy: Arc::new(Stream::legacy(handle, device.ordinal)),
             limits: Mutex::new(LIMITS.map(|(_, value)| value)),
             device_heap: OnceLock::new(),
+            local: Mutex::default(),
             error: AtomicI32::new(0),
             destroyed: AtomicBool::new(false),
         })
@@ -204,18 +226,45 @@ impl Context {
         let _ = self.whole().error.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The heap for device-side `malloc`, as large as the limit said at the first launch. Its pages are the host's
-    /// and not accounted to the device; untouched ones cost nothing.
+    /// The heap for device-side `malloc`, if a kernel that may need one was launched.
     pub(crate) fn device_heap(&self) -> Option<&DeviceHeap> {
-        if let Some(green) = &self.green {
-            return green.parent.device_heap();
+        self.whole().device_heap.get().map(|own| &own.heap)
+    }
+
+    /// Makes that heap, as large as the limit says now, unless it is there.
+    pub(crate) fn make_device_heap(&self) -> Result<()> {
+        let whole = self.whole();
+        if whole.device_heap.get().is_some() {
+            return Ok(());
         }
-        let make = || {
-            let size = heap::whole_chunks(self.limit(CUlimit::MALLOC_HEAP_SIZE).ok()?).ok()?;
-            let start = heap::map_hidden_chunks(size).ok()?;
-            Some(DeviceHeap::new(start..start + size))
+        let size = heap::whole_chunks(self.limit(CUlimit::MALLOC_HEAP_SIZE)?)?;
+        let charge = account::charge(self.device, size)?;
+        let start = heap::map_hidden_chunks(size)?;
+        let own = OwnHeap {
+            heap: DeviceHeap::new(start..start + size),
+            range: start..start + size,
+            _charge: charge,
         };
-        self.device_heap.get_or_init(make).as_ref()
+        // If another thread was first, this one is given back.
+        let _ = whole.device_heap.set(own);
+        Ok(())
+    }
+
+    /// Makes sure that the context has the local memory that a launch of this shape needs.
+    pub(crate) fn reserve_local_for(&self, kernel: &dyn Kernel, shape: &Shape) -> Result<()> {
+        let bytes = kernel.local_with_stack(self.stack_bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (machine, limits) = (driver()?.machine, &self.device.limits);
+        let threads = machine.threads_with_local_memory(limits, shape, self.multiprocessors());
+        let bytes = heap::whole_chunks(u64::from(bytes).saturating_mul(threads))?;
+        let mut local = self.whole().local.lock().unwrap_or_else(PoisonError::into_inner);
+        let have: u64 = local.iter().map(Charge::bytes).sum();
+        if bytes > have {
+            local.push(account::charge(self.device, bytes - have)?);
+        }
+        Ok(())
     }
 
     /// Stack of each thread of a launch, for kernels with functions that call themselves.
@@ -262,6 +311,7 @@ impl Context {
         pool::waited();
         engine::forget_barriers(self.handle);
         stream::context_destroyed(self.handle);
+        self.local.lock().unwrap_or_else(PoisonError::into_inner).clear();
         if let Some(observer) = OBSERVER.get() {
             observer(CUcontext(self.handle));
         }

@@ -3,6 +3,7 @@
 mod software;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -10,6 +11,7 @@ use sluice_cuda::{CUdevice, CUdevice_attribute as A, CUuuid};
 use sluice_image::ComputeCapability;
 use sluice_jit::{Control, Executor};
 
+use crate::account::OwnMemory;
 use crate::code::Compiling;
 use crate::context::Primary;
 use crate::heap::Heap;
@@ -122,6 +124,10 @@ pub(crate) struct Device {
     pub(crate) attributes: BTreeMap<A, i32>,
     pub(crate) limits: Limits,
     pub(crate) heap: Heap,
+    /// What the driver has allocated of it for itself.
+    pub(crate) own: OwnMemory,
+    /// Memory for parameters, shared and local memory of the grid that runs.
+    pub(crate) arena: Mutex<Range<u64>>,
     pub(crate) primary: Mutex<Primary>,
     /// Handle of the pool behind `cuMemAllocAsync`, 0 before the first use.
     pub(crate) pool: Mutex<usize>,
@@ -223,6 +229,8 @@ impl Device {
             limits: limits(&attributes),
             attributes,
             heap: Heap::new(card.memory),
+            own: OwnMemory::default(),
+            arena: Mutex::new(0..0),
             primary: Mutex::default(),
             pool: Mutex::default(),
             control: Control::new(),

@@ -80,7 +80,15 @@ impl Function {
             let globals = self.module.globals(code.globals(), code.own_globals())?;
             Ok(Compiled { code, globals })
         };
-        self.compiled.get_or_init(compile).as_ref().map_err(|&status| status)
+        let compiled = match self.compiled.get() {
+            Some(compiled) => compiled,
+            None => match compile() {
+                // A later call may find memory for the variables.
+                Err(Status::OUT_OF_MEMORY) => return Err(Status::OUT_OF_MEMORY),
+                done => self.compiled.get_or_init(|| done),
+            },
+        };
+        compiled.as_ref().map_err(|&status| status)
     }
 
     pub(crate) fn is_loaded(&self) -> bool {

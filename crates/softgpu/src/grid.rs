@@ -1,7 +1,7 @@
 //! Running a compiled kernel.
 
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_ir::lower::Global;
@@ -38,6 +38,14 @@ impl Kernel for Entry {
         &self.globals
     }
 
+    fn local_with_stack(&self, stack_bytes: u32) -> u32 {
+        self.kernel.local_bytes_with(stack_bytes)
+    }
+
+    fn needs_heap(&self) -> bool {
+        self.needs_heap
+    }
+
     fn load(&self, block: [u32; 3]) -> Result<()> {
         self.kernel.load(block).map_err(|error| {
             messages::say(format_args!("{error}"));
@@ -62,9 +70,14 @@ impl Kernel for Entry {
         };
         let executor = execution::executor(grid.context.device)?;
         let space = space()?;
+        // The stack may have got larger since the launch was submitted.
+        grid.context.reserve_local_for(self, &grid.shape)?;
+        // One grid runs on a device at a time, whichever thread runs it.
+        let mut arena = grid.context.device.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        grow_arena(&mut arena, executor.arena_bytes(&self.kernel, &config))?;
         let memory = LaunchMemory {
             range: space.base()..space.base() + space.size(),
-            arena: arena(executor.arena_bytes(&self.kernel, &config))?,
+            arena: arena.clone(),
             heap: grid.context.device_heap(),
         };
         let running = execution::Running::start(grid.context.device);
@@ -99,23 +112,16 @@ fn failure(name: &str, kernel: &CompiledKernel, error: &LaunchError) -> Status {
     }
 }
 
-thread_local! {
-    /// Memory for parameters, shared and local memory of the launch that this thread runs.
-    static ARENA: RefCell<Range<u64>> = const { RefCell::new(0..0) };
-}
-
-/// This thread's arena with room for at least `bytes`.
-fn arena(bytes: u64) -> Result<Range<u64>> {
-    ARENA.with_borrow_mut(|arena| {
-        if arena.end - arena.start < bytes {
-            let size = bytes.checked_next_power_of_two().ok_or(Status::OUT_OF_MEMORY)?.max(8 * CHUNK);
-            let old = std::mem::replace(arena, 0..0);
-            if !old.is_empty() {
-                space()?.give(old.start, old.end - old.start);
-            }
-            let start = map_hidden_chunks(size)?;
-            *arena = start..start + size;
+/// Makes sure that a device's arena has room for at least `bytes`.
+fn grow_arena(arena: &mut Range<u64>, bytes: u64) -> Result<()> {
+    if arena.end - arena.start < bytes {
+        let size = bytes.checked_next_power_of_two().ok_or(Status::OUT_OF_MEMORY)?.max(8 * CHUNK);
+        let old = std::mem::replace(arena, 0..0);
+        if !old.is_empty() {
+            space()?.give(old.start, old.end - old.start);
         }
-        Ok(arena.clone())
-    })
+        let start = map_hidden_chunks(size)?;
+        *arena = start..start + size;
+    }
+    Ok(())
 }

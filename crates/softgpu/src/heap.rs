@@ -13,7 +13,7 @@ use crate::status::{Result, Status};
 /// Every address from the allocator is a multiple of this: a texture can begin there (`TEXTURE_ALIGNMENT`).
 pub(crate) const ALIGN: u64 = 512;
 /// Requests above this have chunks of their own.
-const SHARED_MAX: u64 = CHUNK / 2;
+pub(crate) const SHARED_MAX: u64 = CHUNK / 2;
 
 pub(crate) struct Heap {
     total: u64,
@@ -28,7 +28,8 @@ struct State {
     shared: BTreeMap<u64, Chunk>,
 }
 
-struct Chunk {
+/// A chunk that small allocations share.
+pub(crate) struct Chunk {
     free: FreeRanges,
     used: u64,
 }
@@ -67,13 +68,12 @@ impl Heap {
             state.charge(self.total, whole)?;
             return map_chunks(whole).inspect_err(|_| state.used -= whole);
         }
-        let size = size.next_multiple_of(ALIGN);
         if let Some(address) = state.shared.values_mut().find_map(|chunk| chunk.take(size)) {
             return Ok(address);
         }
         state.charge(self.total, CHUNK)?;
         let base = map_chunks(CHUNK).inspect_err(|_| state.used -= CHUNK)?;
-        let chunk = state.shared.entry(base).or_insert(Chunk { free: FreeRanges::new(base, CHUNK), used: 0 });
+        let chunk = state.shared.entry(base).or_insert_with(|| Chunk::new(base));
         chunk.take(size).ok_or(Status::OUT_OF_MEMORY)
     }
 
@@ -87,12 +87,8 @@ impl Heap {
             state.used -= whole;
             return;
         }
-        let size = size.next_multiple_of(ALIGN);
         let base = address / CHUNK * CHUNK;
-        let Some(chunk) = state.shared.get_mut(&base) else { return };
-        chunk.free.give(address, size);
-        chunk.used -= size;
-        if chunk.used == 0 {
+        if state.shared.get_mut(&base).is_some_and(|chunk| chunk.give(address, size)) {
             state.shared.remove(&base);
             space.give(base, CHUNK);
             state.used -= CHUNK;
@@ -115,13 +111,28 @@ impl State {
 }
 
 impl Chunk {
-    fn take(&mut self, size: u64) -> Option<u64> {
+    /// The chunk at `base`, of which nothing is used.
+    pub(crate) fn new(base: u64) -> Chunk {
+        Chunk { free: FreeRanges::new(base, CHUNK), used: 0 }
+    }
+
+    /// The address of `size` bytes, aligned to [`ALIGN`].
+    pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
+        let size = size.next_multiple_of(ALIGN);
         if size > CHUNK - self.used {
             return None;
         }
         let address = self.free.take(size, ALIGN)?;
         self.used += size;
         Some(address)
+    }
+
+    /// Takes back what [`Self::take`] gave for `size` bytes; whether nothing of the chunk is used any more.
+    pub(crate) fn give(&mut self, address: u64, size: u64) -> bool {
+        let size = size.next_multiple_of(ALIGN);
+        self.free.give(address, size);
+        self.used -= size;
+        self.used == 0
     }
 }
 

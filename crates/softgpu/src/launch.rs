@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::context::Context;
+use crate::context::{CONTEXTS, Context};
 use crate::device::driver;
 use crate::function::Function;
 use crate::machine::{Grid, Kernel, Shape};
@@ -51,6 +51,7 @@ pub(crate) fn prepare(
     if shape.cooperative {
         check_cooperative(function, shape, multiprocessors)?;
     }
+    reserve_memory(function, &*ready.code, &shape)?;
     let (globals, bound) = ready.globals.now();
     Ok(Op::Launch(Arc::new(Launch {
         code: Arc::clone(&ready.code),
@@ -60,6 +61,15 @@ pub(crate) fn prepare(
         shape,
         params,
     })))
+}
+
+/// Charges what the launch needs besides its arguments, as a driver does when it is submitted. The context keeps it.
+fn reserve_memory(function: &Function, kernel: &dyn Kernel, shape: &Shape) -> Result<()> {
+    let context = CONTEXTS.get(function.module.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+    if kernel.needs_heap() {
+        context.make_device_heap()?;
+    }
+    context.reserve_local_for(kernel, shape)
 }
 
 fn check_shape(function: &Function, shape: Shape) -> Result<()> {

@@ -47,6 +47,7 @@ mod engine;
 mod execution;
 mod op;
 
+mod account;
 mod address_space;
 mod allocation;
 mod array;
@@ -66,6 +67,7 @@ mod table;
 
 use sluice_cuda::DriverTable;
 
+pub use account::{DeviceMemoryAccount, set_device_memory_account};
 pub use api::{export_event, import_event};
 pub use context::{Context, on_context_destroyed, primary_context};
 pub use copy::wait_to_read;

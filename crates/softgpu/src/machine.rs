@@ -27,6 +27,12 @@ pub trait Machine: Send + Sync {
         1
     }
 
+    /// Threads of a grid for which there is local memory at the same time: on a card as many as its multiprocessors hold, whatever the
+    /// grid (CUDA C++ Programming Guide, Device Memory Accesses).
+    fn threads_with_local_memory(&self, device: &Limits, _shape: &Shape, multiprocessors: u32) -> u64 {
+        u64::from(device.threads) * u64::from(multiprocessors)
+    }
+
     /// Whether kernels do anything.
     fn runs_code(&self) -> bool {
         true
@@ -96,6 +102,14 @@ pub trait Kernel: Send + Sync {
     fn globals(&self) -> &[String];
     /// Those of [`Kernel::globals`] that [`Code::global`] does not know: variables of bodies.
     fn own_globals(&self) -> &[Global];
+    /// Bytes of local memory per thread, with the stack where the kernel needs one of `stack_bytes`.
+    fn local_with_stack(&self, _stack_bytes: u32) -> u32 {
+        self.resources().local
+    }
+    /// Whether the kernel may allocate by device-side `malloc`.
+    fn needs_heap(&self) -> bool {
+        false
+    }
     /// Makes what it takes to run blocks of this shape, so that a launch need not. Nothing is also an answer.
     fn load(&self, _block: [u32; 3]) -> Result<(), CUresult> {
         Ok(())

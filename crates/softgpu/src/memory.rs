@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice_cuda::CUdevice_attribute;
 
+use crate::account;
 use crate::address_space::{CHUNK, space};
 use crate::allocation::{self, Allocation, Kind};
 use crate::context::Context;
@@ -128,9 +129,8 @@ pub(crate) fn release(freed: &Allocation) {
     let Ok(driver) = driver() else { return };
     let Some(device) = driver.devices.get(freed.device) else { return };
     match freed.kind {
-        Kind::Device | Kind::Global | Kind::ManagedGlobal | Kind::Array => {
-            device.heap.release(freed.base, freed.size)
-        }
+        Kind::Device | Kind::Array => device.heap.release(freed.base, freed.size),
+        Kind::Global | Kind::ManagedGlobal => account::release(device, freed.base, freed.size),
         Kind::Pool(pool) => match POOLS.get(pool) {
             // Whoever frees without a stream has waited.
             Some(pool) => pool.take_back(freed.base, freed.size, 0, Ticket::completed()),

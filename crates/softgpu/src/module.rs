@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUfunction, CUmodule};
 use sluice_ir::lower::{Global, GlobalRelocation, Reference as ReferenceKind, function_address};
 
+use crate::account;
 use crate::allocation::{self, Kind};
 use crate::context::Context;
 use crate::device::Device;
@@ -41,6 +42,13 @@ pub(crate) struct Placed {
     pub(crate) bytes: u64,
     pub(crate) is_managed: bool,
     allocation: u64,
+}
+
+/// Variables that are being placed.
+struct Placing<'a> {
+    placed: &'a mut BTreeMap<String, Placed>,
+    /// The names of those that had no place before.
+    new: Vec<String>,
 }
 
 /// What stands for the variables that a kernel mentions.
@@ -90,14 +98,28 @@ impl Module {
         self.variables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Places variables. If one cannot be placed, none is: others may point to it.
+    fn placing<T>(&self, act: impl FnOnce(&mut Placing<'_>) -> Result<T>) -> Result<T> {
+        let mut placed = self.variables();
+        let mut placing = Placing { placed: &mut placed, new: Vec::new() };
+        let done = act(&mut placing);
+        if done.is_err() {
+            for name in placing.new {
+                placed.remove(&name).inspect(release);
+            }
+        }
+        done
+    }
+
     /// The variable of this name, placed now if it has no place yet (`cuModuleGetGlobal`).
     pub(crate) fn variable(&self, name: &str) -> Result<Placed> {
-        let mut placed = self.variables();
-        if let Some(&known) = placed.get(name) {
-            return Ok(known);
-        }
-        let global = self.code.global(name)?;
-        if global.reference.is_some() { Err(Status::NOT_FOUND) } else { self.place(&mut placed, global, &[]) }
+        self.placing(|placing| {
+            if let Some(&known) = placing.placed.get(name) {
+                return Ok(known);
+            }
+            let global = self.code.global(name)?;
+            if global.reference.is_some() { Err(Status::NOT_FOUND) } else { self.place(placing, global, &[]) }
+        })
     }
 
     /// The texture or surface reference of this name, always the same (`cuModuleGetTexRef`, `cuModuleGetSurfRef`).
@@ -121,42 +143,33 @@ impl Module {
 
     /// What stands for the variables in `names`, in their order; those that are not the module's own are in `known`.
     pub(crate) fn globals(&self, names: &[String], known: &[Global]) -> Result<Globals> {
-        let mut placed = self.variables();
-        let (mut addresses, mut references) = (Vec::new(), Vec::new());
-        for (index, name) in names.iter().enumerate() {
-            if known.iter().any(|global| global.name == *name && global.reference.is_some()) {
-                references.push((index, self.reference(name)?));
-                addresses.push(0);
-            } else {
-                addresses.push(self.find_or_place(&mut placed, name, known)?.address);
+        self.placing(|placing| {
+            let (mut addresses, mut references) = (Vec::new(), Vec::new());
+            for (index, name) in names.iter().enumerate() {
+                if known.iter().any(|global| global.name == *name && global.reference.is_some()) {
+                    references.push((index, self.reference(name)?));
+                    addresses.push(0);
+                } else {
+                    addresses.push(self.find_or_place(placing, name, known)?.address);
+                }
             }
-        }
-        Ok(Globals { addresses: addresses.into(), references: references.into() })
+            Ok(Globals { addresses: addresses.into(), references: references.into() })
+        })
     }
 
-    fn find_or_place(
-        &self,
-        placed: &mut BTreeMap<String, Placed>,
-        name: &str,
-        known: &[Global],
-    ) -> Result<Placed> {
-        if let Some(&there) = placed.get(name) {
+    fn find_or_place(&self, placing: &mut Placing<'_>, name: &str, known: &[Global]) -> Result<Placed> {
+        if let Some(&there) = placing.placed.get(name) {
             return Ok(there);
         }
         let global = match known.iter().find(|global| global.name == name) {
             Some(global) => global.clone(),
             None => self.code.global(name)?,
         };
-        self.place(placed, global, known)
+        self.place(placing, global, known)
     }
 
     /// Gives a variable its place and its first contents, and places what its contents point to.
-    fn place(
-        &self,
-        placed: &mut BTreeMap<String, Placed>,
-        global: Global,
-        known: &[Global],
-    ) -> Result<Placed> {
+    fn place(&self, placing: &mut Placing<'_>, global: Global, known: &[Global]) -> Result<Placed> {
         if global.is_extern {
             messages::say(format_args!(
                 "variable {} is declared in this module and defined in another",
@@ -165,12 +178,13 @@ impl Module {
             return Err(Status::NOT_FOUND);
         }
         let bytes = global.bytes.max(1);
-        let address = self.device.heap.allocate(bytes)?;
+        let address = account::allocate(self.device, bytes)?;
         let kind = if global.is_managed { Kind::ManagedGlobal } else { Kind::Global };
         let allocation = allocation::insert(address, bytes, kind, self.context, self.device.ordinal);
         let there = Placed { address, bytes: global.bytes, is_managed: global.is_managed, allocation };
         // Known before its contents are: they may point back here.
-        placed.insert(global.name.clone(), there);
+        placing.placed.insert(global.name.clone(), there);
+        placing.new.push(global.name.clone());
         let init = &global.init[..global.init.len().min(bytes as usize)];
         // SAFETY: the memory was allocated just now with this size; no kernel knows of it yet.
         unsafe {
@@ -180,7 +194,7 @@ impl Module {
         for relocation in &global.relocations {
             let target = match self.code.is_function(&relocation.symbol) {
                 true => function_address(&relocation.symbol),
-                false => self.find_or_place(placed, &relocation.symbol, known)?.address,
+                false => self.find_or_place(placing, &relocation.symbol, known)?.address,
             };
             store_address(there, relocation, target)?;
         }
@@ -212,12 +226,14 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let variables = std::mem::take(self.variables.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for placed in variables.values() {
-            // A context that was destroyed has freed it already.
-            if let Some(freed) = allocation::remove(placed.address, |a| a.id == placed.allocation) {
-                memory::release(&freed);
-            }
-        }
+        variables.values().for_each(release);
+    }
+}
+
+/// Frees a variable, unless its context was destroyed and has freed it already.
+fn release(placed: &Placed) {
+    if let Some(freed) = allocation::remove(placed.address, |a| a.id == placed.allocation) {
+        memory::release(&freed);
     }
 }
 

@@ -178,6 +178,16 @@ impl Budget {
         }
     }
 
+    /// Takes bytes of a GPU that the driver needs for itself; `CUDA_ERROR_OUT_OF_MEMORY` if the lease has too few. The client does not know
+    /// of this and may be using its allowance, so none of that goes into it.
+    pub(crate) fn take_for_driver(&self, gpu: u32, bytes: u64) -> Result<(), CUresult> {
+        match self.ask(&Packet::Take { gpu, bytes, reserve: 0 }, None)? {
+            (Packet::Taken(Some(_)), _) => Ok(()),
+            (Packet::Taken(None), _) => Err(CUresult::OUT_OF_MEMORY),
+            _ => Err(CUresult::UNKNOWN),
+        }
+    }
+
     pub(crate) fn give_back(&self, gpu: u32, bytes: u64) {
         // Without a daemon this process is about to end.
         let _ = self.link.send(&Packet::GiveBack { gpu, bytes });

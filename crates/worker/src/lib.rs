@@ -25,6 +25,7 @@ mod copies;
 pub mod counters;
 mod custom;
 mod driver;
+mod driver_memory;
 mod driver_output;
 mod elsewhere;
 mod ending;

@@ -18,6 +18,7 @@ use crate::budget::{Answers, Budget};
 use crate::client::{Client, frame_of};
 use crate::counters::CounterPage;
 use crate::driver::{self, DriverError};
+use crate::driver_memory::LeaseAccount;
 use crate::driver_output::DriverOutput;
 use crate::gate::Gate;
 use crate::host_memory::HostMemory;
@@ -195,6 +196,7 @@ fn run(
     let accounted = Arc::clone(&session);
     ending::set_last_words(move || account(&accounted));
     let pipeline = Pipeline::new(Arc::clone(&session), resumes);
+    sluice_softgpu::set_device_memory_account(Box::new(LeaseAccount::new(Arc::clone(&session))));
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
     let reported = Arc::clone(&session.outbox);

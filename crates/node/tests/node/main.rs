@@ -6,6 +6,7 @@
 
 mod hostile;
 mod openings;
+mod own_memory;
 mod raw;
 mod replays;
 mod shares;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use hostile::a_hostile_client_harms_nobody;
 use openings::*;
+use own_memory::*;
 use raw::{Connection, Session, lease, once, request};
 use replays::*;
 use sluice_cuda::{CUresult, Fn};
@@ -136,6 +138,7 @@ const TESTS: &[Test] = tests! {
     a_secret_is_of_one_session
     a_stale_or_replayed_attempt_is_refused
     a_foreign_token_resumes_no_lease
+    what_a_program_loads_and_launches_counts_towards_its_lease
 };
 
 /// A node in this process, on a free port.
