@@ -233,7 +233,7 @@ mod tests {
             cards: vec![card; 2],
             snapshots: Vec::new(),
         };
-        let spawner = Spawner::start(WorkerCommand::default()).unwrap();
+        let spawner = Spawner::start(WorkerCommand::default(), true).unwrap();
         let config = NodeConfig {
             cache: None,
             linger: Duration::ZERO,

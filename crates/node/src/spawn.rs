@@ -3,7 +3,8 @@
 //! Workers die with the daemon. The kernel's parent-death signal fires when the *thread* that forked ends, so
 //! one thread that lives as long as the daemon does all the forking.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -47,9 +48,14 @@ struct Request {
 }
 
 impl Spawner {
-    pub(crate) fn start(command: WorkerCommand) -> io::Result<Spawner> {
+    /// `confined`: the driver needs nothing of the machine, so each worker gets a namespace of process numbers where that is possible.
+    pub(crate) fn start(command: WorkerCommand, confined: bool) -> io::Result<Spawner> {
         let (requests, queue) = sync_channel::<Request>(64);
-        std::thread::Builder::new().name("spawner".into()).spawn(move || serve(&command, &queue))?;
+        let spawn = move || {
+            let numbers = confined.then(ProcessNumbers::own).flatten();
+            serve(&command, (confined, numbers.as_ref()), &queue);
+        };
+        std::thread::Builder::new().name("spawner".into()).spawn(spawn)?;
         Ok(Spawner { requests })
     }
 
@@ -62,9 +68,39 @@ impl Spawner {
     }
 }
 
-fn serve(command: &WorkerCommand, queue: &Receiver<Request>) {
+/// The namespace of process numbers of this process, to return to after each child that got a new one.
+struct ProcessNumbers(File);
+
+impl ProcessNumbers {
+    fn own() -> Option<ProcessNumbers> {
+        File::open("/proc/self/ns/pid").ok().map(ProcessNumbers)
+    }
+
+    /// Has the children that `spawn` makes in the calling thread begin new namespaces; in this one, where that is not possible
+    /// (it takes `CAP_SYS_ADMIN`).
+    fn in_new<T>(&self, spawn: impl FnOnce() -> T) -> T {
+        // SAFETY: plain numbers; for the calling thread this concerns its children alone (unshare(2), `CLONE_NEWPID`).
+        let is_new = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
+        let spawned = spawn();
+        if is_new {
+            // SAFETY: an open descriptor of a namespace; also about children alone.
+            unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWPID) };
+        }
+        spawned
+    }
+}
+
+fn serve(
+    command: &WorkerCommand,
+    (confined, numbers): (bool, Option<&ProcessNumbers>),
+    queue: &Receiver<Request>,
+) {
     for request in queue {
-        let child = spawn_worker(command, &request.inheritance);
+        let spawn = || spawn_worker(command, confined, &request.inheritance);
+        let child = match numbers {
+            Some(numbers) => numbers.in_new(spawn),
+            None => spawn(),
+        };
         drop(request.inheritance);
         // The session's thread may be gone; the worker then finds its link closed and exits.
         if let Err(unclaimed) = request.reply.send(child)
@@ -76,14 +112,26 @@ fn serve(command: &WorkerCommand, queue: &Receiver<Request>) {
     }
 }
 
-fn spawn_worker(command: &WorkerCommand, inheritance: &Inheritance) -> io::Result<Child> {
+fn spawn_worker(command: &WorkerCommand, confined: bool, inheritance: &Inheritance) -> io::Result<Child> {
     let sources = [&inheritance.client, &inheritance.link, &inheritance.counters].map(AsRawFd::as_raw_fd);
     let mut child = Command::new(&command.program);
-    child.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    child.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    child.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_passed(name, confined)));
     dies_with_this_thread(&mut child);
     // SAFETY: between fork and exec the closure makes only async-signal-safe system calls.
     unsafe { child.pre_exec(move || hand_over(sources)) };
     child.spawn()
+}
+
+/// Variables that the drivers linked into the worker read.
+const OF_OWN_DRIVERS: [&str; 3] = ["RUST_BACKTRACE", "SLUICE_RECORDING", "SLUICE_SOFTGPU"];
+
+/// Whether a worker gets a variable of the node's environment, which may hold secrets. A CUDA library reads variables that nobody lists,
+/// so there all are passed but Sluice's own and those of databases.
+fn is_passed(name: &OsStr, confined: bool) -> bool {
+    let Some(name) = name.to_str() else { return !confined };
+    let is_secret = ["SLUICE_", "PG", "DATABASE"].iter().any(|prefix| name.starts_with(prefix));
+    OF_OWN_DRIVERS.contains(&name) || !(confined || is_secret)
 }
 
 /// The child is killed when the thread that spawns it ends, however that ends.
@@ -102,7 +150,9 @@ fn follow_into_death(daemon: u32) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     // SAFETY: plain system call.
-    if unsafe { libc::getppid() } as u32 != daemon {
+    let parent = unsafe { libc::getppid() } as u32;
+    // In a new namespace of process numbers the parent has none.
+    if parent != daemon && parent != 0 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
@@ -128,6 +178,17 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+
+    #[test]
+    fn a_worker_does_not_learn_the_nodes_secrets() {
+        let passed = |name: &str, confined| is_passed(OsStr::new(name), confined);
+        for secret in ["SLUICE_DATABASE", "SLUICE_NODE_TOKEN", "PGPASSWORD", "DATABASE_URL"] {
+            assert!(!passed(secret, true) && !passed(secret, false), "{secret}");
+        }
+        assert!(!passed("AWS_SECRET_ACCESS_KEY", true) && !passed("HOME", true));
+        assert!(passed("CUDA_CACHE_PATH", false) && passed("LD_LIBRARY_PATH", false));
+        assert!(passed("RUST_BACKTRACE", true) && passed("SLUICE_RECORDING", false));
+    }
 
     #[test]
     fn a_child_dies_with_the_thread_that_spawned_it() {

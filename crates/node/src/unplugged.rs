@@ -107,7 +107,7 @@ impl Unplugged {
             cards: snapshots.iter().map(card).collect(),
             snapshots,
         };
-        let spawner = Spawner::start(WorkerCommand::default()).map_err(unusable)?;
+        let spawner = Spawner::start(WorkerCommand::default(), true).map_err(unusable)?;
         let membership = Arc::clone(&reporter.membership);
         let config = NodeConfig { cache: None, linger: Duration::ZERO, ..NodeConfig::default() };
         let registry = Registry::new(&config, inventory, spawner, Some(membership), clock);

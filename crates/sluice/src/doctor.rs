@@ -18,6 +18,7 @@ use crate::quantity::Memory;
 use crate::run::share_text;
 use crate::surroundings::{Libraries, Scratch};
 
+mod confinement;
 mod server;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -59,6 +60,7 @@ pub(crate) fn run(arguments: &QueryArgs) -> Result<ExitCode> {
     findings.push(temporary_folder());
     findings.push(own_libcuda());
     findings.extend([address_space(), reservation(), overcommit(), open_files()]);
+    findings.extend(confinement::findings());
     findings.extend(match Source::choose(arguments.server.as_deref(), arguments.node.as_deref()) {
         Ok(Source::Nodes(parts)) => parts.iter().flat_map(|part| node_findings(&part.node)).collect(),
         Ok(Source::Server(client)) => server::findings(&client),

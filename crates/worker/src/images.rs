@@ -6,15 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use sluice_cuda::CUresult;
 use sluice_wire::ImageHash;
 
 use crate::host_memory::{Held, HostMemory};
+use crate::image_cache::{self, ImageCache, size_of};
 
 /// The largest image, in bytes; the largest of CUDA's own libraries is a third of it.
 const IMAGE_MAX: u64 = 2 << 30;
@@ -26,12 +24,12 @@ const MEMORY_MAX: u64 = 256 << 20;
 const PROMISED_MAX: usize = 1024;
 /// and bytes of them: a file that is open takes room on the disk after it is removed.
 const PROMISED_BYTES_MAX: u64 = 1 << 30;
-/// Whole images kept on disk, in bytes.
-const DISK_MAX: u64 = 4 << 30;
 
 /// The images of one session.
 pub(crate) struct Images {
-    cache: Option<PathBuf>,
+    cache: Option<Arc<ImageCache>>,
+    /// Ends the names of files that are not whole yet.
+    unfinished: String,
     memory: Arc<HostMemory>,
     state: Mutex<State>,
 }
@@ -65,8 +63,11 @@ struct Upload {
 
 impl Images {
     /// With a folder for the cache, or none.
-    pub(crate) fn new(cache: Option<PathBuf>, memory: Arc<HostMemory>) -> Images {
-        Images { cache, memory, state: Mutex::default() }
+    pub(crate) fn new(cache: Option<ImageCache>, memory: Arc<HostMemory>) -> Images {
+        // Process numbers are no names: workers may have a name space of numbers each.
+        let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+        let unfinished = format!("part{number:016x}");
+        Images { cache: cache.map(Arc::new), unfinished, memory, state: Mutex::default() }
     }
 
     /// The image, if it is here or in the cache. An error if there is no room for it, also where the client has just sent it.
@@ -81,14 +82,14 @@ impl Images {
         }
         let promised = state.promised.get(&hash).and_then(|file| file.try_clone().ok());
         drop(state);
-        let path = self.file(hash);
-        let file = path.as_ref().and_then(|path| fs::File::open(path).ok()).or(promised);
-        let Some((file, size)) = file.and_then(|file| size_of_cached(&file).map(|size| (file, size))) else {
+        let promised = || promised.and_then(|file| size_of(&file).map(|size| (file, size)));
+        let Some((file, size)) = self.cached(hash).or_else(promised).filter(|(_, size)| *size <= IMAGE_MAX)
+        else {
             return Ok(None);
         };
         let held = self.take(size)?;
         let Some(bytes) = read_cached(file, size, hash) else {
-            let _ = path.map(fs::remove_file);
+            self.cache.iter().for_each(|cache| cache.remove(&name_of(hash)));
             return Ok(None);
         };
         let image = Arc::new(Image { bytes: terminated(bytes), held });
@@ -103,8 +104,7 @@ impl Images {
         if state.promised.contains_key(&hash) {
             return true;
         }
-        let file = self.file(hash).and_then(|file| fs::File::open(file).ok());
-        let Some((file, size)) = file.and_then(|file| size_of_cached(&file).map(|size| (file, size))) else {
+        let Some((file, size)) = self.cached(hash).filter(|(_, size)| *size <= IMAGE_MAX) else {
             return false;
         };
         if state.promised.len() >= PROMISED_MAX || state.promised_bytes + size > PROMISED_BYTES_MAX {
@@ -180,18 +180,19 @@ impl Images {
         }
         let image = Arc::new(Image { bytes: terminated(data), held });
         self.lock().keep(hash, &image);
-        if let Some(file) = self.file(hash) {
+        if let Some(cache) = self.cache.clone() {
+            let name = name_of(hash);
+            let unfinished = format!("{name}.{}", self.unfinished);
             // Off this thread: nobody waits for a disk. A cache that cannot be written costs time, nothing else.
             let _ = std::thread::Builder::new()
                 .name("image cache".into())
-                .spawn(move || write_cached(&file, &image.bytes[..image.bytes.len() - 1]));
+                .spawn(move || cache.write(&name, &unfinished, &image.bytes[..image.bytes.len() - 1]));
         }
         Ok(())
     }
 
-    fn file(&self, hash: ImageHash) -> Option<PathBuf> {
-        let name: String = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.cache.as_ref().map(|folder| folder.join(name))
+    fn cached(&self, hash: ImageHash) -> Option<(fs::File, u64)> {
+        self.cache.as_ref()?.find(&name_of(hash))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -231,48 +232,14 @@ fn hash_of(image: &[u8]) -> ImageHash {
     ImageHash(*blake3::hash(image).as_bytes())
 }
 
-fn size_of_cached(file: &fs::File) -> Option<u64> {
-    let size = file.metadata().ok().filter(|file| file.is_file())?.len();
-    Some(size).filter(|size| *size <= IMAGE_MAX)
+/// The name of its file in the cache.
+fn name_of(hash: ImageHash) -> String {
+    hash.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn read_cached(mut file: fs::File, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
-    let mut data = Vec::new();
-    file.rewind().ok()?;
-    // Files are replaced, and do not grow.
-    file.take(size).read_to_end(&mut data).ok()?;
-    Some(data).filter(|data| hash_of(data) == hash)
-}
-
-/// Whole files only: written beside the final name and renamed.
-fn write_cached(file: &Path, image: &[u8]) -> io::Result<()> {
-    let folder = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(folder)?;
-    let unfinished = file.with_extension(format!("part{}", std::process::id()));
-    fs::File::create(&unfinished)?.write_all(image)?;
-    fs::rename(&unfinished, file)?;
-    trim(folder)
-}
-
-/// Removes the oldest files until the folder is within its bound.
-fn trim(folder: &Path) -> io::Result<()> {
-    let mut files: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(folder)?
-        .flatten()
-        .filter_map(|entry| {
-            let file = entry.metadata().ok().filter(|file| file.is_file())?;
-            Some((file.modified().ok()?, file.len(), entry.path()))
-        })
-        .collect();
-    let mut bytes: u64 = files.iter().map(|file| file.1).sum();
-    files.sort();
-    for (_, size, path) in files {
-        if bytes <= DISK_MAX {
-            break;
-        }
-        fs::remove_file(path)?;
-        bytes -= size;
-    }
-    Ok(())
+/// Files are replaced, and do not grow.
+fn read_cached(file: fs::File, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
+    image_cache::read(file, size).ok().filter(|data| hash_of(data) == hash)
 }
 
 #[cfg(test)]
@@ -368,17 +335,19 @@ mod tests {
     fn the_disk_is_believed_only_as_far_as_the_hash() {
         let folder = std::env::temp_dir().join(format!("sluice-images-{}", std::process::id()));
         let hash = hash_of(b"kernel");
-        let cached = |limit| Images::new(Some(folder.clone()), of(limit));
-        let images = cached(6);
-        write_cached(&images.file(hash).unwrap(), b"kernel").unwrap();
+        fs::create_dir_all(&folder).unwrap();
+        let cache = || ImageCache::open(&folder).unwrap();
+        let cached = |limit| Images::new(Some(cache()), of(limit));
+        let (images, file) = (cached(6), folder.join(name_of(hash)));
+        cache().write(&name_of(hash), "unfinished", b"kernel").unwrap();
         assert_eq!(found(&cached(6), hash).unwrap(), b"kernel\0");
         assert_eq!(cached(5).find(hash).err(), Some(CUresult::OUT_OF_MEMORY));
         let promised = cached(6);
         assert!(promised.promise(hash) && !promised.promise(hash_of(b"another")));
-        fs::remove_file(images.file(hash).unwrap()).unwrap();
+        fs::remove_file(&file).unwrap();
         assert!(!cached(6).promise(hash));
         assert_eq!(found(&promised, hash).unwrap(), b"kernel\0", "it was promised");
-        fs::write(images.file(hash).unwrap(), b"broken").unwrap();
+        fs::write(&file, b"broken").unwrap();
         assert!(found(&images, hash).is_none());
         fs::remove_dir_all(folder).unwrap();
     }

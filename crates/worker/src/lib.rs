@@ -6,7 +6,9 @@
 //! keeps the books ([`link`]) and decides who computes ([`gate`]); it never touches the data.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
 
 mod ahead;
 mod arrays;
@@ -46,6 +48,7 @@ mod host_copies;
 mod host_memory;
 #[cfg(test)]
 mod host_memory_tests;
+mod image_cache;
 mod images;
 mod kinds;
 mod launch_times;
@@ -93,7 +96,7 @@ pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
 /// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through,
-/// [`health::facts::ARGUMENT`] and the same to say where they stand, [`measure::ARGUMENT`] and a driver to measure its GPUs.
+/// [`health::facts::ARGUMENT`] and the same to say where they stand, [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`measure::ARGUMENT`] and a driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();
@@ -106,6 +109,9 @@ pub fn main(arguments: &[OsString]) -> ! {
         }
         Some(health::ARGUMENT) => {
             read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))
+        }
+        Some(sandbox::ARGUMENT) => {
+            read(what).map(|cache: Option<PathBuf>| say_confinement(cache.as_deref(), out))
         }
         Some(health::facts::ARGUMENT) => {
             read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string()))
@@ -123,6 +129,14 @@ pub fn main(arguments: &[OsString]) -> ! {
             std::process::exit(1)
         }
     }
+}
+
+/// Confines this process as a worker of a software GPU is, and says what that has come to.
+fn say_confinement(cache: Option<&Path>, out: &mut impl Write) -> Result<(), String> {
+    sandbox::drop_inheritance().map_err(|error| error.to_string())?;
+    let confined = sandbox::enter(cache).map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(&confined.confinement).map_err(|error| error.to_string())?;
+    writeln!(out, "{text}").map_err(|error| error.to_string())
 }
 
 fn read<T: serde::de::DeserializeOwned>(argument: &OsString) -> Option<T> {

@@ -22,6 +22,7 @@ use crate::driver_memory::LeaseAccount;
 use crate::driver_output::DriverOutput;
 use crate::gate::Gate;
 use crate::host_memory::HostMemory;
+use crate::image_cache::ImageCache;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
@@ -87,9 +88,10 @@ fn open(
     let is_library = matches!(start.driver, Driver::Library { .. });
     let driver_output = if is_library { DriverOutput::take_over().ok() } else { None };
     let started = start_driver(start, link, &counters);
-    if matches!(start.driver, Driver::Software { .. }) {
-        sandbox::enter(start.cache.as_deref())?;
-    }
+    let cache = match start.driver {
+        Driver::Software { .. } => sandbox::enter(start.cache.as_deref())?.cache.map(ImageCache::from_fd),
+        _ => start.cache.as_deref().and_then(|folder| ImageCache::make(folder).ok()),
+    };
     let outbox = Arc::clone(reader.client().outbox());
     let (budget, answers) = Budget::new(Arc::clone(link), start.gpus.len(), Arc::clone(&outbox));
     let (listening, heard, client) = (Arc::clone(link), Arc::clone(opened), Arc::clone(reader.client()));
@@ -138,7 +140,7 @@ fn open(
         devices: devices.into_iter().map(|(device, _)| device).collect(),
         reservation: reservation.unwrap_or(0..0),
         budget,
-        images: Images::new(start.cache.clone(), Arc::clone(&host_memory)),
+        images: Images::new(cache, Arc::clone(&host_memory)),
         host_memory,
         outbox: Arc::clone(&outbox),
         driver_output,

@@ -147,7 +147,7 @@ mod tests {
             cards: Vec::new(),
             snapshots: Vec::new(),
         };
-        let spawner = Spawner::start(WorkerCommand::default()).unwrap();
+        let spawner = Spawner::start(WorkerCommand::default(), true).unwrap();
         let clock = Arc::new(SystemClock::new());
         let registry = Registry::new(&NodeConfig::default(), inventory, spawner, None, clock);
         let once = |nonce, attempt| Once { nonce: OpeningNonce([nonce; 32]), attempt };

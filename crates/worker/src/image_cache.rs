@@ -1,0 +1,138 @@
+//! The folder of cached images, which all workers of a node share.
+//!
+//! Everything goes through the descriptor of the folder: a confined worker has no other way to a file, and may ask the system about
+//! descriptors only, not about paths ([`sandbox`](crate::sandbox)).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawDir};
+
+/// Most bytes of all files together.
+const BYTES_MAX: u64 = 4 << 30;
+/// Files are the node's alone: an image may be a user's code.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open folder.
+#[derive(Debug)]
+pub(crate) struct ImageCache(OwnedFd);
+
+impl ImageCache {
+    /// Opens a folder that exists.
+    pub(crate) fn open(path: &Path) -> io::Result<ImageCache> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(ImageCache(fs::openat(CWD, path, flags, Mode::empty())?))
+    }
+
+    /// Opens a folder, and makes it if it is not there.
+    pub(crate) fn make(path: &Path) -> io::Result<ImageCache> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        ImageCache::open(path)
+    }
+
+    /// A folder that is open already.
+    pub(crate) fn from_fd(folder: OwnedFd) -> ImageCache {
+        ImageCache(folder)
+    }
+
+    /// A file of the folder and its size, if it is an ordinary one.
+    pub(crate) fn find(&self, name: &str) -> Option<(File, u64)> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(fs::openat(&self.0, name, flags, Mode::empty()).ok()?);
+        let size = size_of(&file)?;
+        Some((file, size))
+    }
+
+    /// Removes a file; without one nothing happens.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = fs::unlinkat(&self.0, name, AtFlags::empty());
+    }
+
+    /// Keeps whole files only: written beside the final name, where `unfinished` is nobody else's, and renamed.
+    pub(crate) fn write(&self, name: &str, unfinished: &str, bytes: &[u8]) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(fs::openat(&self.0, unfinished, flags, FILE_MODE)?);
+        let written =
+            file.write_all(bytes).and_then(|()| Ok(fs::renameat(&self.0, unfinished, &self.0, name)?));
+        if written.is_err() {
+            self.remove(unfinished);
+        }
+        written?;
+        self.trim()
+    }
+
+    /// Removes the oldest files until the folder is within its bound.
+    fn trim(&self) -> io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        // A description of its own, since other threads may list the folder too.
+        let folder = fs::openat(&self.0, ".", flags, Mode::empty())?;
+        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
+        let mut files = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let Ok(file) = fs::openat(&self.0, name, flags, Mode::empty()) else { continue };
+            let Ok(stat) = fs::fstat(&file) else { continue };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                let modified = (stat.st_mtime, stat.st_mtime_nsec);
+                files.push((modified, u64::try_from(stat.st_size).unwrap_or(0), name.to_owned()));
+            }
+        }
+        let mut bytes: u64 = files.iter().map(|file| file.1).sum();
+        files.sort();
+        for (_, size, name) in files {
+            if bytes <= BYTES_MAX {
+                break;
+            }
+            self.remove(&name);
+            bytes -= size;
+        }
+        Ok(())
+    }
+}
+
+/// The size of an ordinary file.
+pub(crate) fn size_of(file: &File) -> Option<u64> {
+    let stat = fs::fstat(file).ok()?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    u64::try_from(stat.st_size).ok().filter(|_| is_file)
+}
+
+/// The first `size` bytes of a file, which may be fewer.
+pub(crate) fn read(mut file: File, size: u64) -> io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    file.rewind()?;
+    file.take(size).read_to_end(&mut data)?;
+    Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn files_are_the_users_alone_and_whole() {
+        let folder = std::env::temp_dir().join(format!("sluice-image-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let cache = ImageCache::open(&folder).unwrap();
+        cache.write("a", "a.part1", b"kernel").unwrap();
+        let mode = std::fs::metadata(folder.join("a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let (file, size) = cache.find("a").unwrap();
+        assert_eq!((size, read(file, size).unwrap()), (6, b"kernel".to_vec()));
+        std::fs::write(folder.join("b.part1"), "x").unwrap();
+        assert!(cache.write("b", "b.part1", b"kernel").is_err(), "the name is somebody else's");
+        std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
+        assert!(cache.find("link").is_none() && cache.find("..").is_none() && cache.find("c").is_none());
+        cache.remove("a");
+        assert!(cache.find("a").is_none());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
