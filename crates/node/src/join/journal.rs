@@ -1,7 +1,8 @@
 //! Usage records on disk, until the server has confirmed them.
 //!
 //! Two files: `usage.journal`, appended to and synced, one line per record with its checksum; and `usage.confirmed`, the
-//! number of bytes of it that the server has. A line that a crash tore is cut off at the next start. Once everything is
+//! number of bytes of it that the server has. A line at the end that a crash tore is cut off at the next start. A whole line whose checksum
+//! does not fit was damaged on the disk: it is moved to `usage.damaged`, and those behind it count as ever. Once everything is
 //! confirmed and the journal is large, it is put aside under the number of its first unused byte, for reconciliation.
 //!
 //! What the disk does not take, for want of room or for any other reason, waits in memory, is delivered all the same, and is written when
@@ -55,7 +56,7 @@ impl Journal {
             folder: folder.into(),
             file,
             size: 0,
-            confirmed,
+            confirmed: 0,
             pending: VecDeque::new(),
             unsaved: VecDeque::new(),
             unsaved_confirmed: 0,
@@ -63,22 +64,60 @@ impl Journal {
             trouble: None,
             last: BTreeMap::new(),
         };
-        for line in text.split_inclusive(|&byte| byte == b'\n') {
-            let Some(record) = read_journal_line(line) else { break };
+        let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+        let last = text.get(end..text.len().saturating_sub(1)).map(|last| [last, b"\n"].concat());
+        // Of a last line with a damaged newline nothing is missing.
+        let is_whole = last.is_some_and(|last| read_journal_line(&last).is_some());
+        let (whole, torn) = text.split_at(if is_whole { text.len() } else { end });
+        let mut damaged = Vec::new();
+        for (line, end) in lines_of(whole) {
+            let Some(record) = read_journal_line(&line) else {
+                damaged.push(line);
+                // Its bytes leave the file, and what is confirmed is counted without them.
+                continue;
+            };
             journal.size += line.len() as u64;
             let last = journal.last.entry((record.node, record.attempt_of())).or_default();
             *last = record.sequence.max(*last);
-            if journal.size > confirmed {
-                journal.pending.push_back((record, line.len() as u64));
+            match end as u64 > confirmed {
+                true => journal.pending.push_back((record, line.len() as u64)),
+                false => journal.confirmed = journal.size,
             }
         }
-        if journal.size < text.len() as u64 {
-            let torn = text.len() as u64 - journal.size;
-            eprintln!("sluice node: {}: {torn} bytes that a crash tore are cut off", path.display());
+        journal.confirmed = journal.confirmed.min(journal.size);
+        if !damaged.is_empty() {
+            return journal.without(&damaged, whole);
+        }
+        if !torn.is_empty() {
+            eprintln!("sluice node: {}: {} bytes that a crash tore are cut off", path.display(), torn.len());
             journal.file.set_len(journal.size)?;
         }
-        journal.confirmed = journal.confirmed.min(journal.size);
         Ok(journal)
+    }
+
+    /// Moves damaged lines out of the journal, whose whole text this is.
+    fn without(mut self, damaged: &[Vec<u8>], whole: &[u8]) -> io::Result<Journal> {
+        let (path, aside) = (self.folder.join("usage.journal"), self.folder.join("usage.damaged"));
+        let mut kept_aside = File::options().append(true).create(true).open(&aside)?;
+        kept_aside.write_all(&damaged.concat())?;
+        kept_aside.sync_data()?;
+        let good = lines_of(whole).into_iter().map(|(line, _)| line).filter(|line| !damaged.contains(line));
+        let temporary = self.folder.join("usage.journal.new");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&good.collect::<Vec<_>>().concat())?;
+        file.sync_data()?;
+        // First what is confirmed: should only this arrive, records are sent again, and none is left out.
+        self.note_confirmed()?;
+        fs::rename(&temporary, &path)?;
+        self.file = File::options().read(true).append(true).open(&path)?;
+        eprintln!(
+            "sluice node: {}: {} records are damaged; they are in {} now, and their usage is not reported. All others are kept. Look \
+             after the disk; docs/billing.md says how to correct a bill",
+            path.display(),
+            damaged.len(),
+            aside.display()
+        );
+        Ok(self)
     }
 
     /// How many records of an attempt there have been: should somebody claim it again, the next ones are others.
@@ -214,6 +253,34 @@ impl Journal {
     }
 }
 
+/// The lines of a text that ends with a newline, and where each ends in it. Where a newline was damaged the record before it is a line all the
+/// same.
+fn lines_of(text: &[u8]) -> Vec<(Vec<u8>, usize)> {
+    let (mut lines, mut end) = (Vec::new(), 0);
+    for mut line in text.split_inclusive(|&byte| byte == b'\n') {
+        while !line.is_empty() {
+            let (record, bytes) = match first_record(line) {
+                Some(record) if read_journal_line(line).is_none() => {
+                    let bytes = record.len();
+                    (record, bytes)
+                }
+                _ => (line.to_vec(), line.len()),
+            };
+            end += bytes;
+            lines.push((record, end));
+            line = &line[bytes..];
+        }
+    }
+    lines
+}
+
+/// The record that a line begins with, with a newline in place of the byte behind it.
+fn first_record(line: &[u8]) -> Option<Vec<u8>> {
+    let braces = (0..line.len().saturating_sub(1)).filter(|&at| line[at] == b'}');
+    let mut candidates = braces.map(|brace| [&line[..=brace], b"\n"].concat());
+    candidates.find(|candidate| read_journal_line(candidate).is_some())
+}
+
 /// The disk takes nothing, and too much waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -302,6 +369,42 @@ pub(super) mod tests {
             assert_eq!(sequences(&journal), kept, "cut at {cut}");
             journal.append(&[record(9)]);
             assert_eq!(sequences(&Journal::open(&folder).unwrap()), [kept, &[9]].concat());
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Whichever bit is flipped, in front of what is confirmed or behind it: its record is set aside, and the others are there.
+    #[test]
+    fn a_damaged_record_costs_itself_only() {
+        let folder = folder("damaged");
+        let lines = [1, 2, 3, 4].map(|sequence| line(&record(sequence)));
+        let whole = lines.concat();
+        let path = folder.join("usage.journal");
+        for confirmed in [0, 2] {
+            // Some bytes of each part of a line, and all around its newlines.
+            let near_newline = |at: &usize| at % lines[0].len() < 2 || (at + 2) % lines[0].len() < 2;
+            let places = (0..whole.len()).filter(|at| at % 37 == 0 || near_newline(at));
+            for (at, bit) in places.map(|at| (at, at % 8)) {
+                let _ = fs::remove_dir_all(&folder);
+                fs::create_dir_all(&folder).unwrap();
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1 << bit;
+                fs::write(&path, damaged).unwrap();
+                let bytes: usize = lines[..confirmed].iter().map(Vec::len).sum();
+                fs::write(folder.join("usage.confirmed"), format!("{bytes}\n")).unwrap();
+                let hit = 1 + at / lines[0].len();
+                let is_newline = (at + 1).is_multiple_of(lines[0].len());
+                let expect: Vec<u32> = (1..=4)
+                    .filter(|&sequence| {
+                        sequence as usize > confirmed && (sequence as usize != hit || is_newline)
+                    })
+                    .collect();
+                let mut journal = Journal::open(&folder).unwrap();
+                assert_eq!(sequences(&journal), expect, "bit {bit} of byte {at}, {confirmed} confirmed");
+                assert_eq!(folder.join("usage.damaged").exists(), !is_newline);
+                journal.append(&[record(9)]);
+                assert_eq!(sequences(&Journal::open(&folder).unwrap()), [&expect[..], &[9]].concat());
+            }
         }
         fs::remove_dir_all(folder).unwrap();
     }
