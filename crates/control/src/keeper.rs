@@ -8,7 +8,7 @@
 //!           |                                |
 //!           | the program has ended          | refused, or the node has stopped waiting
 //!           v                                x  the lease is lost
-//!        the connection is given back
+//!        the lease is ended; where the connection turns out to be cut then, on another one
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_transport::process::ProcessWatch;
-use sluice_wire::control::{Control, LeaseGranted, LeaseResume, ProcessEnded};
+use sluice_wire::control::{Control, LeaseGranted, LeaseResume, ProcessEnded, Usage, UsageRequest};
 use sluice_wire::handshake::LeaseToken;
 
 use crate::{Cause, Connection, Failure};
@@ -26,13 +26,15 @@ use crate::{Cause, Connection, Failure};
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the end of a lease is tried to be told to its node over a link that is cut.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread that holds a lease's connection.
 #[derive(Debug)]
 pub struct Keeper {
     /// Its end tells the thread to stop.
     stop: PipeWriter,
-    thread: JoinHandle<Result<Connection, Failure>>,
+    thread: JoinHandle<Result<Keeping, Failure>>,
 }
 
 impl Keeper {
@@ -47,11 +49,23 @@ impl Keeper {
         Ok(Keeper { stop, thread })
     }
 
-    /// Gives the connection back, or says why there is none any more.
-    pub fn stop(self) -> Result<Connection, Failure> {
+    /// Ends the lease, and says what it has used: what it held is free when this returns. A connection that something on its way has
+    /// forgotten meanwhile, as address translators do with idle ones, fails only now; then the node is told on another one, since
+    /// it would wait for this process otherwise.
+    pub fn end(self) -> Result<Usage, Failure> {
         drop(self.stop);
         // A panic of the thread goes on here.
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let joined = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut keeping = joined?;
+        let usage = match keeping.usage() {
+            Err(Failure { cause: cause @ Cause::Connection(_), .. }) if !keeping.patience.is_zero() => {
+                keeping.come_back(cause)?;
+                keeping.usage()
+            }
+            usage => usage,
+        };
+        keeping.connection.close();
+        usage
     }
 }
 
@@ -66,11 +80,11 @@ struct Keeping {
 }
 
 impl Keeping {
-    fn run(mut self) -> Result<Connection, Failure> {
+    fn run(mut self) -> Result<Keeping, Failure> {
         loop {
             let ready = self.wait();
             if ready.stop {
-                return Ok(self.connection);
+                return Ok(self);
             }
             let done = ready.ended.into_iter().try_for_each(|process| self.tell_end(process));
             let done = done.and_then(|()| if ready.heard { self.hear() } else { Ok(()) });
@@ -119,12 +133,20 @@ impl Keeping {
         Ok(())
     }
 
-    /// Connects again and takes the lease over. Fails when the node refuses, has waited long enough, or the program has ended.
+    fn usage(&mut self) -> Result<Usage, Failure> {
+        match self.connection.ask(UsageRequest {})? {
+            Control::Usage(usage) => Ok(usage),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    /// Connects again and takes the lease over. Fails when the node refuses or has waited long enough; once the program has ended, also when
+    /// nobody listens there, and soon.
     fn come_back(&mut self, cause: Cause) -> Result<(), Failure> {
         self.connection.forget_lease();
         let mut failure = self.connection.failure(cause);
-        let deadline = Instant::now() + self.patience;
-        let mut pause = PAUSE;
+        let mut deadline = Instant::now() + self.patience;
+        let (mut pause, mut is_stopped) = (PAUSE, false);
         while Instant::now() < deadline {
             match self.attempt() {
                 Ok(connection) => {
@@ -135,10 +157,14 @@ impl Keeping {
                     return Err(refused);
                 }
                 Err(other) if other.is_another_node() => return Err(other),
+                Err(gone @ Failure { cause: Cause::NobodyListens, .. }) if is_stopped => return Err(gone),
                 Err(again) => failure = again,
             }
-            if self.is_stopped_within(pause) {
-                break;
+            if is_stopped {
+                std::thread::sleep(pause);
+            } else if self.is_stopped_within(pause) {
+                is_stopped = true;
+                deadline = deadline.min(Instant::now() + END_PATIENCE);
             }
             pause = (2 * pause).min(PAUSE_MAX);
         }
@@ -177,4 +203,124 @@ struct Ready {
     heard: bool,
     /// Watched processes that have ended.
     ended: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use sluice_wire::FrameDecoder;
+    use sluice_wire::address::Endpoint;
+    use sluice_wire::control::LeaseResumed;
+    use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Welcome};
+
+    use super::*;
+
+    const TOKEN: LeaseToken = LeaseToken([7; 32]);
+    const USAGE: Usage =
+        Usage { age_ms: 1, sessions: 2, kernels: 3, bytes_in: 4, bytes_out: 5, busy_us: 6, memory_peak: 7 };
+
+    /// A node's end of a control connection.
+    struct Served {
+        stream: TcpStream,
+        decoder: FrameDecoder,
+    }
+
+    impl Served {
+        fn accept(listener: &TcpListener) -> Served {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut bytes, mut have) = ([0; HELLO_SIZE_MAX], 0);
+            while Hello::from_bytes(&bytes[..have]).unwrap().is_none() {
+                have += stream.read(&mut bytes[have..=have]).unwrap();
+            }
+            stream.write_all(&Welcome::to_bytes()).unwrap();
+            Served { stream, decoder: FrameDecoder::new() }
+        }
+
+        /// The next message; `None` at the end.
+        fn message(&mut self) -> Option<Control> {
+            loop {
+                if let Some(frame) = self.decoder.next_frame().unwrap() {
+                    return Some(Control::decode(frame.header.op, frame.payload).unwrap());
+                }
+                let count = self.stream.read(self.decoder.space(4096)).unwrap();
+                self.decoder.received(count);
+                if count == 0 {
+                    return None;
+                }
+            }
+        }
+
+        fn say(&mut self, message: impl Into<Control>) {
+            let mut bytes = Vec::new();
+            message.into().frame(&mut bytes).unwrap();
+            self.stream.write_all(&bytes).unwrap();
+        }
+
+        /// As an address translator does that has forgotten the connection.
+        fn reset(self) {
+            let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+            // SAFETY: the option's value is a structure of that size.
+            let set = unsafe {
+                libc::setsockopt(
+                    self.stream.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_LINGER,
+                    (&raw const linger).cast(),
+                    size_of::<libc::linger>() as u32,
+                )
+            };
+            assert_eq!(set, 0);
+        }
+    }
+
+    /// The end of a keeper whose connections are served like that.
+    fn end_with(serve: impl FnOnce(&TcpListener) + Send) -> Result<Usage, Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let node = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+        std::thread::scope(|scope| {
+            scope.spawn(move || serve(&listener));
+            let lease =
+                LeaseGranted { lease: 1, token: TOKEN, devices: Vec::new(), linger_ms: 60_000, nearby: None };
+            Keeper::start(Connection::open(&node).unwrap(), &lease).unwrap().end()
+        })
+    }
+
+    #[test]
+    fn a_lease_ends_on_its_connection() {
+        let usage = end_with(|listener| {
+            let mut served = Served::accept(listener);
+            assert!(matches!(served.message(), Some(Control::UsageRequest(_))));
+            served.say(USAGE);
+            assert!(served.message().is_none(), "the end of a connection on which no lease was granted");
+        });
+        assert_eq!(usage.unwrap(), USAGE);
+    }
+
+    #[test]
+    fn the_end_of_a_lease_finds_its_node_where_the_connection_was_forgotten() {
+        let usage = end_with(|listener| {
+            let mut forgotten = Served::accept(listener);
+            assert!(matches!(forgotten.message(), Some(Control::UsageRequest(_))));
+            forgotten.reset();
+            let mut served = Served::accept(listener);
+            let Some(Control::LeaseResume(resume)) = served.message() else {
+                panic!("no lease is taken over")
+            };
+            assert_eq!(resume.token, TOKEN);
+            served.say(LeaseResumed {});
+            assert!(matches!(served.message(), Some(Control::UsageRequest(_))));
+            served.say(USAGE);
+            assert!(matches!(served.message(), Some(Control::LeaseEnd(_))));
+        });
+        assert_eq!(usage.unwrap(), USAGE);
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_not_waited_for_at_the_end() {
+        let ended = end_with(|listener| Served::accept(listener).reset());
+        assert!(matches!(ended.unwrap_err().cause, Cause::NobodyListens | Cause::Connection(_)));
+    }
 }

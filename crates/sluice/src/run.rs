@@ -9,7 +9,7 @@ use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
 use sluice_control::{Connection, Failure, Keeper};
 use sluice_wire::address::Endpoint;
-use sluice_wire::control::{Control, DeviceSnapshot, LeaseGranted, LeaseRequest, Usage, UsageRequest};
+use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, Usage};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
@@ -206,22 +206,11 @@ fn check_record(nodes: usize, arguments: &RunArgs) -> Result<(), NotStarted> {
 
 /// Ends a lease, and says what it used.
 pub(crate) fn give_back(keeper: Keeper, quiet: bool) {
-    let mut connection = match keeper.stop() {
-        Ok(connection) => connection,
-        Err(failure) => {
-            eprintln!("sluice: the lease was lost: {failure}");
-            return;
-        }
-    };
-    if !quiet {
-        match connection.ask(UsageRequest {}) {
-            Ok(Control::Usage(usage)) => eprintln!("sluice: {}", usage_line(&usage)),
-            Ok(_) => eprintln!("sluice: {}", connection.unexpected()),
-            Err(failure) => eprintln!("sluice: {failure}"),
-        }
+    match keeper.end() {
+        Ok(usage) if !quiet => eprintln!("sluice: {}", usage_line(&usage)),
+        Ok(_) => {}
+        Err(failure) => eprintln!("sluice: the lease was lost: {failure}"),
     }
-    // Whoever runs next finds the GPU free.
-    connection.close();
 }
 
 /// By which a task knows which it is, under the names that launchers of distributed programs use.
