@@ -3,6 +3,7 @@
 //! Each row is measured several times, together with its baseline and in the same run, and shown as the median with
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
+mod attacks;
 mod far;
 mod idle;
 mod images;
@@ -338,6 +339,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (packed::NAME, "Packed copies over slow links", packed::run),
     (images::NAME, "Images beyond slow links", images::run),
     (idle::NAME, "Idle sessions", idle::run),
+    (attacks::NAME, "Connections that prove nothing", attacks::run),
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
@@ -347,6 +349,12 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
         let table = lupine::run(options)?;
         println!("{table}");
         write_section(lupine::NAME, &table)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let [attacks::NAME] = names {
+        let table = attacks::run()?;
+        println!("{table}");
+        write_section(attacks::NAME, &table)?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_known = |name: &str| {

@@ -35,7 +35,7 @@ pub struct NodeConfig {
     /// Most bytes of this machine's memory that one session may make its worker keep, beside device memory: images and modules, what
     /// the nodes of graphs hold, and the buffers of copies in graphs.
     pub host_memory: u64,
-    /// Most connections at a time, sessions and others.
+    /// Most connections of leases and sessions at a time. Those that have not proved anything have other places.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
     pub linger: Duration,

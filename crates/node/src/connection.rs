@@ -1,7 +1,15 @@
 //! One connection: who is there, and what for.
 //!
-//! Nothing that a peer sends before it has proved a lease costs more than a thread and a few hundred bytes, and a
-//! peer that says nothing is gone after five seconds.
+//! Nothing that a peer sends before it has proved a token, a lease or a session costs more than a thread and a few hundred bytes.
+//! Each step has a deadline however many bytes come, and until its proof a connection makes way for newer ones ([`admission`](crate::admission)):
+//!
+//! | step | deadline |
+//! |---|---|
+//! | handshake of TLS and `Hello` together | [`HELLO_PATIENCE`] |
+//! | the first question | [`QUESTION_PATIENCE`] after the `Hello` |
+//! | each further one without a proof | [`IDLE_PATIENCE`] after the last answer |
+//! | a message that has begun, with a proof | [`MESSAGE_PATIENCE`] after its first byte |
+//! | taking an answer | [`ANSWER_PATIENCE`], with a proof [`WRITE_PATIENCE`] |
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -23,15 +31,28 @@ use sluice_wire::handshake::{
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
+use crate::admission::Place;
 use crate::echo;
 use crate::lease::Ask;
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
 use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line, random};
+use crate::silent::Accepted;
+use crate::strangers;
 
 /// A peer has this long for its first words.
-const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// A peer that takes none of what it is sent for this long is gone.
+pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// A control connection has this long for its first whole question,
+const QUESTION_PATIENCE: Duration = Duration::from_secs(10);
+/// this long between one answer and the next whole question while it has proved nothing,
+const IDLE_PATIENCE: Duration = Duration::from_secs(30);
+/// and this long, once it has, from the first byte of a message to its last.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
+/// Most bytes of a message to a node: what is asked of one has a name and a grant of a server at most.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// A peer that has proved nothing and takes none of what it is sent for this long is gone.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// The same for one that has proved something.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a program's name that are kept.
 const NAME_MAX: usize = 256;
@@ -61,8 +82,9 @@ pub(crate) enum Door {
 }
 
 /// Serves a connection to its end.
-pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &Door) {
-    let deadline = Instant::now() + HELLO_PATIENCE;
+pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
+    let Accepted { mut stream, peer, door, deadline, .. } = accepted;
+    let (peer, door) = (peer.as_str(), &door);
     let greeted = protect(&mut stream, door, deadline)
         .and_then(|protected| greet(&stream, deadline).map(|hello| (hello, protected)));
     let (hello, Protected { may_ask, shown }) = match greeted {
@@ -70,7 +92,7 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         // Somebody looked whether anybody is here.
         Err(ConnectionError::Nothing) => return,
         Err(error) => {
-            eprintln!("sluice node: {peer} turned away: {error}");
+            registry.strangers.say(peer, strangers::Kind::TurnedAway, &format!("turned away: {error}"));
             return;
         }
     };
@@ -86,15 +108,35 @@ pub(crate) fn serve(registry: &Registry, mut stream: Stream, peer: &str, door: &
         eprintln!("sluice node: {peer} disconnected: {error}");
         return;
     }
+    if !matches!(hello.purpose, Purpose::Control)
+        && let Err(error) = stream.set_write_limit(WRITE_PATIENCE)
+    {
+        eprintln!("sluice node: {peer} disconnected: {error}");
+        return;
+    }
     // A session's; what is measured beside it has the system's own choice.
     if matches!(hello.purpose, Purpose::Session { .. } | Purpose::Resume(_)) {
         sluice_transport::keep_rate(stream.as_fd());
     }
     let ended = match hello.purpose {
-        Purpose::Control => control(registry, stream, process, Rights { resumes, may_ask, shown }, peer),
+        Purpose::Control => {
+            let rights = Rights { resumes, may_ask, shown };
+            let proved = control(registry, stream, process, rights, (peer, place));
+            match proved {
+                Err((error, false)) => {
+                    registry.strangers.say(
+                        peer,
+                        strangers::Kind::TurnedAway,
+                        &format!("turned away: {error}"),
+                    );
+                    return;
+                }
+                proved => proved.map_err(|(error, _)| error),
+            }
+        }
         Purpose::Session { token, once } => {
             let client = ClientOf { process, peer: peer.to_owned(), resumes };
-            session(registry, stream, &token, once, client)
+            session(registry, stream, (&token, once), client, place)
         }
         Purpose::Resume(resume) => go_on(registry, stream, &resume, peer),
         Purpose::Peer(other) => admit_peer(registry, stream, &other),
@@ -119,8 +161,12 @@ fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
 /// Why a connection ends before its peer wants it to.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
-    #[error("it said nothing within {} s", HELLO_PATIENCE.as_secs())]
+    #[error("it did not finish what it has to say first within {} s", HELLO_PATIENCE.as_secs())]
     Silent,
+    #[error("it took too long to say something whole")]
+    Slow,
+    #[error("its message has {0} bytes, and a node takes {MESSAGE_BYTES_MAX} at most")]
+    TooLarge(usize),
     #[error("it said nothing")]
     Nothing,
     #[error("it speaks TLS, and this address takes plain text only")]
@@ -190,7 +236,7 @@ fn limit_read(stream: &Stream, deadline: Instant) -> Result<(), ConnectionError>
 
 /// Reads the `Hello` and answers it, whatever version it is of.
 fn greet(mut stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionError> {
-    stream.set_write_limit(WRITE_PATIENCE)?;
+    stream.set_write_limit(ANSWER_PATIENCE)?;
     let hello = read_hello(stream, deadline);
     match hello {
         Err(
@@ -240,10 +286,16 @@ fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErr
 fn session(
     registry: &Registry,
     stream: Stream,
-    token: &LeaseToken,
-    once: Once,
+    (token, once): (&LeaseToken, Once),
     client: ClientOf,
+    mut place: Place,
 ) -> Result<(), ConnectionError> {
+    if registry.lease_of(token).is_some()
+        && let Err(full) = place.prove()
+    {
+        send(&stream, SessionRefused { reason: full.to_string() }.into())?;
+        return Err(ConnectionError::Refused(full.to_string()));
+    }
     let started = match registry.open_session(token, once, &client, &stream) {
         Ok(None) => return Ok(()),
         Ok(Some(opening)) => {
@@ -309,28 +361,36 @@ struct Rights {
     shown: Option<Fingerprint>,
 }
 
-/// Answers questions and holds at most one lease, which ends when its holder does.
+/// Answers questions and holds at most one lease, which ends when its holder does. An error comes with whether the peer had proved
+/// anything.
 fn control(
     registry: &Registry,
     stream: Stream,
     process: Process,
     rights: Rights,
-    peer: &str,
-) -> Result<(), ConnectionError> {
+    (peer, place): (&str, Place),
+) -> Result<(), (ConnectionError, bool)> {
     stream.read_ahead();
     let stream = Arc::new(stream);
     let line = Arc::new(Line { stream: Arc::clone(&stream), writing: Mutex::new(()) });
     let token = registry.token.as_ref().map_or(Token::Unasked, |_| Token::Wanted);
-    let mut held = HeldLease { registry, line, process, peer, rights, token, hold: None, is_over: false };
-    let mut stream = &*stream;
+    let mut held =
+        HeldLease { registry, line, process, peer, rights, token, place, hold: None, is_over: false };
+    answer_questions(&mut held, &stream).map_err(|error| (error, held.place.is_proven()))
+}
+
+fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(), ConnectionError> {
     let mut decoder = FrameDecoder::new();
+    let mut deadline = Some(Instant::now() + QUESTION_PATIENCE);
     loop {
         while let Some(frame) = decoder.next_frame()? {
             if frame.header.kind != Kind::Control {
                 return Err(WireError::FrameKind(frame.header.kind as u8).into());
             }
             match Control::decode(frame.header.op, frame.payload)? {
-                Control::EchoRequest(request) if registry.lease_of(&request.token).is_some() => {
+                Control::EchoRequest(request) if held.registry.lease_of(&request.token).is_some() => {
+                    held.prove()?;
+                    stream.set_read_limit(Duration::ZERO)?;
                     match echo::Transfers::asked(&request) {
                         Some(mut transfers) => {
                             held.line.send(EchoReady {}.into())?;
@@ -345,12 +405,27 @@ fn control(
                     }
                 }
             }
+            deadline = if held.place.is_proven() { None } else { Some(Instant::now() + IDLE_PATIENCE) };
+        }
+        match decoder.missing()? {
+            missing if missing > MESSAGE_BYTES_MAX => return Err(ConnectionError::TooLarge(missing)),
+            _ if !decoder.is_between_frames() && deadline.is_none() => {
+                deadline = Some(Instant::now() + MESSAGE_PATIENCE);
+            }
+            _ => {}
+        }
+        match deadline {
+            Some(deadline) => limit_read(stream, deadline).map_err(|_| ConnectionError::Slow)?,
+            None => stream.set_read_limit(Duration::ZERO)?,
         }
         let space = decoder.space(4096);
         match stream.read(space, Wait::Asleep) {
             Ok(0) => return Ok(()),
             Ok(got) => decoder.received(got),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(ConnectionError::Slow);
+            }
             // A holder that is killed resets its connection: the usual end of a lease.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -422,6 +497,7 @@ struct HeldLease<'a> {
     peer: &'a str,
     rights: Rights,
     token: Token,
+    place: Place,
     hold: Option<Hold>,
     /// The holder has said so.
     is_over: bool,
@@ -442,7 +518,7 @@ impl HeldLease<'_> {
                 self.want_token()
             }
             Control::TokenProof(TokenProof { proof }) => {
-                self.check_token(&proof);
+                self.check_token(&proof)?;
                 return Ok(None);
             }
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::LeaseResume(_)
@@ -469,7 +545,12 @@ impl HeldLease<'_> {
                     refused(&format!("this node lends through {server}; set SLUICE_SERVER to that"))
                 }
             },
-            Control::DevicesRequest(DevicesRequest { token }) => self.devices(&token),
+            Control::DevicesRequest(DevicesRequest { token }) => {
+                if self.registry.lease_of(&token).is_some() {
+                    self.prove()?;
+                }
+                self.devices(&token)
+            }
             Control::EchoRequest(_) => refused(NO_SUCH_LEASE),
             Control::UsageRequest(_) => {
                 match self.hold.as_ref().and_then(|hold| self.registry.usage(hold.lease)) {
@@ -491,15 +572,25 @@ impl HeldLease<'_> {
         refused(WRONG_TOKEN)
     }
 
-    fn check_token(&mut self, proof: &[u8; 32]) {
-        let Some(token) = &self.registry.token else { return };
+    /// The peer has shown that it may be here. Where there is no place for it, it is told so before its connection ends.
+    fn prove(&mut self) -> Result<(), ConnectionError> {
+        if let Err(full) = self.place.prove() {
+            self.line.send(refused(&full.to_string()))?;
+            return Err(ConnectionError::Refused(full.to_string()));
+        }
+        Ok(self.line.stream.set_write_limit(WRITE_PATIENCE)?)
+    }
+
+    fn check_token(&mut self, proof: &[u8; 32]) -> Result<(), ConnectionError> {
+        let Some(token) = &self.registry.token else { return Ok(()) };
         let shown = self.rights.shown;
         let is_shown =
             matches!(&self.token, Token::Challenged(challenge) if token.is_proof(challenge, shown, proof));
         if !is_shown {
-            self.registry.strangers.say(self.peer);
+            self.registry.strangers.say(self.peer, strangers::Kind::WrongToken, "has shown a wrong token");
         }
         self.token = if is_shown { Token::Shown } else { Token::Wrong };
+        if is_shown { self.prove() } else { Ok(()) }
     }
 
     fn grant(&mut self, request: LeaseRequest) -> Result<Control, ConnectionError> {
@@ -549,6 +640,11 @@ impl HeldLease<'_> {
             Err(refusal) => return Ok(LeaseRefused { reason: refusal.to_string(), free: free() }.into()),
         };
         self.hold = hold;
+        if let Err(full) = self.prove() {
+            // The peer does not hear of a lease, so nobody comes back for it.
+            self.is_over = true;
+            return Err(full);
+        }
         let linger = if self.rights.resumes { self.registry.linger } else { Duration::ZERO };
         let linger_ms = u32::try_from(linger.as_millis()).unwrap_or(u32::MAX);
         let is_here = self.process.space != 0 && self.process.space == self.registry.process_space;
@@ -558,6 +654,9 @@ impl HeldLease<'_> {
 
     fn resume(&mut self, token: &LeaseToken) -> Result<Control, ConnectionError> {
         self.hold = self.registry.resume_lease(token, self.holding()?);
+        if self.hold.is_some() {
+            self.prove()?;
+        }
         Ok(match self.hold {
             Some(_) => LeaseResumed {}.into(),
             None => refused("no lease has this token any more; has the node been started anew?"),

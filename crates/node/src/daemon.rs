@@ -6,38 +6,42 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
+use sluice_transport::admission::Source;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
+use sluice_worker::link::Driver;
+
+use crate::admission::Places;
 use crate::clock::SystemClock;
 use crate::config::{Listen, NodeConfig, WorkerCommand};
-use crate::connection::{self, Door};
+use crate::connection::{self, Door, HELLO_PATIENCE};
 use crate::facts;
 use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError, gpus};
 use crate::measure;
 use crate::registry::{self, Registry};
+use crate::silent::{self, Accepted, Silent};
 use crate::spawn::Spawner;
+use crate::strangers::Kind;
 
 /// A node that is bound to its addresses.
 #[derive(Debug)]
 pub struct Node {
     listeners: Vec<Listener>,
     registry: Arc<Registry>,
-    connections: Arc<AtomicUsize>,
-    connections_max: usize,
+    places: Arc<Places>,
     stop: Arc<OwnedFd>,
     /// To watch the GPUs' health with, and through what.
     watcher: Option<(WorkerCommand, PathBuf)>,
@@ -86,7 +90,8 @@ impl Node {
             .collect::<Result<Vec<_>, _>>()?;
         let inventory = take_inventory(&config.gpus, &config.worker)?;
         let library = health::library(config, &inventory);
-        let spawner = Spawner::start(config.worker.clone())?;
+        let spawner =
+            Spawner::start(config.worker.clone(), matches!(inventory.driver, Driver::Software { .. }))?;
         // SAFETY: plain system call; the result is checked before it is used.
         let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if stop < 0 {
@@ -117,8 +122,7 @@ impl Node {
         Ok(Node {
             listeners,
             registry: Arc::new(registry),
-            connections: Arc::default(),
-            connections_max: config.connections_max,
+            places: Places::new(config.connections_max),
             // SAFETY: the descriptor is new and nobody else owns it.
             stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
             watcher: library.map(|library| (config.worker.clone(), library)),
@@ -171,78 +175,83 @@ impl Node {
             let watch = move || health::watch(&registry, &worker, &library);
             std::thread::Builder::new().name("health".into()).spawn(watch)?;
         }
+        let mut silent = Silent::new()?;
+        silent.watch(STOP, self.stop.as_fd())?;
+        for (number, listener) in (STOP + 1..).zip(&self.listeners) {
+            silent.watch(number, listener.as_fd())?;
+        }
         loop {
-            let mut polled: Vec<libc::pollfd> = std::iter::once(self.stop.as_raw_fd())
-                .chain(self.listeners.iter().map(Listener::fd))
-                .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-                .collect();
-            // SAFETY: the pointer and length describe `polled`.
-            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
-            if ready < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() == ErrorKind::Interrupted {
-                    continue;
-                }
-                return Err(error.into());
+            let news = silent.wait()?;
+            if news.ready.contains(&STOP) {
+                return Ok(());
             }
-            if polled[0].revents != 0 {
-                break;
+            for accepted in news.expired {
+                let text = format!("turned away: it said nothing within {} s", HELLO_PATIENCE.as_secs());
+                self.registry.strangers.say(&accepted.peer, Kind::TurnedAway, &text);
             }
-            for (listener, polled) in self.listeners.iter().zip(&polled[1..]) {
-                if polled.revents != 0 {
-                    self.accept(listener);
+            // The newest first: where more come than can be served, the old ones are those that have waited in vain.
+            for accepted in news.speaking.into_iter().rev() {
+                self.begin(accepted);
+            }
+            for (number, listener) in (STOP + 1..).zip(&self.listeners) {
+                // A limit, so that one listener does not hold the others up.
+                let mut left = if news.ready.contains(&number) { ACCEPTED_AT_ONCE } else { 0 };
+                while left > 0
+                    && let Some(accepted) = self.accept(listener)
+                {
+                    left -= 1;
+                    if let Err(error) = silent.keep(accepted) {
+                        eprintln!("sluice node: cannot wait for a connection: {error}");
+                    }
                 }
             }
         }
-        Ok(())
     }
 
-    fn accept(&self, listener: &Listener) {
-        let (stream, peer) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            Err(error) => {
-                eprintln!("sluice node: cannot accept a connection: {error}");
-                // Most likely out of descriptors: without a pause this loop would spin.
-                std::thread::sleep(Duration::from_millis(10));
-                return;
+    /// Takes one connection, if there is one.
+    fn accept(&self, listener: &Listener) -> Option<Accepted> {
+        let (stream, peer) = loop {
+            match listener.accept() {
+                Ok(accepted) => break accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // Its peer has gone already.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    eprintln!("sluice node: cannot accept a connection: {error}");
+                    // Most likely out of descriptors: without a pause this loop would spin.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return None;
+                }
             }
         };
-        let place = Place::take(&self.connections, self.connections_max);
-        let Some(place) = place else {
-            eprintln!("sluice node: {peer} turned away: {} connections already", self.connections_max);
+        let source = peer.parse::<SocketAddr>().map_or(Source::Local, Source::from);
+        let deadline = Instant::now() + HELLO_PATIENCE;
+        Some(Accepted { stream, peer, source, door: listener.door(), deadline })
+    }
+
+    /// Serves a connection that has begun to speak in a thread of its own.
+    fn begin(&self, accepted: Accepted) {
+        // A peer that has hung up needs no thread.
+        let ends = accepted.stream.as_fd();
+        if silent::has_ended(ends) {
+            return;
+        }
+        let ends = ends.try_clone_to_owned().ok();
+        let Some(place) = ends.and_then(|ends| self.places.enter(accepted.source, ends)) else {
+            let text = "turned away: too many connections at once";
+            self.registry.strangers.say(&accepted.peer, Kind::TurnedAway, text);
             return;
         };
         let registry = Arc::clone(&self.registry);
-        let door = listener.door();
-        let serve = move || {
-            let _place = place;
-            connection::serve(&registry, stream, &peer, &door);
-        };
+        let serve = move || connection::serve(&registry, accepted, place);
         if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
             eprintln!("sluice node: cannot start a thread for a connection: {error}");
         }
     }
 }
 
-/// One of the connections that a node has room for.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Place> {
-        // Only the accepting thread adds.
-        (taken.load(Relaxed) < most).then(|| {
-            taken.fetch_add(1, Relaxed);
-            Place(Arc::clone(taken))
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
+/// The number of the event that ends the node; those of its listeners follow.
+const STOP: u64 = 0;
 
 #[derive(Debug)]
 enum Listener {
@@ -305,10 +314,10 @@ impl Listener {
         }
     }
 
-    fn fd(&self) -> i32 {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp { listener, .. } => listener.as_fd().as_raw_fd(),
-            Listener::Unix { listener, .. } | Listener::Nearby(listener) => listener.as_fd().as_raw_fd(),
+            Listener::Tcp { listener, .. } => listener.as_fd(),
+            Listener::Unix { listener, .. } | Listener::Nearby(listener) => listener.as_fd(),
         }
     }
 
@@ -342,8 +351,24 @@ impl Drop for Listener {
 fn bind_tcp(address: &str) -> io::Result<TcpListener> {
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
     let listener = TcpListener::bind(addresses.as_slice())?;
+    lengthen_queue(listener.as_fd())?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Connections that wait to be accepted, at most; the system may allow fewer (`net.core.somaxconn`). One beyond them is tried again by its
+/// client's system after a second.
+const QUEUE: libc::c_int = 4096;
+/// Connections that are accepted of one listener before the others are looked at.
+const ACCEPTED_AT_ONCE: usize = 64;
+
+/// The standard library has 128 wait, which a burst fills.
+fn lengthen_queue(listener: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: sets the length of the queue of a socket that listens already.
+    match unsafe { libc::listen(listener.as_raw_fd(), QUEUE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A socket file that nobody answers at is what a killed node left behind.

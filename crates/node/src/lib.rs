@@ -15,13 +15,16 @@ mod certificate;
 mod config;
 mod daemon;
 
+mod admission;
 mod connection;
 mod echo;
 mod exports;
 mod facts;
 mod health;
 mod measure;
+mod output;
 mod registry;
+mod silent;
 mod strangers;
 
 pub mod lease;

@@ -36,6 +36,7 @@ use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Ask, Books, Card, Lease};
+use crate::output;
 use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
 use crate::registry::joined::NoLease;
@@ -361,7 +362,15 @@ impl Registry {
             link: worker_link.into_fd(),
             counters: counters.file().try_clone().map_err(SessionRefusal::Worker)?,
         };
-        let worker = self.spawner.spawn(inheritance).map_err(SessionRefusal::Worker)?;
+        let mut worker = self.spawner.spawn(inheritance).map_err(SessionRefusal::Worker)?;
+        if let Some(stderr) = worker.stderr.take() {
+            let follow = move || output::follow(stderr, |line| eprintln!("{line}"));
+            if let Err(error) = std::thread::Builder::new().name("worker output".into()).spawn(follow) {
+                let _ = worker.kill();
+                let _ = worker.wait();
+                return Err(SessionRefusal::Worker(error));
+            }
+        }
         let link = Arc::new(link);
         let record = SessionRecord {
             lease,
@@ -888,5 +897,5 @@ pub(crate) fn random() -> [u8; 32] {
 
 /// Text from elsewhere, safe for a log: one line, bounded, no control characters.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars().take(400).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    sluice_wire::text::printable(text, 400)
 }

@@ -8,6 +8,7 @@
 //! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
 //! could be caught in.
 
+pub mod admission;
 mod bell;
 mod connection;
 mod descriptor;

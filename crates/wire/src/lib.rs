@@ -47,6 +47,7 @@ pub mod sequences;
 pub mod spin;
 #[cfg(test)]
 mod tests;
+pub mod text;
 mod types;
 
 pub use array::*;

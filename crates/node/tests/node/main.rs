@@ -4,6 +4,7 @@
 
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
+mod attacks;
 mod hostile;
 mod openings;
 mod own_memory;
@@ -14,6 +15,7 @@ mod shares;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use attacks::*;
 use hostile::a_hostile_client_harms_nobody;
 use openings::*;
 use own_memory::*;
@@ -87,6 +89,9 @@ fn main() {
     if arguments.first().is_some_and(|first| first == "--shares") {
         return shares::print(&TestNode::start());
     }
+    if arguments.first().is_some_and(|first| first == "--attacks") {
+        return attacks::print();
+    }
     let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
     let (mut passed, mut failed) = (0, 0);
     for (name, test) in TESTS {
@@ -139,6 +144,9 @@ const TESTS: &[Test] = tests! {
     a_stale_or_replayed_attempt_is_refused
     a_foreign_token_resumes_no_lease
     what_a_program_loads_and_launches_counts_towards_its_lease
+    strangers_keep_nobody_out
+    whoever_does_not_get_to_the_end_of_a_message_is_cut_off
+    a_large_message_is_refused_at_its_header
 };
 
 /// A node in this process, on a free port.
