@@ -66,9 +66,11 @@ impl Default for NodeConfig {
     }
 }
 
-/// `$XDG_CACHE_HOME/sluice/images`, or the same under the home directory's `.cache`.
+/// `$XDG_CACHE_HOME/sluice/images`, or the same under the home directory's `.cache`. A folder whose
+/// name is no text is passed over: workers get it as text.
 fn user_cache() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = |name| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
+    let set = |name| set(name).map(PathBuf::from);
     let folder = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     folder.is_absolute().then(|| folder.join("sluice/images"))
 }

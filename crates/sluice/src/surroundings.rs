@@ -91,12 +91,30 @@ impl Scratch {
     pub(crate) fn new() -> io::Result<Scratch> {
         // The private node's socket lies in one, and who reaches that needs no token.
         let ours = fs::Permissions::from_mode(0o700);
-        tempfile::Builder::new().prefix("sluice-").permissions(ours).tempdir().map(Scratch)
+        let folder = scratch_base(std::env::temp_dir());
+        tempfile::Builder::new().prefix("sluice-").permissions(ours).tempdir_in(folder).map(Scratch)
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
+}
+
+/// The longest base of a scratch folder, in bytes. The folder's own name and that of the node's
+/// socket follow it, and the address of a Unix socket has 107 (unix(7)).
+const SCRATCH_BASE_MAX: usize = 64;
+
+/// Where scratch folders are made: in the folder for temporary files, unless its name is too long
+/// for a socket's address, or is no text, as which the address of a session travels. Then in one
+/// that every Linux has.
+fn scratch_base(temporary: PathBuf) -> PathBuf {
+    let fits = |folder: &Path| folder.to_str().is_some_and(|text| text.len() <= SCRATCH_BASE_MAX);
+    if fits(&temporary) {
+        return temporary;
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usable = |folder: &PathBuf| folder.is_absolute() && folder.is_dir() && fits(folder);
+    runtime.into_iter().chain([PathBuf::from("/tmp")]).find(usable).unwrap_or(temporary)
 }
 
 /// The environment that points a program to its libraries and its lease.
@@ -128,7 +146,7 @@ impl Surroundings {
         this.prepend("PATH", &bin);
         if let Some(device_files) = &libraries.device_files {
             // Behind those of the user: a sanitizer's has to be the first.
-            this.append("LD_PRELOAD", device_files);
+            this.append("LD_PRELOAD", &for_glibc_only(folder, device_files)?);
         }
         this.set(SESSION_VARIABLE, session);
         this.tell_nccl_apart();
@@ -194,6 +212,36 @@ impl Surroundings {
     }
 }
 
+/// What glibc's loader may put in the place of `$LIB` (ld.so(8)): Fedora's and SUSE's, Debian's,
+/// and others'.
+const LIB_PLACES: [&str; 4] = ["lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib"];
+
+/// A path to a library that only programs with glibc preload. The library needs glibc; musl's
+/// loader takes `$LIB` for a name, finds nothing, and passes over it, where it would end the
+/// program if it could not load what it finds.
+fn for_glibc_only(folder: &Path, library: &Path) -> io::Result<PathBuf> {
+    let (base, name) = (folder.join("preload"), DEVICE_FILES.names[0]);
+    for place in LIB_PLACES {
+        fs::create_dir_all(base.join(place))?;
+        symlink(library, base.join(place).join(name))?;
+    }
+    let path = base.join("$LIB").join(name);
+    Ok(if loads(&path) { path } else { library.to_path_buf() })
+}
+
+/// Whether the loader finds a library at a path, whose tokens it replaces.
+fn loads(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: a string that ends with NUL; our own library does nothing when it is loaded.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    if !handle.is_null() {
+        // SAFETY: a handle from just now, of which nothing was taken.
+        unsafe { libc::dlclose(handle) };
+    }
+    !handle.is_null()
+}
+
 /// An empty entry in a search path means the current folder; an empty variable must not become one.
 fn non_empty(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
@@ -217,6 +265,18 @@ mod tests {
     fn value(surroundings: &Surroundings, name: &str) -> Option<String> {
         let found = surroundings.environment().iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn a_scratch_folder_has_room_for_a_sockets_address() {
+        use std::os::unix::ffi::OsStringExt;
+        let short = PathBuf::from("/var/tmp");
+        assert_eq!(scratch_base(short.clone()), short);
+        let not_text = PathBuf::from(OsString::from_vec(b"/tmp/\xff".to_vec()));
+        for unfit in [PathBuf::from(format!("/tmp/{}", "a".repeat(90))), not_text] {
+            let base = scratch_base(unfit);
+            assert!(base.to_str().is_some_and(|text| text.len() <= SCRATCH_BASE_MAX), "{base:?}");
+        }
     }
 
     #[test]
