@@ -14,6 +14,12 @@ pub(crate) const CHUNK: u64 = 2 << 20;
 /// Every allocation's alignment, in bytes: a texture can begin there (`cuTexRefSetAddress`), which asks for more than the 256
 /// that `cuMemAlloc` promises.
 const ALIGNMENT: u64 = 512;
+/// Bytes at both ends of a shared chunk that no allocation gets. Kernels that read a little beyond
+/// their memory, and do not use what they read, run on a card, where some memory lies there; so it
+/// is here.
+const MARGIN: u64 = 4 << 10;
+/// What allocations share of a chunk.
+const SHARED: u64 = CHUNK - 2 * MARGIN;
 /// Allocations of at least this many bytes get chunks of their own.
 const LARGE: u64 = CHUNK / 2;
 
@@ -77,8 +83,8 @@ impl Space {
             Some(address) => (address, None),
             None => {
                 let chunk = take_first_fit(&mut self.free_chunks, CHUNK)?;
-                self.free_pieces.insert(chunk + reserved, CHUNK - reserved);
-                (chunk, Some(chunk..chunk + CHUNK))
+                self.free_pieces.insert(chunk + MARGIN + reserved, SHARED - reserved);
+                (chunk + MARGIN, Some(chunk..chunk + CHUNK))
             }
         };
         self.allocations.insert(address, Allocation { start: address, bytes, reserved });
@@ -90,18 +96,18 @@ impl Space {
     pub(crate) fn free(&mut self, address: u64) -> Option<(Allocation, Option<Range<u64>>)> {
         let allocation = self.allocations.remove(&address)?;
         if allocation.reserved >= CHUNK {
-            give_back(&mut self.free_chunks, address, allocation.reserved, |_| true);
+            give_back(&mut self.free_chunks, address, allocation.reserved);
             return Some((allocation, Some(address..address + allocation.reserved)));
         }
-        // Pieces of two chunks never merge: each chunk is released alone.
-        let piece =
-            give_back(&mut self.free_pieces, address, allocation.reserved, |at| !at.is_multiple_of(CHUNK));
-        if piece.end - piece.start < CHUNK {
+        // The margins keep pieces of two chunks from merging: each chunk is released alone.
+        let piece = give_back(&mut self.free_pieces, address, allocation.reserved);
+        if piece.end - piece.start < SHARED {
             return Some((allocation, None));
         }
         self.free_pieces.remove(&piece.start);
-        give_back(&mut self.free_chunks, piece.start, CHUNK, |_| true);
-        Some((allocation, Some(piece)))
+        let chunk = piece.start - MARGIN;
+        give_back(&mut self.free_chunks, chunk, CHUNK);
+        Some((allocation, Some(chunk..chunk + CHUNK)))
     }
 
     /// Takes back an allocation whose commit the node refused: as if it had never been.
@@ -125,7 +131,7 @@ impl Space {
 
     /// Gives back what [`Space::reserve`] took.
     pub(crate) fn unreserve(&mut self, start: u64, bytes: u64) {
-        give_back(&mut self.free_chunks, start, bytes, |_| true);
+        give_back(&mut self.free_chunks, start, bytes);
     }
 
     /// Takes whole chunks out of the range for host memory, which the node may have to back one day: at its end, far from what
@@ -144,7 +150,7 @@ impl Space {
     pub(crate) fn take_back(&mut self, address: u64, bytes: u64) {
         let reserved = bytes.next_multiple_of(CHUNK);
         self.lendable += reserved;
-        give_back(&mut self.free_chunks, address, reserved, |_| true);
+        give_back(&mut self.free_chunks, address, reserved);
     }
 
     /// What was lent is backed by the node, and an allocation like others.
@@ -191,21 +197,13 @@ fn take_at(runs: &mut BTreeMap<u64, u64>, address: u64, bytes: u64) -> bool {
     true
 }
 
-/// Adds a run, merging it with its neighbours wherever `may_join` allows a seam at that address.
-fn give_back(
-    runs: &mut BTreeMap<u64, u64>,
-    start: u64,
-    bytes: u64,
-    may_join: impl Fn(u64) -> bool,
-) -> Range<u64> {
+/// Adds a run, merging it with its neighbours.
+fn give_back(runs: &mut BTreeMap<u64, u64>, start: u64, bytes: u64) -> Range<u64> {
     let (mut start, mut end) = (start, start + bytes);
-    if may_join(end)
-        && let Some(length) = runs.remove(&end)
-    {
+    if let Some(length) = runs.remove(&end) {
         end += length;
     }
-    if may_join(start)
-        && let Some((&before, &length)) = runs.range(..start).next_back()
+    if let Some((&before, &length)) = runs.range(..start).next_back()
         && before + length == start
     {
         start = before;
@@ -229,8 +227,8 @@ mod tests {
         let mut space = space(4);
         let first = space.allocate(1, false).unwrap();
         let second = space.allocate(1000, false).unwrap();
-        assert_eq!(first, Placement { address: BASE, commit: Some(BASE..BASE + CHUNK) });
-        assert_eq!(second, Placement { address: BASE + ALIGNMENT, commit: None });
+        assert_eq!(first, Placement { address: BASE + MARGIN, commit: Some(BASE..BASE + CHUNK) });
+        assert_eq!(second, Placement { address: BASE + MARGIN + ALIGNMENT, commit: None });
         assert_eq!(space.free(first.address).unwrap().1, None);
         assert_eq!(space.free(second.address).unwrap().1, Some(BASE..BASE + CHUNK));
         assert!(space.free(second.address).is_none());
@@ -247,9 +245,20 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_chunk_has_memory_around_its_allocations() {
+        let mut space = space(1);
+        let pieces: Vec<Range<u64>> = std::iter::from_fn(|| space.allocate(CHUNK / 8, false))
+            .map(|piece| piece.address..piece.address + CHUNK / 8)
+            .collect();
+        let (first, last) = (pieces.first().unwrap(), pieces.last().unwrap());
+        assert!(first.start >= BASE + MARGIN && last.end <= BASE + CHUNK - MARGIN);
+        assert_eq!(pieces.len(), 7);
+    }
+
+    #[test]
     fn pieces_of_neighbouring_chunks_stay_apart() {
         let mut space = space(2);
-        let pieces: Vec<u64> = (0..8).map(|_| space.allocate(CHUNK / 4, false).unwrap().address).collect();
+        let pieces: Vec<u64> = (0..8).map(|_| space.allocate(SHARED / 4, false).unwrap().address).collect();
         let released: Vec<_> = pieces.iter().filter_map(|&piece| space.free(piece).unwrap().1).collect();
         assert_eq!(released, [BASE..BASE + CHUNK, BASE + CHUNK..BASE + 2 * CHUNK]);
         assert_eq!(space.allocate(2 * CHUNK, false).unwrap().address, BASE);

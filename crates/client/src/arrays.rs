@@ -85,6 +85,12 @@ pub(crate) fn check(array: CUarray, corner: [u64; 3], size: [u64; 3]) -> Result<
     if extent.holds(corner, size) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
+/// The context that an array was made in.
+pub(crate) fn owner(handle: u64) -> Option<CUcontext> {
+    let plain = ARRAYS.get(handle).map(|array| array.context);
+    plain.or_else(|| MIPMAPPED.get(handle).map(|array| array.context))
+}
+
 /// The handles of a context's arrays, plain ones and mipmapped ones; levels go with the latter.
 pub(crate) fn of_context(context: CUcontext) -> (Vec<u64>, Vec<u64>) {
     let plain = ARRAYS.find(|array| array.context == context && array.level_of.is_none());

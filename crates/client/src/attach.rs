@@ -8,6 +8,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -375,6 +376,7 @@ fn devices(
                 mints_addresses: matches!(names, Names::Minted(_)),
                 memory: Mutex::new(Memory::new(names)),
                 default_pool: pool::default_of(ordinal),
+                pool: AtomicUsize::new(0),
             })
         })
         .collect()

@@ -28,6 +28,8 @@ struct Awaited {
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Due(Place),
+    /// It does not come any more: the session is lost. The function is a library's, which is there anew.
+    Lost,
     /// The function is there like any other.
     Come,
     Refused(CUresult),
@@ -58,12 +60,15 @@ pub(crate) fn settle(handle: u64) -> Result<(), CUresult> {
     let Some(awaited) = AWAITED.get(handle) else { return Ok(()) };
     // Others wait for whoever waits.
     let mut answer = awaited.answer.lock().unwrap_or_else(PoisonError::into_inner);
-    let Answer::Due(place) = *answer else {
-        return if let Answer::Refused(error) = *answer { Err(error) } else { Ok(()) };
+    let (module, name) = (awaited.module, awaited.name.clone());
+    let described = match *answer {
+        Answer::Due(place) => describe(handle, place)
+            .inspect(|info| module::learn(module, &name, info))
+            .and_then(|info| module::enter(handle, module, name.clone(), awaited.home, info)),
+        Answer::Lost => module::enter_again(handle, module, name.clone()),
+        Answer::Come => return Ok(()),
+        Answer::Refused(error) => return Err(error),
     };
-    let described = describe(handle, place)
-        .inspect(|info| module::learn(awaited.module, &awaited.name, info))
-        .and_then(|info| module::enter(handle, awaited.module, awaited.name.clone(), awaited.home, info));
     *answer = described.map_or_else(Answer::Refused, |()| Answer::Come);
     if described.is_ok() {
         AWAITED.remove(handle);
@@ -77,6 +82,14 @@ fn describe(handle: u64, place: Place) -> Result<FunctionInfo, CUresult> {
     answer.result.ok()?;
     let reply = decode::<commands::cuModuleGetFunctionReply>(&answer.payload);
     reply.map(|reply| reply.info).map_err(|_| CUresult::UNKNOWN)
+}
+
+/// No more answers come: the session is lost. Libraries have their functions again when they are used.
+pub(crate) fn forget_all() {
+    AWAITED.remove_where(|awaited| awaited.home.is_none());
+    for awaited in AWAITED.find(|_| true).into_iter().filter_map(|handle| AWAITED.get(handle)) {
+        *awaited.answer.lock().unwrap_or_else(PoisonError::into_inner) = Answer::Lost;
+    }
 }
 
 /// A module is about to be unloaded: nothing may still look its functions up then.

@@ -68,6 +68,15 @@ fn active() -> MutexGuard<'static, Vec<Arc<Capture>>> {
     ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The captures of a session that is lost end with it.
+pub(crate) fn forget_all() {
+    let mut active = active();
+    active.iter().for_each(|capture| capture.invalidate());
+    active.clear();
+    COUNT.store(0, Ordering::Release);
+    let _ = PER_THREAD.try_with(|part| *part.0.lock().unwrap_or_else(PoisonError::into_inner) = None);
+}
+
 /// Whether any stream is being captured.
 pub(crate) fn some() -> bool {
     COUNT.load(Ordering::Acquire) != 0

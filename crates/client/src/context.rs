@@ -9,7 +9,7 @@ use sluice_cuda::*;
 
 use crate::green::{self, Green};
 use crate::ids::{self, Kind, Table};
-use crate::session;
+use crate::{arrays, event, module, session, stream};
 
 /// One context of the program.
 #[derive(Debug)]
@@ -96,6 +96,11 @@ impl Primary {
         Primary { context: Context::create(device, true, 0), retained: Mutex::new(0) }
     }
 
+    /// The same context for a new session: nobody holds it, and its handle stays.
+    pub(crate) fn again(&self) -> Primary {
+        Primary { context: Arc::clone(&self.context), retained: Mutex::new(0) }
+    }
+
     fn retained(&self) -> std::sync::MutexGuard<'_, u32> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,6 +143,9 @@ pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
 
 /// Whether the calling thread has a context to work in; cheaper than [`current`].
 pub(crate) fn check_current() -> Result<(), CUresult> {
+    if elsewhere().is_some() {
+        return Ok(());
+    }
     match with_innermost(|context| context.is_alive()) {
         Some(true) => Ok(()),
         Some(false) => Err(CUresult::CONTEXT_IS_DESTROYED),
@@ -156,6 +164,38 @@ fn named(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
 
 fn innermost() -> Option<Arc<Context>> {
     with_innermost(Arc::clone)
+}
+
+/// The context, if it is alive, that an object or a module's function belongs to. Graphs, pools and
+/// memory that programs map themselves belong to a device alone: for these it is the device's
+/// primary one.
+pub(crate) fn of_handle(handle: u64) -> Option<Arc<Context>> {
+    let owner = match ids::kind(handle)? {
+        Kind::Stream => stream::owner(handle)?,
+        Kind::Event => event::owner(handle)?,
+        Kind::Module => module::owner(handle)?,
+        Kind::Function | Kind::Kernel => module::owner_of_function(handle)?,
+        Kind::Array | Kind::MipmappedArray => arrays::owner(handle)?,
+        _ => primary(ids::device(handle)?).ok()?.context.handle,
+    };
+    CONTEXTS.get(owner.0 as u64).filter(|context| context.is_alive())
+}
+
+/// Runs `body` with this context as the calling thread's.
+pub(crate) fn within(
+    context: Arc<Context>,
+    body: impl FnOnce() -> Result<(), CUresult>,
+) -> Result<(), CUresult> {
+    /// Also after a panic: the thread has no context again.
+    struct Back;
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = with_stack(Vec::pop);
+        }
+    }
+    with_stack(|stack| stack.push(Some(context)))?;
+    let _back = Back;
+    body()
 }
 
 /// What `body` says of the calling thread's context, if it has one.
@@ -179,6 +219,19 @@ fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Resu
         result
     };
     STACK.try_with(changed).map_err(|_| CUresult::DEINITIALIZED)
+}
+
+/// Ends all contexts of a session that is lost, as far as they are known here; returns them.
+pub(crate) fn abandon(lost: &session::Session) -> Vec<CUcontext> {
+    let of_session = CONTEXTS.find(|context| lost.has(context.device));
+    for handle in &of_session {
+        let Some(context) = CONTEXTS.get(*handle) else { continue };
+        context.kill();
+        if !context.primary {
+            CONTEXTS.remove(*handle);
+        }
+    }
+    of_session.into_iter().map(|handle| CUcontext(handle as usize)).collect()
 }
 
 /// Everything that belongs to a context goes with it; the device's memory follows in the order of the session.
@@ -230,6 +283,10 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Result<(), C
 }
 
 pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Result<(), CUresult> {
+    let session = session::of(dev)?;
+    if session.link.check().is_err() {
+        return session::replace(session);
+    }
     end(&primary(dev)?.context)
 }
 

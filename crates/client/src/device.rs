@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -37,8 +37,11 @@ pub(crate) struct Device {
     pub(crate) barrier: Mutex<Barrier>,
     /// What is known of the images that it runs.
     pub(crate) facts: Arc<Facts>,
-    /// The handle of the pool that `cuMemAllocAsync` takes from.
+    /// The handle of its own pool.
     pub(crate) default_pool: CUmemoryPool,
+    /// The pool that a program has set for `cuMemAllocAsync`, if any
+    /// ([`pool::current`](crate::pool::current)).
+    pub(crate) pool: AtomicUsize,
 }
 
 /// The latest synchronous copy that was not waited for, though its call has returned: what streams that do not wait for the default
@@ -112,11 +115,9 @@ const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::D3D12_CIG_STREAMS_SUPPORTED,
     CUdevice_attribute::VULKAN_CIG_SUPPORTED,
     // Memory of the node's host, which programs cannot reach.
-    CUdevice_attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::HOST_NUMA_MEMORY_POOLS_SUPPORTED,
     CUdevice_attribute::HOST_NUMA_MULTINODE_IPC_SUPPORTED,
     CUdevice_attribute::HOST_MEMORY_POOLS_SUPPORTED,
-    CUdevice_attribute::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::MEM_DECOMPRESS_ALGORITHM_MASK,
     CUdevice_attribute::MEM_DECOMPRESS_MAXIMUM_LENGTH,
 ];
@@ -125,9 +126,11 @@ impl Device {
     pub(crate) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, CUresult> {
         use CUdevice_attribute as A;
         match attribute {
-            // These two are this library's doing.
+            // These are this library's doing.
             A::CAN_MAP_HOST_MEMORY => Ok(1),
-            A::MANAGED_MEMORY => Ok(self.mints_addresses.into()),
+            A::MANAGED_MEMORY
+            | A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+            | A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => Ok(self.mints_addresses.into()),
             // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up there by this.
             A::PCI_DOMAIN_ID | A::PCI_DEVICE_ID => Ok(0),
             A::PCI_BUS_ID => Ok(i32::from(self.index) + 1),
@@ -339,8 +342,11 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
 ) -> Result<(), CUresult> {
     session::device(srcDevice)?;
     session::device(dstDevice)?;
-    if srcDevice == dstDevice || attrib.name().is_none() {
+    if value.is_null() || attrib.name().is_none() {
         return Err(CUresult::INVALID_VALUE);
+    }
+    if srcDevice == dstDevice {
+        return Err(CUresult::INVALID_DEVICE);
     }
     // SAFETY: the program passes a place for the value.
     unsafe { out::write(value, 0) }

@@ -8,7 +8,7 @@ use sluice_wire::{ModuleId, commands};
 
 use crate::generated::stubs;
 use crate::issue::{Issue, wanted};
-use crate::{module, session};
+use crate::{ids, module, session};
 
 /// The first `room` functions of a module.
 pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUresult> {
@@ -16,6 +16,7 @@ pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUr
     if !module::exists(module) {
         return Err(CUresult::INVALID_HANDLE);
     }
+    let module = session.present(module)?;
     let command = commands::cuModuleEnumerateFunctions { hmod: ModuleId(module) };
     let names = session.call(&command, |answer| answer.names)?;
     let function = |name| {
@@ -29,13 +30,18 @@ pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUr
 ///
 /// # Safety
 /// `to` is null or has room for so many handles.
-unsafe fn enumerate(to: *mut CUfunction, room: u32, module: u64) -> Result<(), CUresult> {
+unsafe fn enumerate<H>(
+    to: *mut H,
+    room: u32,
+    module: u64,
+    as_handle: impl std::ops::Fn(CUfunction) -> H,
+) -> Result<(), CUresult> {
     if room > 0 {
         wanted(to)?;
     }
     for (i, handle) in functions(module, room as usize)?.into_iter().enumerate() {
         // SAFETY: within the room that the caller vouches for.
-        unsafe { to.add(i).write_unaligned(handle) };
+        unsafe { to.add(i).write_unaligned(as_handle(handle)) };
     }
     Ok(())
 }
@@ -48,13 +54,16 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
     hmod: CUmodule,
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract.
-    unsafe { enumerate(functions, numFunctions, hmod.0 as u64) }
+    unsafe { enumerate(functions, numFunctions, hmod.0 as u64, |function| function) }
 }
 
 pub(crate) unsafe fn cuLibraryGetKernelCount(count: *mut u32, lib: CUlibrary) -> Result<(), CUresult> {
     let session = session::of_handle(lib.0).map_or_else(session::get, session::of)?;
     // SAFETY: the same contract; a library's handle is that of its module.
-    unsafe { stubs::cuModuleGetFunctionCount(session, count, CUmodule(lib.0)) }
+    unsafe {
+        let module = CUmodule(session.present(lib.0 as u64)? as usize);
+        stubs::cuModuleGetFunctionCount(session, count, module)
+    }
 }
 
 pub(crate) unsafe fn cuLibraryEnumerateKernels(
@@ -62,6 +71,7 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
     numKernels: u32,
     lib: CUlibrary,
 ) -> Result<(), CUresult> {
-    // SAFETY: the same contract; a kernel's handle is that of its function.
-    unsafe { enumerate(kernels.cast(), numKernels, lib.0 as u64) }
+    let kernel = |function: CUfunction| CUkernel(ids::kernel_of(function.0 as u64) as usize);
+    // SAFETY: the same contract.
+    unsafe { enumerate(kernels, numKernels, lib.0 as u64, kernel) }
 }

@@ -216,6 +216,11 @@ pub(crate) fn device_of(event: CUevent) -> Result<CUdevice, CUresult> {
     Ok(find(event)?.device)
 }
 
+/// The context that an event was made in.
+pub(crate) fn owner(handle: u64) -> Option<CUcontext> {
+    EVENTS.get(handle).map(|event| event.context)
+}
+
 /// The handles of a context's events.
 pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     EVENTS.find(|event| event.context == context)

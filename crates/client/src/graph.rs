@@ -57,7 +57,7 @@ pub(crate) unsafe fn check_plain(data: *const CUgraphEdgeData, count: usize) -> 
 }
 
 /// Writes a list as CUDA wants it: how many there are where there is no place for them; else as many as the place has,
-/// null behind the last, and how many were written.
+/// null behind the last, and how many were written. A place for no items is an error.
 ///
 /// # Safety
 /// `count` is null or valid; `places` is null or has room for `*count` items.
@@ -74,6 +74,9 @@ unsafe fn put_list<T: Copy>(
     }
     // SAFETY: by this function's contract.
     let room = unsafe { count.read_unaligned() };
+    if room == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     for at in 0..room {
         // SAFETY: as above.
         unsafe { out::write(places.add(at), items.get(at).copied().unwrap_or(empty))? };

@@ -20,7 +20,7 @@ use crate::host_function::{self, Pending};
 use crate::issue::{Issue, list, wanted};
 use crate::launch::{self, Geometry};
 use crate::session::{self, Session};
-use crate::{context, event, out};
+use crate::{context, event, module, out};
 
 /// Reads a structure that the program must pass.
 ///
@@ -103,7 +103,6 @@ fn get(node: CUgraphNode) -> Result<NodeWork, CUresult> {
 unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<NodeWork, CUresult> {
     // SAFETY: the same contract.
     let node = unsafe { read(params)? };
-    // A kernel's handle is that of its function.
     let function = if node.func.is_null() { CUfunction(node.kern.0) } else { node.func };
     let geometry = Geometry {
         grid: [node.gridDimX, node.gridDimY, node.gridDimZ],
@@ -273,8 +272,8 @@ unsafe impl Send for KernelAnswer {}
 static KERNEL_ANSWERS: Mutex<Option<HashMap<usize, KernelAnswer>>> = Mutex::new(None);
 
 fn kernel_params(node: CUgraphNode, kernel: KernelNode) -> Result<CUDA_KERNEL_NODE_PARAMS, CUresult> {
-    let function = CUfunction(kernel.f.0 as usize);
-    let offsets = launch::parameter_offsets(function)?;
+    let offsets = launch::parameter_offsets(CUfunction(kernel.f.0 as usize))?;
+    let (func, kern) = module::in_graph(kernel.f)?;
     let mut values = kernel.params;
     let start = values.as_mut_ptr();
     let pointers = offsets.into_iter().filter(|offset| *offset < values.len());
@@ -284,7 +283,7 @@ fn kernel_params(node: CUgraphNode, kernel: KernelNode) -> Result<CUDA_KERNEL_NO
     let answer = answers.get_or_insert_default().entry(node.0).insert_entry(answer).into_mut();
     let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (kernel.grid, kernel.block);
     Ok(CUDA_KERNEL_NODE_PARAMS {
-        func: function,
+        func,
         gridDimX,
         gridDimY,
         gridDimZ,
@@ -294,7 +293,7 @@ fn kernel_params(node: CUgraphNode, kernel: KernelNode) -> Result<CUDA_KERNEL_NO
         sharedMemBytes: kernel.shared_bytes,
         kernelParams: answer.pointers.as_mut_ptr(),
         extra: std::ptr::null_mut(),
-        kern: CUkernel::NULL,
+        kern,
         ctx: context::current()?.handle,
     })
 }
@@ -566,7 +565,8 @@ pub(crate) unsafe fn cuGraphKernelNodeGetParams(
     let NodeWork::Kernel(kernel) = get(hNode)? else { return Err(CUresult::INVALID_VALUE) };
     let new = kernel_params(hNode, kernel)?;
     let old = CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: new.func,
+        // This form has one place for both.
+        func: if new.func.is_null() { CUfunction(new.kern.0) } else { new.func },
         gridDimX: new.gridDimX,
         gridDimY: new.gridDimY,
         gridDimZ: new.gridDimZ,

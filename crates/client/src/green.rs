@@ -47,6 +47,14 @@ fn taken() -> MutexGuard<'static, Vec<(u8, u8)>> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The green contexts of a session that is lost end with it.
+pub(crate) fn forget_all() {
+    GREENS.clear();
+    DESCRIPTORS.clear();
+    COUNT.store(0, Ordering::Release);
+    taken().clear();
+}
+
 /// Whether there have been any.
 pub(crate) fn ever() -> bool {
     EVER.load(Ordering::Acquire)

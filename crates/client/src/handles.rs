@@ -13,6 +13,12 @@ use crate::{across, arrays, capture, context, event, green, mirror, module, stre
 static GRAPHS: Table<()> = Table::new();
 static GRAPH_EXECS: Table<()> = Table::new();
 
+/// The graphs of a session that is lost are gone.
+pub(crate) fn forget_all() {
+    GRAPHS.clear();
+    GRAPH_EXECS.clear();
+}
+
 fn number<H: Handle>(handle: H) -> u64 {
     H::Id::handle_number(handle) as u64
 }

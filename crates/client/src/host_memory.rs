@@ -204,6 +204,18 @@ fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUre
     Ok(Some(std::ptr::with_exposed_provenance_mut(start as usize)))
 }
 
+/// Notes memory that the program has mapped itself, and that devices have at the same address.
+pub(crate) fn insert_mapped(range: Range<u64>) {
+    widen(&range);
+    let (flags, context) = (CU_MEMHOSTALLOC_DEVICEMAP, CUcontext::NULL);
+    blocks().insert(range.start, Block { range, flags, context, pages: Pages::Mirrored });
+}
+
+/// The program has unmapped what starts here.
+pub(crate) fn remove_mapped(start: u64) {
+    blocks().remove(&start);
+}
+
 /// Takes the block that starts at `start` out of the table, if it is of the expected sort.
 fn take(start: u64, registered: bool) -> Option<Block> {
     // Not while it gets its device's side.
@@ -218,7 +230,22 @@ pub(crate) fn context_ended(context: CUcontext) {
     blocks().retain(|_, block| block.context != context || block.pages != Pages::Mirrored);
 }
 
+/// Forgets all blocks of a session that is lost. Pages that nobody asks about any more stay where
+/// they are.
+pub(crate) fn forget_all() {
+    let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
+    blocks().clear();
+    OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 impl Block {
+    /// Where devices see the block: at the program's own address where CUDA has allocated it.
+    /// Registered memory has a device address once it is mapped.
+    pub(crate) fn device_start(&self) -> Option<u64> {
+        let start = self.range.start;
+        mirror::on_device(start).or_else(|| matches!(self.pages, Pages::Lent(_)).then_some(start))
+    }
+
     fn is_registered(&self) -> bool {
         self.pages == Pages::Registered
     }
@@ -254,6 +281,9 @@ pub(crate) unsafe fn cuMemHostAlloc(
 /// Copies on their way into the block land first, as CUDA's own call waits for them.
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
+    if p.is_null() {
+        return Ok(());
+    }
     if find(p as u64).is_none_or(|block| block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::INVALID_VALUE);
     }
@@ -298,6 +328,9 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 
 pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
+    if p.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
     copy::settle_pushed_copies()?;
     if find(p as u64).is_none_or(|block| !block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::HOST_MEMORY_NOT_REGISTERED);
@@ -352,6 +385,7 @@ fn unmap(start: u64) -> Result<(), CUresult> {
 pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
     let block = find(p as u64).filter(|block| !block.is_registered()).ok_or(CUresult::INVALID_VALUE)?;
+    // With unified addresses everything is mapped, whatever was asked for.
     // SAFETY: the program passes a place for the flags.
-    unsafe { out::write(pFlags, block.flags) }
+    unsafe { out::write(pFlags, block.flags | CU_MEMHOSTALLOC_DEVICEMAP) }
 }

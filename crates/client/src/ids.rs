@@ -36,7 +36,6 @@ pub(crate) enum Kind {
     Event,
     /// Libraries too: a library is a module that its device loads at once.
     Module,
-    /// Kernels too: a kernel is the function of its library's module.
     Function,
     Graph,
     GraphExec,
@@ -51,6 +50,23 @@ pub(crate) enum Kind {
     ResourceDesc,
     TexRef,
     SurfRef,
+    /// The function of a library's module, under the number that it has as a function. Programs
+    /// pass kernels where functions are asked for, and graphs answer with what they were given.
+    Kernel,
+}
+
+/// The kernel that is this function.
+pub(crate) fn kernel_of(function: u64) -> u64 {
+    as_kind(function, Kind::Kernel)
+}
+
+/// The function that a handle of a function or of a kernel stands for.
+pub(crate) fn function_of(handle: u64) -> u64 {
+    if is_of(Kind::Kernel, handle) { as_kind(handle, Kind::Function) } else { handle }
+}
+
+fn as_kind(handle: u64, kind: Kind) -> u64 {
+    (u64::from(kind as u8) << KIND_SHIFT) | handle & ((1 << KIND_SHIFT) - 1)
 }
 
 /// A new handle of an object on the calling thread's device.
@@ -91,6 +107,32 @@ pub(crate) fn is_of(kind: Kind, handle: u64) -> bool {
     handle >> KIND_SHIFT == u64::from(kind as u8)
 }
 
+/// What a handle says that it is of.
+pub(crate) fn kind(handle: u64) -> Option<Kind> {
+    const KINDS: [Kind; 19] = [
+        Kind::Context,
+        Kind::Stream,
+        Kind::Event,
+        Kind::Module,
+        Kind::Function,
+        Kind::Graph,
+        Kind::GraphExec,
+        Kind::GraphNode,
+        Kind::Pool,
+        Kind::LinkState,
+        Kind::Physical,
+        Kind::UserObject,
+        Kind::Array,
+        Kind::MipmappedArray,
+        Kind::GreenCtx,
+        Kind::ResourceDesc,
+        Kind::TexRef,
+        Kind::SurfRef,
+        Kind::Kernel,
+    ];
+    KINDS.into_iter().find(|&kind| is_of(kind, handle))
+}
+
 /// A handle's own number in this process, from 1.
 pub(crate) fn sequence(handle: u64) -> u64 {
     (handle & ((1 << DEVICE_SHIFT) - 1)) / STEP
@@ -128,6 +170,10 @@ impl<T> Table<T> {
     /// Removes every object that `belongs` holds for.
     pub(crate) fn remove_where(&self, belongs: impl Fn(&T) -> bool) {
         self.write().retain(|_, object| !belongs(object));
+    }
+
+    pub(crate) fn clear(&self) {
+        self.write().clear();
     }
 
     /// The handles of every object that `belongs` holds for, oldest first.
@@ -199,6 +245,15 @@ mod tests {
         assert!(is_of(Kind::GraphNode, handle));
         let own = mint_on(5, Kind::GraphNode);
         assert_eq!(for_worker(own), own);
+    }
+
+    #[test]
+    fn a_kernel_is_told_from_its_function() {
+        let function = mint_on(3, Kind::Function);
+        let kernel = kernel_of(function);
+        assert_ne!(kernel, function);
+        assert_eq!((function_of(kernel), function_of(function)), (function, function));
+        assert_eq!((kind(kernel), device(kernel)), (Some(Kind::Kernel), Some(3)));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Code images: from what a program points at to what the node needs, and the compiler's log on the way back.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
@@ -43,10 +46,39 @@ pub(crate) fn for_device<'a>(
     part.map_err(|error| {
         jit.write(error.to_string().as_bytes(), false);
         if matches!(error, ImageError::NoEligiblePtx { .. }) {
-            crate::say_once!("{error}: {NO_PTX}");
+            say_what_lacks_ptx(located.image, &error);
         }
         code(error)
     })
+}
+
+/// Says once of each library, and once of all other images, that a software GPU cannot run it, and what can be done.
+fn say_what_lacks_ptx(image: &[u8], error: &ImageError) {
+    static SAID: Mutex<BTreeSet<Option<String>>> = Mutex::new(BTreeSet::new());
+    let library = library_of(image.as_ptr());
+    let is_new = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(library.clone());
+    match library {
+        _ if !is_new => {}
+        Some(library) => crate::errors::say(format_args!(
+            "{library} brings code that the software GPU cannot run ({error}). What does not use {library} \
+             works; for what does, take a node with an NVIDIA GPU"
+        )),
+        None => crate::errors::say(format_args!("{error}: {NO_PTX}")),
+    }
+}
+
+/// The file name of the library that an image is part of; none for the program itself and for memory of its own.
+fn library_of(image: *const u8) -> Option<String> {
+    // SAFETY: an all-zero answer is a valid one, which names nothing.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: only looks the address up, and writes to a local.
+    if unsafe { libc::dladdr(image.cast(), &mut found) } == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own string, which lives as long as the library, and the image is in use.
+    let path = unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy();
+    let name = path.rsplit('/').next().filter(|name| name.contains(".so"))?;
+    Some(name.to_owned())
 }
 
 fn of_image(
@@ -91,6 +123,8 @@ pub(crate) struct Jit {
     pub(crate) numbers: Vec<JitOption>,
     info: Buffer,
     error: Buffer,
+    /// The value of the option that asks how long it takes.
+    wall_time: *mut *mut c_void,
 }
 
 /// The options that the node's driver is given. The others say where something is or goes on this machine, what target or fallback there
@@ -137,7 +171,7 @@ impl Buffer {
 
 impl Jit {
     pub(crate) fn none() -> Jit {
-        Jit { numbers: Vec::new(), info: Buffer::NONE, error: Buffer::NONE }
+        Jit { numbers: Vec::new(), info: Buffer::NONE, error: Buffer::NONE, wall_time: std::ptr::null_mut() }
     }
 
     /// Reads JIT options.
@@ -162,6 +196,7 @@ impl Jit {
             // Sizes are 32-bit numbers in the place of a pointer; programs leave the upper half unset.
             let size = value as usize as u32 as usize;
             match option {
+                CUjit_option::WALL_TIME => jit.wall_time = place,
                 CUjit_option::INFO_LOG_BUFFER => jit.info.start = value.cast(),
                 CUjit_option::ERROR_LOG_BUFFER => jit.error.start = value.cast(),
                 CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => (jit.info.bytes, jit.info.count) = (size, place),
@@ -178,6 +213,16 @@ impl Jit {
         jit
     }
 
+    /// Tells the program how long its image took. The number, a `float` of milliseconds, replaces
+    /// the option's value.
+    pub(crate) fn took(&self, time: Duration) {
+        if !self.wall_time.is_null() {
+            // SAFETY: a place in the program's array of values, which it keeps while its options
+            // are used.
+            unsafe { self.wall_time.cast::<f32>().write_unaligned(time.as_secs_f32() * 1e3) };
+        }
+    }
+
     /// Hands the program what the compiler said.
     pub(crate) fn write(&mut self, text: &[u8], success: bool) {
         if success { self.info.write(text) } else { self.error.write(text) }
@@ -187,6 +232,14 @@ impl Jit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_in_a_library_is_known_by_its_file() {
+        let of_libc = (libc::strlen as unsafe extern "C" fn(*const c_char) -> usize) as *const u8;
+        assert_eq!(library_of(of_libc).as_deref(), Some("libc.so.6"));
+        assert_eq!(library_of([0_u8; 4].as_ptr()), None, "memory of the program");
+        assert_eq!(library_of(NO_PTX.as_ptr()), None, "the program itself");
+    }
 
     #[test]
     fn logs_go_to_the_buffers_that_options_name() {

@@ -108,7 +108,11 @@ unsafe fn prepare(
     // SAFETY: the same contract.
     let Call { session, function, params } = unsafe { call(f, geometry, values, extra)? };
     let number = session.find(stream)?;
-    host_memory::kernel_takes(session, &params, capture::of(stream).is_some())?;
+    let is_captured = capture::of(stream).is_some();
+    if is_captured {
+        function.given_to_graph(f);
+    }
+    host_memory::kernel_takes(session, &params, is_captured)?;
     Ok(Launch { session, function, stream: number, params })
 }
 
@@ -124,6 +128,7 @@ pub(crate) unsafe fn for_node(
 ) -> Result<(FunctionId, Vec<u8>), CUresult> {
     // SAFETY: the same contract.
     let call = unsafe { call(f, geometry, values, extra)? };
+    call.function.given_to_graph(f);
     host_memory::kernel_takes(call.session, &call.params, true)?;
     Ok((call.function.id, call.params))
 }
@@ -232,7 +237,8 @@ fn travels(attribute: &CUlaunchAttribute) -> Result<bool, CUresult> {
         Id::PROGRAMMATIC_EVENT | Id::LAUNCH_COMPLETION_EVENT | Id::DEVICE_UPDATABLE_KERNEL_NODE => {
             Err(CUresult::NOT_SUPPORTED)
         }
-        _ => Ok(false),
+        id if id.name().is_some() => Ok(false),
+        _ => Err(CUresult::INVALID_VALUE),
     }
 }
 

@@ -66,6 +66,9 @@ const SILENT_MAX: u32 = 3;
 /// A worker on the same host that is silent for so long is given up: as long as a node waits for a client unless it is told otherwise.
 const STOPPED_MAX: Duration = Duration::from_secs(90);
 
+/// How long a client waits for the end of a worker whose session it gives up.
+const HANG_UP_MAX: Duration = Duration::from_secs(3);
+
 pub(crate) struct Link {
     /// What is behind it, for people to read.
     name: String,
@@ -320,7 +323,15 @@ impl Link {
         if answer.is_err() {
             self.inbox().give_up(place);
         }
-        answer
+        answer.inspect(|answer| self.note_loss(answer.result))
+    }
+
+    /// An answer that says that the context is lost is the session's error from then on, also for calls
+    /// that the client answers by itself. What a driver answers with "unknown" may be one call's mistake.
+    fn note_loss(&self, result: CUresult) {
+        if result.is_sticky() && result != CUresult::UNKNOWN {
+            self.fail(result);
+        }
     }
 
     /// Says where data pushed under this ticket go. They land whenever any thread reads.
@@ -562,6 +573,17 @@ impl Link {
         }
         // SAFETY: the caller leads or has the outbox, and so nobody puts another stream in the place of this one meanwhile.
         unsafe { (*self.current.load(Ordering::Acquire)).shut_down() };
+    }
+
+    /// Ends the connection of a session that is lost, once the worker has ended too, or after a
+    /// while.
+    pub(crate) fn hang_up(&self) {
+        let _outbox = self.outbox();
+        // SAFETY: the outbox is locked, so that no other stream takes the place of this one.
+        let stream = unsafe { &*self.current.load(Ordering::Acquire) };
+        stream.shut_down_writes();
+        stream.wait_end(HANG_UP_MAX);
+        self.lose(&"the program begins anew");
     }
 
     /// The error of a session that has one.

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use sluice_cuda::*;
 use sluice_image::Image;
@@ -11,6 +12,7 @@ use sluice_ptx::link::{Input, LinkError, link};
 
 use crate::ids::{self, Kind, Table};
 use crate::image::Jit;
+use crate::issue::wanted;
 use crate::{out, session};
 
 /// A link in progress. The result lives as long as its state does.
@@ -203,10 +205,14 @@ pub(crate) unsafe fn cuLinkComplete(
     sizeOut: *mut usize,
 ) -> Result<(), CUresult> {
     let link = find(state)?;
+    wanted(cubinOut)?;
     let inputs = std::mem::take(&mut *link.inputs.lock().unwrap_or_else(PoisonError::into_inner));
     let mut log = link.log.lock().unwrap_or_else(PoisonError::into_inner);
     // Loading finds the end of a text by its NUL, so the result has one.
-    let mut output = joined(&inputs, &mut log.0)?;
+    let begun = Instant::now();
+    let output = joined(&inputs, &mut log.0);
+    log.0.took(begun.elapsed());
+    let mut output = output?;
     output.push(0);
     let mut place = link.output.lock().unwrap_or_else(PoisonError::into_inner);
     let output = place.insert(output.into_boxed_slice());

@@ -6,8 +6,7 @@
 //! module is wanted that is not known.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
@@ -58,12 +57,9 @@ impl Session {
         let of = Subject::new(hash, &jit.numbers);
         let handle = ids::mint(Kind::Module);
         let due = self.load_at(&Load { handle, facts: &at.facts, of: &of }, Some(&code), jit)?;
-        let library = context.is_null().then(|| Library {
-            home: device,
-            images: self.provide_everywhere(hash, image),
-            options: jit.numbers.clone(),
-            elsewhere: Mutex::new(HashMap::new()),
-        });
+        let library = context
+            .is_null()
+            .then(|| Library::new(device, self.provide_everywhere(hash, image), jit.numbers.clone()));
         module::insert(handle, Module::new(context, (Arc::clone(&at.facts), of), due, library));
         Ok(handle)
     }
@@ -71,7 +67,7 @@ impl Session {
     /// A library's module on the calling thread's device, which is `device`. Any other module is where it is.
     pub(crate) fn library_on(&self, module: u64, device: CUdevice) -> Result<u64, CUresult> {
         let object = module::get(module)?;
-        let Some(library) = object.library.as_ref().filter(|library| library.home != device) else {
+        let Some(library) = object.library.as_ref().filter(|library| library.home() != device) else {
             return Ok(module);
         };
         let mut elsewhere = module::locked(&library.elsewhere);
@@ -87,8 +83,7 @@ impl Session {
         let due = self.load_at(&Load { handle, facts: &at.facts, of: &of }, None, &mut jit)?;
         // What is loaded here belongs to the library, and goes with it.
         let images = library.images.clone();
-        let library =
-            Library { home: device, images, options: jit.numbers, elsewhere: Mutex::new(HashMap::new()) };
+        let library = Library::new(device, images, jit.numbers);
         let module = Module::new(CUcontext::NULL, (Arc::clone(&at.facts), of), due, Some(library));
         module::insert(handle, module);
         elsewhere.insert(device, handle);

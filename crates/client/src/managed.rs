@@ -1,10 +1,13 @@
 //! Managed memory: one address for the program and the device, kept the same on both sides as a [`mirror`].
 //!
 //! The device says that it has no concurrent access to managed memory, as cards of before Pascal did: then the program
-//! leaves such memory alone while work is under way. CUDA refuses to prefetch to such a device, and advice for it; here
-//! both succeed, since they are hints, and programs for Linux do not expect to have them refused.
+//! leaves such memory alone while work is under way. CUDA refuses to prefetch to such a device, and
+//! advice for it; here both succeed, since they are hints, and programs for Linux do not expect to
+//! have them refused. They are kept, so that a program reads back what it has said.
 
 use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 
@@ -12,18 +15,19 @@ use crate::issue::list;
 use crate::session::{self, Session};
 use crate::{context, mirror, out};
 
-/// Refuses a range that is not all managed memory.
-fn check_managed(address: u64, bytes: usize) -> Result<(), CUresult> {
+static ADVICE: Mutex<ManagedAdvice> = Mutex::new(ManagedAdvice::new());
+
+fn advice_given() -> MutexGuard<'static, ManagedAdvice> {
+    ADVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A range of managed memory; refuses one that is not all managed.
+fn managed(address: u64, bytes: usize) -> Result<Range<u64>, CUresult> {
     let fits = mirror::with_device_address(address, |it| {
         it.is_managed && bytes > 0 && bytes as u64 <= it.bytes - (address - it.device)
     });
-    if fits == Some(true) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+    if fits == Some(true) { Ok(address..address + bytes as u64) } else { Err(CUresult::INVALID_VALUE) }
 }
-
-/// `CU_DEVICE_CPU`: the host, where a device is asked for.
-const CPU: CUdevice = -1;
-/// `CU_DEVICE_INVALID`.
-const NOWHERE: CUdevice = -2;
 
 /// Refuses a place where managed memory cannot be: any but the host and the devices of the session.
 fn check_is_place(session: &Session, location: CUmemLocation) -> Result<(), CUresult> {
@@ -38,7 +42,7 @@ fn check_is_place(session: &Session, location: CUmemLocation) -> Result<(), CUre
 
 fn location(device: CUdevice) -> CUmemLocation {
     match device {
-        CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
+        CU_DEVICE_CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
         device => CUmemLocation { kind: CUmemLocationType::DEVICE, id: device },
     }
 }
@@ -56,6 +60,7 @@ pub(crate) unsafe fn cuMemAllocManaged(
         return Err(CUresult::INVALID_VALUE);
     }
     let address = mirror::allocate(session, &context, bytesize as u64, true)?;
+    advice_given().forget(address..address + bytesize as u64);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
 }
@@ -73,7 +78,7 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
     if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST | CU_MEM_ATTACH_SINGLE) {
         return Err(CUresult::INVALID_VALUE);
     }
-    check_managed(dptr, length.max(1))
+    managed(dptr, length.max(1)).map(drop)
 }
 
 /// Results are on the host at the next wait anyway, and what the program has written on the device with the next launch:
@@ -91,8 +96,10 @@ pub(crate) unsafe fn cuMemPrefetchAsync_v2(
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    check_managed(devPtr, count)?;
-    check_is_place(session, location)
+    let range = managed(devPtr, count)?;
+    check_is_place(session, location)?;
+    advice_given().prefetched(range, location);
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemPrefetchAsync(
@@ -112,17 +119,17 @@ pub(crate) unsafe fn cuMemAdvise_v2(
     location: CUmemLocation,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
-    check_managed(devPtr, count)?;
-    match advice {
-        // The location does not matter to these.
-        CUmem_advise::SET_READ_MOSTLY
-        | CUmem_advise::UNSET_READ_MOSTLY
-        | CUmem_advise::UNSET_PREFERRED_LOCATION => Ok(()),
+    let range = managed(devPtr, count)?;
+    let has_place = matches!(
+        advice,
         CUmem_advise::SET_PREFERRED_LOCATION
-        | CUmem_advise::SET_ACCESSED_BY
-        | CUmem_advise::UNSET_ACCESSED_BY => check_is_place(session, location),
-        _ => Err(CUresult::INVALID_VALUE),
+            | CUmem_advise::SET_ACCESSED_BY
+            | CUmem_advise::UNSET_ACCESSED_BY
+    );
+    if has_place {
+        check_is_place(session, location)?;
     }
+    advice_given().advise(range, advice, location)
 }
 
 pub(crate) unsafe fn cuMemAdvise(
@@ -135,7 +142,6 @@ pub(crate) unsafe fn cuMemAdvise(
     unsafe { cuMemAdvise_v2(devPtr, count, advice, location(device)) }
 }
 
-/// Advice is not kept, so every range answers as one that was never given any.
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     dataSize: usize,
@@ -143,24 +149,15 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
     devPtr: CUdeviceptr,
     count: usize,
 ) -> Result<(), CUresult> {
-    use CUmem_range_attribute as A;
     session::get()?;
-    check_managed(devPtr, count)?;
-    let value = match attribute {
-        A::READ_MOSTLY => 0,
-        A::PREFERRED_LOCATION | A::LAST_PREFETCH_LOCATION | A::ACCESSED_BY => NOWHERE,
-        A::PREFERRED_LOCATION_TYPE | A::LAST_PREFETCH_LOCATION_TYPE => CUmemLocationType::INVALID.0 as i32,
-        A::PREFERRED_LOCATION_ID | A::LAST_PREFETCH_LOCATION_ID => 0,
-        _ => return Err(CUresult::INVALID_VALUE),
-    };
-    let words = dataSize / size_of::<i32>();
-    let fits = if attribute == A::ACCESSED_BY { words >= 1 } else { words == 1 };
-    if data.is_null() || !dataSize.is_multiple_of(size_of::<i32>()) || !fits {
+    let range = managed(devPtr, count)?;
+    if data.is_null() || !dataSize.is_multiple_of(size_of::<i32>()) {
         return Err(CUresult::INVALID_VALUE);
     }
-    for index in 0..words {
-        // SAFETY: the program passes `dataSize` bytes.
-        unsafe { data.cast::<i32>().add(index).write_unaligned(value) };
+    let words = advice_given().attribute(range, attribute, dataSize / size_of::<i32>())?;
+    for (index, word) in words.into_iter().enumerate() {
+        // SAFETY: the program passes `dataSize` bytes, which is as many words as asked for.
+        unsafe { data.cast::<i32>().add(index).write_unaligned(word) };
     }
     Ok(())
 }
@@ -194,7 +191,7 @@ unsafe fn check_batch(
     count: usize,
     flags: u64,
     stream: CUstream,
-) -> Result<&'static Session, CUresult> {
+) -> Result<(&'static Session, Vec<Range<u64>>), CUresult> {
     use crate::issue::Issue;
     let session = session::enter()?;
     session.find(stream)?;
@@ -203,8 +200,8 @@ unsafe fn check_batch(
     }
     // SAFETY: the same contract.
     let (dptrs, sizes) = unsafe { (list(dptrs, count as u64)?, list(sizes, count as u64)?) };
-    dptrs.iter().zip(sizes).try_for_each(|(address, bytes)| check_managed(*address, *bytes))?;
-    Ok(session)
+    let ranges = dptrs.iter().zip(sizes).map(|(address, bytes)| managed(*address, *bytes));
+    Ok((session, ranges.collect::<Result<_, _>>()?))
 }
 
 pub(crate) unsafe fn cuMemDiscardBatchAsync(
@@ -230,7 +227,7 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     hStream: CUstream,
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract.
-    let session = unsafe { check_batch(dptrs, sizes, count, flags, hStream)? };
+    let (session, ranges) = unsafe { check_batch(dptrs, sizes, count, flags, hStream)? };
     let many = numPrefetchLocs as u64;
     // SAFETY: the program passes two lists of one length.
     let (locations, starts) = unsafe { (list(prefetchLocs, many)?, list(prefetchLocIdxs, many)?) };
@@ -238,7 +235,13 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     if !in_order || starts.last().is_some_and(|last| *last >= count) {
         return Err(CUresult::INVALID_VALUE);
     }
-    locations.iter().try_for_each(|location| check_is_place(session, *location))
+    locations.iter().try_for_each(|location| check_is_place(session, *location))?;
+    let mut given = advice_given();
+    for (index, range) in ranges.into_iter().enumerate() {
+        let which = starts.partition_point(|start| *start <= index) - 1;
+        given.prefetched(range, locations[which]);
+    }
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(

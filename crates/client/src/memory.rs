@@ -19,7 +19,7 @@ use crate::addresses::{Allocation, CHUNK, Space};
 use crate::context::Context;
 use crate::issue::Issue;
 use crate::session::Session;
-use crate::{capture, context, graph_memory, mirror, out, session};
+use crate::{capture, context, graph_memory, mirror, out, pool, session};
 
 /// What a device's memory holds, by the rules of who names addresses.
 #[derive(Debug)]
@@ -34,15 +34,21 @@ pub(crate) struct Memory {
     pub(crate) names: Names,
     /// Whose context each allocation ends with.
     owners: BTreeMap<u64, CUcontext>,
-    /// Freed in the order of a stream that may not have got there yet.
-    freed_later: Vec<(CUstream, Allocation)>,
+    freed_later: Vec<Freed>,
     freed_later_bytes: u64,
-    pub(crate) pool_used: u64,
-    pub(crate) pool_used_high: u64,
-    /// The pool of each allocation whose pool is shared with other processes.
-    shared_pools: BTreeMap<u64, CUmemoryPool>,
+    /// The pool that an allocation counts towards, by address.
+    pools: BTreeMap<u64, CUmemoryPool>,
     /// Allocations whose synchronous operations always wait (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), by address.
     synchronous: BTreeSet<u64>,
+}
+
+/// Memory that was freed in the order of a stream, which may not have got there yet.
+#[derive(Debug)]
+struct Freed {
+    stream: CUstream,
+    allocation: Allocation,
+    /// The pool that it came from; null for none.
+    pool: CUmemoryPool,
 }
 
 /// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
@@ -58,9 +64,7 @@ impl Memory {
             owners: BTreeMap::new(),
             freed_later: Vec::new(),
             freed_later_bytes: 0,
-            pool_used: 0,
-            pool_used_high: 0,
-            shared_pools: BTreeMap::new(),
+            pools: BTreeMap::new(),
             synchronous: BTreeSet::new(),
         }
     }
@@ -77,21 +81,29 @@ impl Memory {
 
     /// Memory that was freed in the order of this very stream may be used again in the same order.
     fn take_freed(&mut self, stream: CUstream, bytes: u64) -> Option<u64> {
-        let fits = |(freed_in, it): &(CUstream, Allocation)| *freed_in == stream && it.bytes == bytes;
+        let fits = |freed: &Freed| freed.stream == stream && freed.allocation.bytes == bytes;
         let index = self.freed_later.iter().position(fits)?;
-        let (_, allocation) = self.freed_later.swap_remove(index);
+        let Freed { allocation, .. } = self.freed_later.swap_remove(index);
         self.freed_later_bytes -= allocation.bytes;
         Some(allocation.start)
     }
 
     fn free_later(&mut self, stream: CUstream, allocation: Allocation) {
-        self.freed_later.push((stream, allocation));
+        let pool = self.leave_pool(&allocation);
+        self.freed_later.push(Freed { stream, allocation, pool });
         self.freed_later_bytes += allocation.bytes;
     }
 
-    /// The shared pool that an allocation came out of.
+    /// Takes an allocation off the account of its pool; null where it has none.
+    fn leave_pool(&mut self, allocation: &Allocation) -> CUmemoryPool {
+        let Some(pool) = self.pools.remove(&allocation.start) else { return CUmemoryPool::NULL };
+        pool::freed(pool, allocation.bytes);
+        pool
+    }
+
+    /// The pool that an allocation came out of.
     pub(crate) fn pool_of(&self, address: u64) -> Option<CUmemoryPool> {
-        self.shared_pools.get(&address).copied()
+        self.pools.get(&address).copied()
     }
 
     /// Whether synchronous operations on what lies here always wait.
@@ -109,13 +121,10 @@ impl Memory {
         }
     }
 
-    fn count_pool(&mut self, bytes: u64) {
-        self.pool_used += bytes;
-        self.pool_used_high = self.pool_used_high.max(self.pool_used);
-    }
-
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.pool_used + self.freed_later_bytes
+    /// Bytes of a pool that are freed and not given back yet.
+    pub(crate) fn kept_for(&self, pool: CUmemoryPool) -> u64 {
+        let of_pool = self.freed_later.iter().filter(|freed| freed.pool == pool);
+        of_pool.map(|freed| freed.allocation.bytes).sum()
     }
 }
 
@@ -287,7 +296,9 @@ impl Session {
     /// Frees what starts at `address`, which nothing uses any more.
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
-        memory.shared_pools.remove(&address);
+        if let Some(allocation) = memory.find(address) {
+            memory.leave_pool(&allocation);
+        }
         memory.synchronous.remove(&address);
         mirror::forget(address);
         match &mut memory.names {
@@ -319,7 +330,7 @@ impl Session {
         };
         self.wait_for_users(device)?;
         let mut memory = self.memory(device)?;
-        for (_, allocation) in freed {
+        for Freed { allocation, .. } in freed {
             self.release(&mut memory, allocation.start)?;
         }
         Ok(true)
@@ -391,16 +402,23 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Res
     let session = session::enter()?;
     context::check_current()?;
     let answer = session.call(&commands::cuMemGetInfo_v2 {}, |answer| answer)?;
-    // SAFETY: the program passes two places.
+    // SAFETY: the program passes null or a place for each.
     unsafe {
-        out::write(free, answer.free as usize)?;
-        out::write(total, answer.total as usize)
+        out::write_if_wanted(free, answer.free as usize);
+        out::write_if_wanted(total, answer.total as usize);
     }
+    Ok(())
 }
 
-pub(crate) unsafe fn cuMemAllocAsync(
+/// Memory of a pool in the order of a stream; of the current pool of the stream's device where none
+/// is named.
+///
+/// # Safety
+/// `dptr` is null or valid for writing an address.
+unsafe fn allocate_in_order(
     dptr: *mut CUdeviceptr,
     bytesize: usize,
+    pool: Option<CUmemoryPool>,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
@@ -415,14 +433,24 @@ pub(crate) unsafe fn cuMemAllocAsync(
         // SAFETY: not null, and the program's to be written.
         return unsafe { out::write(dptr, address) };
     }
-    let freed = session.memory(device)?.take_freed(hStream, bytesize as u64);
-    let address = match freed {
-        Some(address) => address,
-        None => session.allocate(&context, bytesize as u64, Pages::Shared)?,
-    };
-    session.memory(device)?.count_pool(bytesize as u64);
+    let bytes = bytesize as u64;
+    let pool = pool.unwrap_or_else(|| session.device(device).map_or(CUmemoryPool::NULL, pool::current));
+    pool::take(pool, bytes)?;
+    let freed = session.memory(device)?.take_freed(hStream, bytes);
+    let allocated = freed.map_or_else(|| session.allocate(&context, bytes, Pages::Shared), Ok);
+    let address = allocated.inspect_err(|_| pool::freed(pool, bytes))?;
+    session.memory(device)?.pools.insert(address, pool);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(dptr, address) }
+}
+
+pub(crate) unsafe fn cuMemAllocAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    hStream: CUstream,
+) -> Result<(), CUresult> {
+    // SAFETY: the same contract.
+    unsafe { allocate_in_order(dptr, bytesize, None, hStream) }
 }
 
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
@@ -431,16 +459,9 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    let is_shareable = crate::pool::check(pool)?;
+    pool::check(pool)?;
     // SAFETY: the same contract.
-    unsafe { cuMemAllocAsync(dptr, bytesize, hStream)? };
-    if is_shareable {
-        // SAFETY: written just now.
-        let address = unsafe { dptr.read_unaligned() };
-        let (session, device) = (session::enter()?, context::current()?.device);
-        session.memory(device)?.shared_pools.insert(address, pool);
-    }
-    Ok(())
+    unsafe { allocate_in_order(dptr, bytesize, Some(pool), hStream) }
 }
 
 pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Result<(), CUresult> {
@@ -464,12 +485,10 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
     }
     let full = {
         let mut memory = session.memory(device)?;
-        if memory.freed_later.iter().any(|(_, freed)| freed.start == dptr) {
+        if memory.freed_later.iter().any(|freed| freed.allocation.start == dptr) {
             return Err(CUresult::INVALID_VALUE);
         }
         memory.free_later(hStream, allocation);
-        memory.shared_pools.remove(&dptr);
-        memory.pool_used = memory.pool_used.saturating_sub(allocation.bytes);
         memory.freed_later_bytes > FREED_LATER_MAX
     };
     if full { session.reclaim(device).map(drop) } else { Ok(()) }

@@ -23,6 +23,7 @@
 //! is here, and the node is told what it contains.
 
 use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -69,6 +70,9 @@ pub(crate) enum HostPages {
     Minted,
     /// Ours, at the address of a module's variable ([`variables`]).
     Variable,
+    /// Those of a file, at addresses where a program has mapped it
+    /// ([`host_physical`](crate::host_physical)).
+    File,
 }
 
 /// Which of a session's commands are over, with all that they have written fetched.
@@ -211,6 +215,25 @@ pub(crate) fn back(
     add(session, mirror).or_else(|error| session.unback(lender, address).and(Err(error)))
 }
 
+/// The pages of a file at addresses at which a device has memory already.
+pub(crate) fn add_file(
+    session: &'static Session,
+    ordinal: CUdevice,
+    (address, bytes): (u64, u64),
+    file: &OwnedFd,
+) -> Result<(), CUresult> {
+    let at = std::ptr::without_provenance_mut(address as usize);
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: the addresses belong to a mapping of the program inside the range that this library
+    // has reserved, and the file has at least so many bytes.
+    let got = unsafe { libc::mmap(at, bytes as usize, rights, flags, file.as_raw_fd(), 0) };
+    if got == libc::MAP_FAILED {
+        return Err(CUresult::OUT_OF_MEMORY);
+    }
+    let mirror = Mirror::at_one_address((address, bytes), ordinal, HostPages::File, false);
+    add(session, mirror).or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
+}
+
 /// Fresh pages with these rights inside the range that the session holds, where the device's memory has them.
 fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
     map_pages(address, bytes, rights, libc::MAP_NORESERVE)
@@ -278,6 +301,13 @@ pub(crate) fn forget_variable(session: &Session, address: u64) {
     forget_that(|it| it.device == address && session.has(it.ordinal));
 }
 
+/// The devices' sides of all mirrors are gone with their session.
+pub(crate) fn forget_all() {
+    while exist() {
+        forget_that(|_| true);
+    }
+}
+
 fn forget_that(is_it: impl FnMut(&Mirror) -> bool) {
     if !exist() {
         return;
@@ -289,7 +319,7 @@ fn forget_that(is_it: impl FnMut(&Mirror) -> bool) {
     match gone.pages {
         HostPages::Program => {}
         // A failure leaves pages that nobody uses.
-        HostPages::Minted => _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE),
+        HostPages::Minted | HostPages::File => _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE),
         HostPages::Variable => variables::unmap(gone.host, gone.bytes),
     }
 }
@@ -438,7 +468,8 @@ impl Mirror {
 
     /// The host's side, where it can be kept equal while device code runs.
     fn memory(&self) -> Option<Memory> {
-        if self.is_managed || self.bytes > LIVE_BYTES_MAX {
+        // A driver that is loaded keeps what is mapped by the program in the card's memory.
+        if self.is_managed || self.pages == HostPages::File || self.bytes > LIVE_BYTES_MAX {
             return None;
         }
         // SAFETY: the program keeps the memory for as long as it is mapped. What is read-only is not written to.

@@ -1,11 +1,13 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
-//! A library is its module, loaded at once ([`load`](crate::load)), and a kernel is its function: each pair shares one handle.
+//! A library is its module, loaded at once ([`load`](crate::load)), and both have one handle. A
+//! kernel is its function, and its handle says that it was had as a kernel ([`ids::kernel_of`]).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
@@ -42,10 +44,14 @@ pub(crate) struct Module {
     pub(crate) library: Option<Library>,
 }
 
+/// The home of a library whose session was lost: it is to be loaded anew wherever it is used.
+const NOWHERE: CUdevice = -1;
+
 /// A library is loaded on the device of its first use, and on others when they first use it.
 #[derive(Debug)]
 pub(crate) struct Library {
-    pub(crate) home: CUdevice,
+    /// The device that has it under the library's own handle, or [`NOWHERE`].
+    home: AtomicI32,
     /// For the devices of each session, by its index; nothing where the library has no code for them.
     pub(crate) images: Vec<Option<ImageHash>>,
     pub(crate) options: Vec<JitOption>,
@@ -63,8 +69,8 @@ pub(crate) struct Function {
     /// Bytes of dynamic shared memory that a launch may ask for.
     dynamic_shared_max: AtomicU32,
     attributes: Mutex<HashMap<CUfunction_attribute, i32>>,
-    /// The device of a library's function; others have their own function for it.
-    home: Option<CUdevice>,
+    /// The device of a library's function, or [`NOWHERE`]; others have their own function for it.
+    home: Option<AtomicI32>,
     elsewhere: Mutex<HashMap<CUdevice, u64>>,
     /// What the node has said about the function as it is.
     pub(crate) answers: Answers,
@@ -74,6 +80,8 @@ pub(crate) struct Function {
     changed: Mutex<HashMap<CUfunction_attribute, i32>>,
     /// What it was given for launches as CUDA 3 has them.
     pub(crate) staged: Staged,
+    /// The handle under which a graph got it last: its own, or that of a kernel.
+    in_graphs: AtomicU64,
 }
 
 static MODULES: Table<Module> = Table::new();
@@ -90,6 +98,16 @@ pub(crate) fn context_ended(context: CUcontext) {
     }
 }
 
+/// The context that a module was loaded in; none for a library.
+pub(crate) fn owner(handle: u64) -> Option<CUcontext> {
+    MODULES.get(handle).map(|module| module.context)
+}
+
+/// The context of a function's module.
+pub(crate) fn owner_of_function(handle: u64) -> Option<CUcontext> {
+    owner(function(handle as usize).ok()?.module)
+}
+
 /// The handles of a context's modules.
 pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     MODULES.find(|module| module.context == context)
@@ -97,12 +115,21 @@ pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
 
 /// The function or kernel of a handle, described by the node.
 pub(crate) fn function(handle: usize) -> Result<Arc<Function>, CUresult> {
-    let handle = handle as u64;
+    let handle = ids::function_of(handle as u64);
     if let Some(function) = FUNCTIONS.get(handle) {
         return Ok(function);
     }
     awaited::settle(handle)?;
     FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// The function of a graph's node in the form in which the graph got it: as a function, or as a
+/// kernel.
+pub(crate) fn in_graph(id: FunctionId) -> Result<(CUfunction, CUkernel), CUresult> {
+    let handle = function(id.0 as usize)?.in_graphs.load(Ordering::Relaxed);
+    let is_kernel = ids::is_of(Kind::Kernel, handle);
+    let handle = handle as usize;
+    Ok(if is_kernel { (CUfunction::NULL, CUkernel(handle)) } else { (CUfunction(handle), CUkernel::NULL) })
 }
 
 /// Enters a function as the node has described it.
@@ -118,6 +145,51 @@ pub(crate) fn enter(
     let attributes = info.attributes.into_iter().collect();
     FUNCTIONS.insert(handle, Function::new(FunctionId(handle), module, name, layout, attributes, home));
     Ok(())
+}
+
+/// Enters a library's function that the node had not described when the session was lost, as it is on
+/// the calling thread's device now.
+pub(crate) fn enter_again(handle: u64, module: u64, name: CString) -> Result<(), CUresult> {
+    let session = session::get()?;
+    let other = session.get_function(session.present(module)?, &name)?;
+    let described = function(other as usize)?;
+    let (layout, attributes) = (described.layout.clone(), locked(&described.attributes).clone());
+    let again = Function::new(FunctionId(handle), module, name, layout, attributes, Some(NOWHERE));
+    locked(&again.elsewhere).insert(context::device(), other);
+    FUNCTIONS.insert(handle, again);
+    Ok(())
+}
+
+/// Libraries and their kernels are nowhere now: the session is lost that had them.
+pub(crate) fn leave_libraries() {
+    for module in MODULES.find(|module| module.library.is_some()).into_iter().filter_map(|it| MODULES.get(it))
+    {
+        *locked(&module.due) = None;
+        locked(&module.globals).clear();
+        if let Some(library) = &module.library {
+            library.home.store(NOWHERE, Ordering::Release);
+            locked(&library.elsewhere).clear();
+        }
+    }
+    for function in FUNCTIONS.find(|_| true).into_iter().filter_map(|it| FUNCTIONS.get(it)) {
+        if let Some(home) = &function.home {
+            home.store(NOWHERE, Ordering::Release);
+        }
+        locked(&function.elsewhere).clear();
+        function.answers.change();
+        function.trials.forget();
+    }
+}
+
+impl Library {
+    /// On a device, whose images are those of its session's place in the list.
+    pub(crate) fn new(home: CUdevice, images: Vec<Option<ImageHash>>, options: Vec<JitOption>) -> Library {
+        Library { home: AtomicI32::new(home), images, options, elsewhere: Mutex::new(HashMap::new()) }
+    }
+
+    pub(crate) fn home(&self) -> CUdevice {
+        self.home.load(Ordering::Acquire)
+    }
 }
 
 fn forget(module: u64) {
@@ -203,20 +275,26 @@ impl Function {
             module,
             name,
             layout,
-            home,
+            home: home.map(AtomicI32::new),
             elsewhere: Mutex::new(HashMap::new()),
             answers: Answers::default(),
             trials: Trials::default(),
             changed: Mutex::new(HashMap::new()),
             staged: Staged::default(),
+            in_graphs: AtomicU64::new(id.0),
         }
+    }
+
+    /// Notes the handle under which a graph gets the function.
+    pub(crate) fn given_to_graph(&self, handle: CUfunction) {
+        self.in_graphs.store(handle.0 as u64, Ordering::Relaxed);
     }
 
     /// The function to use on the calling thread's device: this one, or a library's for that device.
     pub(crate) fn here(self: Arc<Function>) -> Result<Arc<Function>, CUresult> {
         let device = context::device();
-        match self.home {
-            Some(home) if home != device => self.on(device),
+        match &self.home {
+            Some(home) if home.load(Ordering::Acquire) != device => self.on(device),
             _ => Ok(self),
         }
     }
@@ -358,15 +436,28 @@ impl Session {
         if self.owns(handle) { self } else { home().unwrap_or(self) }
     }
 
+    /// The module itself; of a library that was lost with its session, the one on the calling
+    /// thread's device.
+    pub(crate) fn present(&self, module: u64) -> Result<u64, CUresult> {
+        match &get(module)?.library {
+            Some(library) if library.home() == NOWHERE => self.library_on(module, context::device()),
+            _ => Ok(module),
+        }
+    }
+
     /// The handle of a module's function, asking the node the first time. Whether there is such a function is known when this returns.
     pub(crate) fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
+        if let Some(&known) = locked(&get(module)?.functions).get(name) {
+            return Ok(known);
+        }
+        let module = self.present(module)?;
         let object = get(module)?;
         if let Some(&known) = locked(&object.functions).get(name) {
             return Ok(known);
         }
         let handle = ids::mint_on(ids::device(module).unwrap_or_default(), Kind::Function);
         let (hfunc, hmod, session) = (FunctionId(handle), ModuleId(module), self.of_object(module));
-        let home = object.library.as_ref().map(|library| library.home);
+        let home = object.library.as_ref().map(Library::home);
         match object.describe(session, name)? {
             Some(facts::Function::Described(info)) => {
                 session.queue_quietly(&commands::FunctionNamed { hfunc, hmod, name })?;
@@ -387,6 +478,7 @@ impl Session {
     }
 
     fn get_global(&self, module: u64, name: &CStr) -> Result<(u64, u64), CUresult> {
+        let module = self.present(module)?;
         let object = get(module)?;
         if let Some(&known) = locked(&object.globals).get(name) {
             return Ok(known);
@@ -412,6 +504,9 @@ impl Session {
         }
         awaited::settle_all(module);
         forget(module);
+        if object.library.as_ref().is_some_and(|library| library.home() == NOWHERE) {
+            return Ok(());
+        }
         let session = self.of_object(module);
         if let Some(place) = locked(&object.due).take() {
             session.forgo_load(&object, place);
@@ -446,8 +541,10 @@ unsafe fn load_data(
     let (count, names, values) = options;
     // SAFETY: the caller passes an image, and arrays of `count` options.
     let handle = unsafe {
-        let mut jit = Jit::from_options(count, names, values);
-        session.load(owner, &image::at(image)?, &mut jit)?
+        let (mut jit, begun) = (Jit::from_options(count, names, values), Instant::now());
+        let loaded = session.load(owner, &image::at(image)?, &mut jit);
+        jit.took(begun.elapsed());
+        loaded?
     };
     // SAFETY: not null, and the caller's to be written.
     unsafe { out::write(module, CUmodule(handle as usize)) }
@@ -526,10 +623,10 @@ pub(crate) unsafe fn cuModuleGetGlobal_v2(
     name: *const c_char,
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
-    // SAFETY: the program passes a string.
-    let (address, size) = session.get_global(hmod.0 as u64, unsafe { text(name)? })?;
-    // SAFETY: the program passes null or places for address and size.
+    // SAFETY: the program passes a string, and null or places for address and size.
     unsafe {
+        out::one_wanted(dptr, bytes)?;
+        let (address, size) = session.get_global(hmod.0 as u64, text(name)?)?;
         out::write_if_wanted(dptr, address);
         out::write_if_wanted(bytes, size as usize);
     }
@@ -581,7 +678,7 @@ pub(crate) unsafe fn cuLibraryGetKernel(
     // SAFETY: the program passes a string.
     let handle = session.get_function(library.0 as u64, unsafe { text(name)? })?;
     // SAFETY: not null, and the program's to be written.
-    unsafe { out::write(pKernel, CUkernel(handle as usize)) }
+    unsafe { out::write(pKernel, CUkernel(ids::kernel_of(handle) as usize)) }
 }
 
 pub(crate) unsafe fn cuLibraryGetModule(pMod: *mut CUmodule, library: CUlibrary) -> Result<(), CUresult> {
@@ -609,6 +706,7 @@ pub(crate) unsafe fn cuLibraryGetManaged(
     name: *const c_char,
 ) -> Result<(), CUresult> {
     let session = session::get()?;
+    out::one_wanted(dptr, bytes)?;
     // SAFETY: the program passes a string.
     let (address, size) = session.get_global(library.0 as u64, unsafe { text(name)? })?;
     if mirror::with_device_address(address, |it| it.is_managed) != Some(true) {
@@ -736,6 +834,9 @@ pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> 
 /// The text lives as long as its module is loaded.
 pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> Result<(), CUresult> {
     session::get()?;
+    if hfunc.is_null() || name.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
     let text = function(hfunc.0)?.name.as_ptr();
     // SAFETY: the program passes a place for the address.
     unsafe { out::write(name, text) }

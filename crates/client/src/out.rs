@@ -26,6 +26,11 @@ pub(crate) unsafe fn write_if_wanted<T>(to: *mut T, value: T) {
     }
 }
 
+/// Refuses a question of which neither answer is wanted.
+pub(crate) fn one_wanted<A, B>(first: *mut A, second: *mut B) -> Result<(), CUresult> {
+    if first.is_null() && second.is_null() { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
+}
+
 /// Writes `text` and a NUL into `length` bytes, cutting the text if it is longer.
 ///
 /// # Safety

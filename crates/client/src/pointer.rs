@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 
 use crate::addresses::Allocation;
-use crate::{host_memory, mirror, out, session};
+use crate::{host_memory, mirror, out, pool, session};
 
 /// What an address lies in, as far as CUDA knows.
 enum Place {
@@ -16,6 +16,8 @@ enum Place {
         /// How other processes can have it: by `cuIpcGetMemHandle`, and by handles of these types.
         is_ipc: bool,
         handle_types: u32,
+        /// The pool that it came out of; null for none.
+        pool: CUmemoryPool,
     },
     Host(host_memory::Block),
 }
@@ -28,19 +30,25 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
     }
     if let Some((device, allocation)) = session.find_allocation(address) {
         let context = session.primary(device)?.context.handle;
-        let handle_types = session
-            .memory(device)?
-            .pool_of(allocation.start)
-            .map_or(0, |_| CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0);
+        let pool = session.memory(device)?.pool_of(allocation.start).unwrap_or_default();
+        let is_shareable = pool::is_shareable(pool);
+        let handle_types = if is_shareable { CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 } else { 0 };
         let is_ipc = session.device(device)?.mints_addresses;
-        return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types }));
+        return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types, pool }));
     }
     // A variable of a module.
     let variable = |it: &mirror::Mirror| (it.ordinal, it.device, it.bytes);
     if let Some((device, start, bytes)) = mirror::with_device_address(address, variable) {
         let allocation = Allocation { start, bytes, reserved: bytes };
         let context = session.primary(device)?.context.handle;
-        return Ok(Some(Place::Device { allocation, device, context, is_ipc: false, handle_types: 0 }));
+        return Ok(Some(Place::Device {
+            allocation,
+            device,
+            context,
+            is_ipc: false,
+            handle_types: 0,
+            pool: CUmemoryPool::NULL,
+        }));
     }
     let memory = session.virtual_memory();
     if let Some((start, mapping, physical)) = memory.find(address) {
@@ -49,12 +57,20 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
         // Memory that a program has mapped itself belongs to no context.
         let (device, context) = (physical.prop.location.id, CUcontext::NULL);
         let handle_types = physical.prop.requestedHandleTypes.0;
-        return Ok(Some(Place::Device { allocation, device, context, is_ipc: false, handle_types }));
+        return Ok(Some(Place::Device {
+            allocation,
+            device,
+            context,
+            is_ipc: false,
+            handle_types,
+            pool: CUmemoryPool::NULL,
+        }));
     }
     Ok(host_memory::find(address).map(Place::Host))
 }
 
-/// An attribute's value, in the C type that CUDA's documentation gives it.
+/// An attribute's value, in the C type that the driver writes. What CUDA's documentation calls a
+/// boolean takes the four bytes of an `unsigned int`.
 enum Value {
     Word(u64),
     Int(u32),
@@ -71,7 +87,7 @@ impl Value {
             match self {
                 Value::Word(word) => out::write(to.cast(), word),
                 Value::Int(int) => out::write(to.cast(), int),
-                Value::Bool(bit) => out::write(to.cast(), u8::from(bit)),
+                Value::Bool(bit) => out::write(to.cast(), u32::from(bit)),
                 Value::P2pTokens => Err(CUresult::NOT_SUPPORTED),
             }
         }
@@ -114,7 +130,10 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
             Place::Host(_) => Value::Word(0),
         },
         A::ACCESS_FLAGS => Value::Int(CUmemAccess_flags::READWRITE.0),
-        A::MEMPOOL_HANDLE => Value::Word(0),
+        A::MEMPOOL_HANDLE => match place {
+            Place::Device { pool, .. } => Value::Word(pool.0 as u64),
+            Place::Host(_) => Value::Word(0),
+        },
         _ => return Err(CUresult::INVALID_VALUE),
     })
 }
@@ -161,6 +180,9 @@ pub(crate) unsafe fn cuPointerGetAttributes(
         // SAFETY: the program passes arrays of `numAttributes` attributes and of places for them.
         unsafe {
             let attribute = attributes.add(i).read_unaligned();
+            if attribute.name().is_none() {
+                return Err(CUresult::INVALID_VALUE);
+            }
             let value = match &place {
                 Some(place) => value(place, attribute, ptr).unwrap_or_else(|_| value_of_unknown(attribute)),
                 None => value_of_unknown(attribute),
@@ -176,11 +198,17 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     psize: *mut usize,
     dptr: CUdeviceptr,
 ) -> Result<(), CUresult> {
-    let Some(Place::Device { allocation, .. }) = locate(dptr)? else { return Err(CUresult::NOT_FOUND) };
+    let (start, bytes) = match locate(dptr)?.ok_or(CUresult::NOT_FOUND)? {
+        Place::Device { allocation, .. } => (allocation.start, allocation.bytes),
+        Place::Host(block) => {
+            let start = block.device_start().ok_or(CUresult::NOT_FOUND)?;
+            (start, block.range.end - block.range.start)
+        }
+    };
     // SAFETY: the program passes null or places for base and size.
     unsafe {
-        out::write_if_wanted(pbase, allocation.start);
-        out::write_if_wanted(psize, allocation.bytes as usize);
+        out::write_if_wanted(pbase, start);
+        out::write_if_wanted(psize, bytes as usize);
     }
     Ok(())
 }

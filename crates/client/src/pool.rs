@@ -1,10 +1,12 @@
-//! Memory pools. All of them take from the device's one space; what a pool adds is its attributes and its counts.
+//! Memory pools. All of them take from the device's one space; what a pool adds is its attributes,
+//! its counts and its limit.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_cuda::*;
 
+use crate::device::Device;
 use crate::ids::{self, Kind, Table};
 use crate::session::{self, Session};
 use crate::{memory, out};
@@ -17,6 +19,10 @@ pub(crate) struct Pool {
     /// The three reuse policies, by attribute number; all on, as CUDA starts.
     reuse: [AtomicU64; 3],
     sharing: Sharing,
+    /// The most bytes that may be allocated of it at one time (`CUmemPoolProps.maxSize`).
+    bytes_max: u64,
+    used: AtomicU64,
+    used_high: AtomicU64,
 }
 
 /// Who has a pool; shared ones by a number that this library has drawn.
@@ -32,12 +38,12 @@ static POOLS: Table<Pool> = Table::new();
 
 /// A device's own pool.
 pub(crate) fn default_of(device: CUdevice) -> CUmemoryPool {
-    create(device, true, Sharing::Private)
+    create(device, true, Sharing::Private, 0)
 }
 
 /// A pool of another process.
 pub(crate) fn import(device: CUdevice, number: [u8; 32]) -> CUmemoryPool {
-    create(device, false, Sharing::Imported(number))
+    create(device, false, Sharing::Imported(number), 0)
 }
 
 /// Number and device of a pool that processes share.
@@ -49,22 +55,65 @@ pub(crate) fn shared(pool: CUmemoryPool) -> Result<([u8; 32], CUdevice), CUresul
     }
 }
 
-fn create(device: CUdevice, default: bool, sharing: Sharing) -> CUmemoryPool {
+/// A pool that may use `bytes_max` bytes; 0 is as many as there are.
+fn create(device: CUdevice, default: bool, sharing: Sharing, bytes_max: u64) -> CUmemoryPool {
     let handle = ids::mint_on(device, Kind::Pool);
-    let reuse = std::array::from_fn(|_| AtomicU64::new(1));
-    POOLS.insert(handle, Pool { device, default, release_threshold: AtomicU64::new(0), reuse, sharing });
+    let pool = Pool {
+        device,
+        default,
+        release_threshold: AtomicU64::new(0),
+        reuse: std::array::from_fn(|_| AtomicU64::new(1)),
+        sharing,
+        bytes_max: if bytes_max == 0 { u64::MAX } else { bytes_max },
+        used: AtomicU64::new(0),
+        used_high: AtomicU64::new(0),
+    };
+    POOLS.insert(handle, pool);
     CUmemoryPool(handle as usize)
+}
+
+impl Pool {
+    fn take(&self, bytes: u64) -> Result<(), CUresult> {
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
+        let before = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        let before = before.map_err(|_| CUresult::OUT_OF_MEMORY)?;
+        self.used_high.fetch_max(before + bytes, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+/// Counts an allocation towards a pool, if its limit allows that.
+pub(crate) fn take(pool: CUmemoryPool, bytes: u64) -> Result<(), CUresult> {
+    find(pool)?.take(bytes)
+}
+
+/// An allocation of a pool is free. The pool may have been destroyed before.
+pub(crate) fn freed(pool: CUmemoryPool, bytes: u64) {
+    if let Ok(pool) = find(pool) {
+        pool.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+/// The pool that `cuMemAllocAsync` takes from on a device: the one that was set, or the device's
+/// own.
+pub(crate) fn current(device: &Device) -> CUmemoryPool {
+    let set = device.pool.load(Ordering::Acquire);
+    if POOLS.contains(set as u64) { CUmemoryPool(set) } else { device.default_pool }
+}
+
+/// Whether other processes can have memory of a pool.
+pub(crate) fn is_shareable(pool: CUmemoryPool) -> bool {
+    find(pool).is_ok_and(|pool| matches!(pool.sharing, Sharing::Exportable(_)))
 }
 
 fn find(pool: CUmemoryPool) -> Result<std::sync::Arc<Pool>, CUresult> {
     POOLS.get(pool.0 as u64).ok_or(CUresult::INVALID_VALUE)
 }
 
-/// Refuses what nothing can be allocated from; whether its memory can be shared.
-pub(crate) fn check(pool: CUmemoryPool) -> Result<bool, CUresult> {
+/// Refuses what nothing can be allocated from.
+pub(crate) fn check(pool: CUmemoryPool) -> Result<(), CUresult> {
     match find(pool)?.sharing {
-        Sharing::Private => Ok(false),
-        Sharing::Exportable(_) => Ok(true),
+        Sharing::Private | Sharing::Exportable(_) => Ok(()),
         Sharing::Imported(_) => Err(CUresult::INVALID_VALUE),
     }
 }
@@ -79,13 +128,15 @@ fn random() -> Result<[u8; 32], CUresult> {
 }
 
 impl Session {
-    fn pool_count(&self, pool: &Pool, attribute: CUmemPool_attribute) -> Result<u64, CUresult> {
-        let memory = self.memory(pool.device)?;
+    fn pool_count(&self, handle: CUmemoryPool, attribute: CUmemPool_attribute) -> Result<u64, CUresult> {
+        let pool = find(handle)?;
+        let (used, high) = (pool.used.load(Ordering::Acquire), pool.used_high.load(Ordering::Acquire));
+        let reserved = used + self.memory(pool.device)?.kept_for(handle);
         Ok(match attribute {
-            CUmemPool_attribute::USED_MEM_CURRENT => memory.pool_used,
-            CUmemPool_attribute::USED_MEM_HIGH => memory.pool_used_high,
-            CUmemPool_attribute::RESERVED_MEM_CURRENT => memory.reserved_bytes(),
-            _ => memory.reserved_bytes().max(memory.pool_used_high),
+            CUmemPool_attribute::USED_MEM_CURRENT => used,
+            CUmemPool_attribute::USED_MEM_HIGH => high,
+            CUmemPool_attribute::RESERVED_MEM_CURRENT => reserved,
+            _ => reserved.max(high),
         })
     }
 }
@@ -102,14 +153,19 @@ pub(crate) unsafe fn cuDeviceGetDefaultMemPool(
 }
 
 pub(crate) unsafe fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, dev: CUdevice) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuDeviceGetDefaultMemPool(pool, dev) }
+    let current = current(session::device(dev)?);
+    // SAFETY: the program passes a place for the pool.
+    unsafe { out::write(pool, current) }
 }
 
-/// Every pool takes from the same space, so the choice makes no difference to what is allocated.
 pub(crate) unsafe fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Result<(), CUresult> {
-    session::device(dev)?;
-    if find(pool)?.device == dev { Ok(()) } else { Err(CUresult::INVALID_DEVICE) }
+    let device = session::device(dev)?;
+    if find(pool)?.device != dev {
+        return Err(CUresult::INVALID_DEVICE);
+    }
+    check(pool)?;
+    device.pool.store(pool.0, Ordering::Release);
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemPoolCreate(
@@ -133,7 +189,7 @@ pub(crate) unsafe fn cuMemPoolCreate(
         _ => return Err(CUresult::NOT_SUPPORTED),
     };
     // SAFETY: not null, and the program passes a place for the pool.
-    unsafe { out::write(pool, create(props.location.id, false, sharing)) }
+    unsafe { out::write(pool, create(props.location.id, false, sharing, props.maxSize as u64)) }
 }
 
 pub(crate) unsafe fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result<(), CUresult> {
@@ -157,11 +213,12 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
 ) -> Result<(), CUresult> {
     use CUmemPool_attribute as A;
     let session = session::get()?;
-    let pool = find(pool)?;
+    let handle = pool;
+    let pool = find(handle)?;
     let word = match attr {
         A::RELEASE_THRESHOLD => pool.release_threshold.load(Ordering::Relaxed),
         A::USED_MEM_CURRENT | A::USED_MEM_HIGH | A::RESERVED_MEM_CURRENT | A::RESERVED_MEM_HIGH => {
-            session.pool_count(&pool, attr)?
+            session.pool_count(handle, attr)?
         }
         A::REUSE_FOLLOW_EVENT_DEPENDENCIES
         | A::REUSE_ALLOW_OPPORTUNISTIC
@@ -182,7 +239,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     value: *mut c_void,
 ) -> Result<(), CUresult> {
     use CUmemPool_attribute as A;
-    let session = session::get()?;
+    session::get()?;
     let pool = find(pool)?;
     if value.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -202,8 +259,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
         }
         // High-water marks can only be set back to what is in use.
         A::USED_MEM_HIGH | A::RESERVED_MEM_HIGH => {
-            let mut memory = session.memory(pool.device)?;
-            memory.pool_used_high = memory.pool_used;
+            pool.used_high.store(pool.used.load(Ordering::Acquire), Ordering::Release);
         }
         _ => return Err(CUresult::INVALID_VALUE),
     }

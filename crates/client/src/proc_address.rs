@@ -5,14 +5,14 @@ use std::ffi::{CStr, c_char, c_void};
 use sluice_cuda::*;
 
 use crate::generated::exports;
-use crate::{out, session};
+use crate::{device, out, session};
 
 /// Functions that the node must have for this one to work: those that travel under this name.
 fn node_has(function: Fn) -> bool {
     let travels = match function.info().class {
         Class::Queued | Class::Waiting => function,
         Class::Via(other) => other,
-        Class::Local | Class::Absent(_) | Class::Refused(_) => return true,
+        Class::Local | Class::Absent(_) => return true,
     };
     // Without a session every function says so itself.
     session::connect()
@@ -22,7 +22,9 @@ fn node_has(function: Fn) -> bool {
 fn find(symbol: &CStr, version: i32, flags: u64) -> Result<*mut c_void, CUdriverProcAddressQueryResult> {
     let symbol = symbol.to_str().map_err(|_| CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND)?;
     let version = u32::try_from(version).unwrap_or(0);
-    let found = proc_address(symbol, version, flags)?;
+    // Without a session each function says so itself.
+    let driver_version = device::driver_version().unwrap_or(u32::MAX);
+    let found = find_proc_address(symbol, version, flags, |info| info.is_exported_by(driver_version))?;
     if !node_has(found.function) {
         return Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND);
     }

@@ -9,6 +9,7 @@
 //!   (none) -- cuDriverGetVersion, cuInit --> connected -- cuInit --> initialized
 //!      \------- no node, refused ----------> failed: every later cuInit answers the same at once
 //!   connected/initialized -- fork, in the child --> detached: CUDA_ERROR_NOT_INITIALIZED
+//!   initialized, its context lost -- cuDevicePrimaryCtxReset --> initialized, by a new session
 //! ```
 //!
 //! A child that is forked before `cuInit` may still open a session of its own, as with any CUDA driver.
@@ -16,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::address::Endpoint;
@@ -30,7 +31,7 @@ use crate::link::Link;
 use crate::live::Live;
 use crate::virtual_memory::VirtualMemory;
 use crate::{
-    arrays, attach, awaited, event, graph_memory, host_memory, ids, mirror, module, stream, texture,
+    arrays, attach, awaited, event, host_memory, ids, mirror, module, renewal, stream, texture,
     texture_reference,
 };
 
@@ -85,6 +86,51 @@ static DETACHED: AtomicBool = AtomicBool::new(false);
 /// Why there are none. Held while they are being made.
 static FAILED: Mutex<Option<CUresult>> = Mutex::new(None);
 
+/// Whether the program has called `cuInit`.
+pub(crate) fn is_initialized() -> bool {
+    INITIALIZED.load(Ordering::Acquire)
+}
+
+/// Makes a session in the place of one that is lost; what belonged to that is gone.
+pub(crate) fn replace(lost: &'static Session) -> Result<(), CUresult> {
+    let _one_at_a_time = locked(&FAILED);
+    let is_replaced = |all: &Sessions| all.list.first().is_none_or(|first| !std::ptr::eq(first, lost));
+    if existing().is_none_or(is_replaced) {
+        return Ok(());
+    }
+    // A log holds one session. Those of several nodes know each other.
+    if are_many() || lost.link.is_recorded() {
+        return lost.link.check();
+    }
+    lost.link.hang_up();
+    renewal::forget_all(lost);
+    let mut sessions = attach::attach().map_err(|error| {
+        crate::errors::say(format_args!("{error}"));
+        error.code()
+    })?;
+    for device in sessions.list.iter_mut().flat_map(|session| &mut session.devices) {
+        device.primary = lost.device(device.ordinal)?.primary.again();
+    }
+    begin(sessions);
+    Ok(())
+}
+
+/// Makes sessions those of this process, for good: any thread may be inside one when the process
+/// ends.
+fn begin(sessions: Sessions) -> &'static Sessions {
+    let sessions: &'static Sessions = Box::leak(Box::new(sessions));
+    for session in &sessions.list {
+        session.link.start_flusher();
+    }
+    SESSIONS.store(std::ptr::from_ref(sessions).cast_mut(), Ordering::Release);
+    sessions
+}
+
+/// The error of the calling thread's session, if its context is lost.
+pub(crate) fn check_failure() -> Result<(), CUresult> {
+    get().map_or(Ok(()), |session| session.link.check())
+}
+
 /// All sessions of an initialized process.
 pub(crate) fn all() -> Result<&'static Sessions, CUresult> {
     if !INITIALIZED.load(Ordering::Acquire) {
@@ -114,12 +160,43 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     of(ordinal)?.device(ordinal)
 }
 
-/// The device of a handle that a call is to be [`routed`] by.
+/// The argument that says where a call belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Home {
+    /// An object, which belongs to a device's node and to a context.
+    Handle(usize),
+    /// A function, which belongs to its module's context; a library's kernel belongs to none, and
+    /// is the same on all devices.
+    Function(usize),
+    /// A device address, which belongs to a device's node. Only a context says in which order it is
+    /// used.
+    Address(CUdeviceptr),
+}
+
+impl Home {
+    fn device(self) -> Option<CUdevice> {
+        match self {
+            Home::Handle(handle) => of_handle(handle),
+            Home::Function(_) => None,
+            Home::Address(address) => of_address(address),
+        }
+    }
+
+    /// The context that the argument carries.
+    fn context(self) -> Option<Arc<Context>> {
+        match self {
+            Home::Handle(handle) | Home::Function(handle) => context::of_handle(handle as u64),
+            Home::Address(_) => None,
+        }
+    }
+}
+
+/// The device that an object was made on.
 pub(crate) fn of_handle(handle: usize) -> Option<CUdevice> {
     ids::device(handle as u64)
 }
 
-/// The device of an address that a call is to be [`routed`] by.
+/// The device whose memory an address is in.
 pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     let all = all().ok()?;
     if host_memory::is_only_here(address) {
@@ -136,13 +213,25 @@ pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     holder.devices.first().map(|device| device.ordinal)
 }
 
-/// Runs a call for the session to which the device that `home` finds belongs: that of the call's handle or address.
-pub(crate) fn routed<R>(home: impl FnOnce() -> Option<CUdevice>, call: impl FnOnce() -> R) -> R {
-    if !are_many() {
+/// Runs a call where its arguments belong: in the session of their device, and in their context
+/// where the calling thread has none. CUDA takes the context of such a call from its handle
+/// ("Stream and Event Behavior" in the CUDA Programming Guide, and `cuLaunchKernel`), so that a
+/// thread which has never set one may wait for an event.
+pub(crate) fn routed(
+    home: Option<Home>,
+    call: impl FnOnce() -> Result<(), CUresult>,
+) -> Result<(), CUresult> {
+    let Some(home) = home else { return call() };
+    if are_many()
+        && let Some(device) = home.device().filter(|&device| !is_here(device))
+    {
+        return context::at(device, call);
+    }
+    if context::check_current().is_ok() {
         return call();
     }
-    match home().filter(|&device| !is_here(device)) {
-        Some(device) => context::at(device, call),
+    match home.context() {
+        Some(context) => context::within(context, call),
         None => call(),
     }
 }
@@ -178,12 +267,7 @@ pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
         Ok(sessions) => {
             watch_forks();
             ARE_MANY.store(sessions.list.len() > 1, Ordering::Release);
-            let sessions: &'static Sessions = Box::leak(Box::new(sessions));
-            for session in &sessions.list {
-                session.link.start_flusher();
-            }
-            SESSIONS.store(std::ptr::from_ref(sessions).cast_mut(), Ordering::Release);
-            Ok(sessions)
+            Ok(begin(sessions))
         }
         Err(error) => {
             crate::errors::say(format_args!("{error}"));
@@ -385,15 +469,8 @@ impl Session {
             let hMipmappedArray = MipmappedArrayId(id);
             self.queue_quietly(&commands::cuMipmappedArrayDestroy { hMipmappedArray })?;
         }
-        host_memory::context_ended(handle);
         self.release_all(context.device, handle)?;
-        graph_memory::context_ended(handle);
-        stream::context_ended(handle);
-        event::context_ended(handle);
-        arrays::context_ended(handle);
-        texture::context_ended(handle);
-        texture_reference::context_ended(handle);
-        module::context_ended(handle);
+        renewal::forget_context(handle);
         Ok(())
     }
 }

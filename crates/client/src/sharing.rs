@@ -392,7 +392,8 @@ pub(crate) unsafe fn cuMemPoolExportPointer(
     let session = session::get()?;
     wanted(shareData_out)?;
     let (device, allocation) = session.find_allocation(ptr).ok_or(CUresult::INVALID_VALUE)?;
-    let pool = session.memory(device)?.pool_of(allocation.start).ok_or(CUresult::INVALID_VALUE)?;
+    let pool = session.memory(device)?.pool_of(allocation.start);
+    let pool = pool.filter(|pool| pool::is_shareable(*pool)).ok_or(CUresult::INVALID_VALUE)?;
     let (number, _) = pool::shared(pool)?;
     let mut name = session.export_allocation(allocation.start, allocation.bytes)?;
     name.words[2] = part_of(number);

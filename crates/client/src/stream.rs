@@ -92,6 +92,11 @@ pub(crate) fn context_ended(context: CUcontext) {
     STREAMS.remove_where(|stream| stream.context == context);
 }
 
+/// The context of a created stream.
+pub(crate) fn owner(handle: u64) -> Option<CUcontext> {
+    STREAMS.get(handle).map(|stream| stream.context)
+}
+
 /// The handles of a context's streams.
 pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     STREAMS.find(|stream| stream.context == context)

@@ -1,20 +1,23 @@
-//! Virtual memory that programs manage themselves: addresses, physical memory, and mappings of one at the other
-//! (CUDA Driver API, section "Virtual Memory Management").
+//! Virtual memory that programs manage themselves: addresses, physical memory, and mappings of one
+//! at the other (CUDA Driver API, section "Virtual Memory Management").
 //!
-//! Addresses come out of the session's reservation, so reserving them and every question about them is answered here.
-//! Physical memory is the node's: making it waits, unless that much is allowed anyway. Mapping travels without waiting; what
-//! CUDA refuses at once is refused here, before it is sent.
+//! Addresses come out of the session's reservation, so reserving them and every question about them
+//! is answered here. Physical memory of a device is the node's: making it waits, unless that much
+//! is allowed anyway. Mapping travels without waiting; what CUDA refuses at once is refused here,
+//! before it is sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::{MutexGuard, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
 use crate::addresses::CHUNK;
 use crate::device::Device;
+use crate::host_physical::{self, is_host};
 use crate::ids::{self, Kind};
 use crate::issue::{About, Issue};
 use crate::memory::Names;
@@ -40,6 +43,8 @@ pub(crate) struct Mapping {
     pub(crate) bytes: u64,
     handle: u64,
     pub(crate) access: CUmemAccess_flags,
+    /// Of host memory, what the device has there.
+    device_side: Option<u64>,
 }
 
 /// Physical memory. It is released once nobody holds it and nothing maps it: until then
@@ -51,6 +56,8 @@ pub(crate) struct Physical {
     /// By `cuMemCreate` and each `cuMemRetainAllocationHandle`.
     held: u32,
     mappings: u32,
+    /// Of host memory, what is in it.
+    file: Option<Arc<OwnedFd>>,
 }
 
 impl Physical {
@@ -64,7 +71,7 @@ impl Physical {
             gpu_direct_rdma: 0,
             usage: 0,
         };
-        Physical { prop: prop.to_c(), bytes, held: 1, mappings: 0 }
+        Physical { prop: prop.to_c(), bytes, held: 1, mappings: 0, file: None }
     }
 }
 
@@ -129,8 +136,13 @@ impl VirtualMemory {
         if bytes > physical.bytes {
             return Err(CUresult::INVALID_VALUE);
         }
+        if physical.file.is_some() && physical.mappings > 0 {
+            crate::say_once!("host memory of cuMemCreate can be mapped at one address at a time");
+            return Err(CUresult::NOT_SUPPORTED);
+        }
         physical.mappings += 1;
-        self.mapped.insert(address, Mapping { bytes, handle, access: CUmemAccess_flags::NONE });
+        self.mapped
+            .insert(address, Mapping { bytes, handle, access: CUmemAccess_flags::NONE, device_side: None });
         Ok(())
     }
 
@@ -146,19 +158,29 @@ impl VirtualMemory {
         if at == end { Ok(starts) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// Takes mappings away; the physical memory that went with the last of them.
+    /// Takes mappings away; the node's physical memory that went with the last of them.
     fn unmap(&mut self, address: u64, bytes: u64) -> Result<Vec<u64>, CUresult> {
         let mut unused = Vec::new();
         for start in self.whole_mappings(address, bytes)? {
-            let Some(Mapping { handle, .. }) = self.mapped.remove(&start) else { continue };
+            let Some(Mapping { handle, device_side, .. }) = self.mapped.remove(&start) else { continue };
             if let Some(physical) = self.physical.get_mut(&handle) {
                 physical.mappings -= 1;
             }
-            if self.remove_unused(handle) {
-                unused.push(handle);
-            }
+            let is_unused = self.remove_unused(handle);
+            unused.extend(device_side.or(is_unused.then_some(handle)));
         }
         Ok(unused)
+    }
+
+    /// The file behind host memory, which the node does not have.
+    fn file_of(&self, handle: u64) -> Option<Arc<OwnedFd>> {
+        self.physical.get(&handle)?.file.clone()
+    }
+
+    /// The starts of the mappings of host memory that a range consists of.
+    fn host_mappings(&self, address: u64, bytes: u64) -> Result<Vec<u64>, CUresult> {
+        let starts = self.whole_mappings(address, bytes)?.into_iter();
+        Ok(starts.filter(|start| self.mapped[start].device_side.is_some()).collect())
     }
 
     /// The mapping that `address` lies in, its start, and what it maps.
@@ -242,7 +264,42 @@ impl Session {
     pub(crate) fn drop_physical(&self, handle: u64) -> Result<(), CUresult> {
         let mut memory = self.virtual_memory();
         memory.held(handle)?.held -= 1;
-        if memory.remove_unused(handle) { self.release_physical(handle) } else { Ok(()) }
+        let is_here = memory.file_of(handle).is_some();
+        if memory.remove_unused(handle) && !is_here { self.release_physical(handle) } else { Ok(()) }
+    }
+
+    /// Maps host memory: the device gets memory at these addresses, and the program the file.
+    fn map_host(
+        &'static self,
+        (start, bytes): (u64, u64),
+        handle: u64,
+        file: &OwnedFd,
+    ) -> Result<(), CUresult> {
+        let device = {
+            let memory = self.virtual_memory();
+            let of = memory.reserved.range(..=start).next_back().map(|(_, &(_, device))| device);
+            of.ok_or(CUresult::INVALID_VALUE)?
+        };
+        let prop = Physical::imported(device, bytes).prop;
+        let prop = CUmemAllocationProp { requestedHandleTypes: CUmemAllocationHandleType::NONE, ..prop };
+        let device_side = ids::mint_on(device, Kind::Physical);
+        match self.make_physical(device_side, bytes, &prop, 0) {
+            Err(CUresult::OUT_OF_MEMORY) if self.reclaim(device)? => {
+                self.make_physical(device_side, bytes, &prop, 0)?
+            }
+            made => made?,
+        }
+        {
+            let mut memory = self.virtual_memory();
+            memory
+                .map(start, bytes, handle)
+                .or_else(|error| self.release_physical(device_side).and(Err(error)))?;
+            if let Some(mapping) = memory.mapped.get_mut(&start) {
+                mapping.device_side = Some(device_side);
+            }
+            self.queue_mapping(&mut memory, start, bytes, device_side, device)?;
+        }
+        host_physical::map(self, device, (start, bytes), file)
     }
 
     /// A place for memory with the device as the node counts it.
@@ -295,10 +352,7 @@ unsafe fn checked(
     let prop = unsafe { prop.read_unaligned() };
     match prop.location.kind {
         CUmemLocationType::DEVICE => Ok((session::of(prop.location.id)?, prop)),
-        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA | CUmemLocationType::HOST_NUMA_CURRENT => {
-            crate::say_once!("cuMemCreate of host memory is not supported: kernels run on another machine");
-            Err(CUresult::NOT_SUPPORTED)
-        }
+        _ if is_host(prop.location) => Ok((session::get()?, prop)),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
@@ -313,6 +367,10 @@ pub(crate) unsafe fn cuMemGetAllocationGranularity(
     session::get()?;
     // SAFETY: the same contract.
     let (session, prop) = unsafe { checked(prop)? };
+    if is_host(prop.location) {
+        // SAFETY: the program passes a place for the size.
+        return unsafe { out::write(granularity, CHUNK as usize) };
+    }
     let command =
         commands::cuMemGetAllocationGranularity { prop: session.as_the_node_has_them(&prop)?, option };
     let bytes = session.ask(About::Nothing, &command, |answer| answer.granularity)?;
@@ -374,6 +432,14 @@ pub(crate) unsafe fn cuMemCreate(
     if handle.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
+    if is_host(prop.location) {
+        let file = host_physical::make(session, bytes, &prop)?;
+        let minted = ids::mint(Kind::Physical);
+        let physical = Physical { prop, bytes, held: 1, mappings: 0, file: Some(Arc::new(file)) };
+        session.virtual_memory().physical.insert(minted, physical);
+        // SAFETY: not null, and the program's to be written.
+        return unsafe { out::write(handle, CUmemGenericAllocationHandle(minted as usize)) };
+    }
     let minted = ids::mint_on(prop.location.id, Kind::Physical);
     match session.make_physical(minted, bytes, &prop, flags) {
         Err(CUresult::OUT_OF_MEMORY) if session.reclaim(prop.location.id)? => {
@@ -381,7 +447,7 @@ pub(crate) unsafe fn cuMemCreate(
         }
         other => other?,
     }
-    let physical = Physical { prop, bytes, held: 1, mappings: 0 };
+    let physical = Physical { prop, bytes, held: 1, mappings: 0, file: None };
     session.virtual_memory().physical.insert(minted, physical);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(handle, CUmemGenericAllocationHandle(minted as usize)) }
@@ -428,6 +494,10 @@ pub(crate) unsafe fn cuMemMap(
     if offset != 0 || flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
+    let file = session.virtual_memory().file_of(handle.0 as u64);
+    if let Some(file) = file {
+        return session.map_host((ptr, size as u64), handle.0 as u64, &file);
+    }
     // The lock is held while the command is queued, so that the log has the order of the table.
     let mut memory = session.virtual_memory();
     memory.map(ptr, size as u64, handle.0 as u64).inspect_err(|_| across::explain(session, ptr))?;
@@ -442,6 +512,8 @@ pub(crate) unsafe fn cuMemMap(
 
 pub(crate) unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let session = session::get()?;
+    let of_host = session.virtual_memory().host_mappings(ptr, size as u64)?;
+    of_host.into_iter().try_for_each(|start| host_physical::unmap(session, start))?;
     let mut memory = session.virtual_memory();
     let unused = memory.unmap(ptr, size as u64)?;
     session.queue_quietly(&commands::cuMemUnmap { ptr: DevicePtr(ptr), size: size as u64 })?;
@@ -461,7 +533,12 @@ pub(crate) unsafe fn cuMemSetAccess(
     let starts = memory.whole_mappings(ptr, size as u64)?;
     for start in &starts {
         let (_, _, physical) = memory.find(*start).ok_or(CUresult::INVALID_VALUE)?;
-        desc.iter().try_for_each(|desc| check_access(desc, physical.prop.location.id))?;
+        desc.iter().try_for_each(|desc| check_access(desc, physical.prop.location))?;
+    }
+    // The program's own side of host memory is always there.
+    desc.retain(|desc| !is_host(desc.location));
+    if desc.is_empty() && count > 0 {
+        return Ok(());
     }
     let Some(last) = desc.last() else { return Err(CUresult::INVALID_VALUE) };
     for start in starts {
@@ -475,16 +552,19 @@ pub(crate) unsafe fn cuMemSetAccess(
     session.queue_quietly(&commands::cuMemSetAccess { ptr: DevicePtr(ptr), size: size as u64, desc })
 }
 
-/// Only a device itself gets access to its memory: peers have none here, as `cuDeviceCanAccessPeer` says.
-fn check_access(desc: &CUmemAccessDesc, device: CUdevice) -> Result<(), CUresult> {
+/// Only a device itself gets access to its memory: peers have none here, as `cuDeviceCanAccessPeer`
+/// says. Host memory is the program's, and that of the devices that have the addresses of its
+/// mapping.
+fn check_access(desc: &CUmemAccessDesc, memory: CUmemLocation) -> Result<(), CUresult> {
     let flags = [CUmemAccess_flags::NONE, CUmemAccess_flags::READ, CUmemAccess_flags::READWRITE];
     if !flags.contains(&desc.flags) {
         return Err(CUresult::INVALID_VALUE);
     }
     match desc.location.kind {
-        CUmemLocationType::DEVICE if desc.location.id == device => Ok(()),
+        CUmemLocationType::DEVICE if is_host(memory) || desc.location.id == memory.id => Ok(()),
         CUmemLocationType::DEVICE => Err(CUresult::PEER_ACCESS_UNSUPPORTED),
-        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => Err(CUresult::NOT_SUPPORTED),
+        _ if is_host(desc.location) && is_host(memory) => Ok(()),
+        _ if is_host(desc.location) => Err(CUresult::NOT_SUPPORTED),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
@@ -502,7 +582,8 @@ pub(crate) unsafe fn cuMemGetAccess(
     let location = unsafe { location.read_unaligned() };
     let memory = session.virtual_memory();
     let (_, mapping, physical) = memory.find(ptr).ok_or(CUresult::INVALID_VALUE)?;
-    let access = if location == physical.prop.location { mapping.access } else { CUmemAccess_flags::NONE };
+    let is_its = location == physical.prop.location || is_host(physical.prop.location);
+    let access = if is_its { mapping.access } else { CUmemAccess_flags::NONE };
     // SAFETY: the program passes a place for the flags.
     unsafe { out::write(flags, u64::from(access.0)) }
 }
@@ -525,7 +606,7 @@ mod tests {
                 gpu_direct_rdma: 0,
                 usage: 0,
             };
-            let physical = Physical { prop: prop.to_c(), bytes: 2 * CHUNK, held: 1, mappings: 0 };
+            let physical = Physical { prop: prop.to_c(), bytes: 2 * CHUNK, held: 1, mappings: 0, file: None };
             memory.physical.insert(handle, physical);
         }
         memory

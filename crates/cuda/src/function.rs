@@ -39,8 +39,6 @@ pub enum Class {
     Via(Fn),
     /// Nowhere, for this reason.
     Absent(&'static str),
-    /// Nowhere, for this reason; found by `cuGetProcAddress` all the same, as on every driver.
-    Refused(&'static str),
 }
 
 /// Makes `Fn` and its table from rows of `name "symbol" version (variant) class;`.
@@ -107,22 +105,23 @@ pub struct ProcAddress {
     pub per_thread: bool,
 }
 
-/// The function of this symbol that a program built for CUDA `version` calls, if the client has it.
-///
-/// `flags` are those of `cuGetProcAddress`.
-pub fn proc_address(
-    symbol: &str,
-    version: u32,
-    flags: u64,
-) -> Result<ProcAddress, CUdriverProcAddressQueryResult> {
-    find_proc_address(symbol, version, flags, |info| !matches!(info.class, Class::Absent(_)))
+impl FnInfo {
+    /// Whether a driver of this version has the function. Those that are absent here answer
+    /// `CUDA_ERROR_NOT_SUPPORTED` under the same address, as they do on a driver whose devices lack
+    /// the ability; what is built works on older drivers as well.
+    pub fn is_exported_by(&self, driver_version: u32) -> bool {
+        !matches!(self.class, Class::Absent(_)) || self.version.is_some_and(|since| since <= driver_version)
+    }
 }
 
 /// The newest function of this symbol up to `version`, if `is_present` holds for it.
 ///
-/// The error is what `cuGetProcAddress` writes to its `symbolStatus`: the symbol is unknown or not present, or all its
-/// functions are newer than `version`. A function that is not present does not give way to an older one: their
-/// prototypes may differ.
+/// `version` is the CUDA version that the program was built for, and `flags` are those of
+/// `cuGetProcAddress`.
+///
+/// The error is what `cuGetProcAddress` writes to its `symbolStatus`: the symbol is unknown or not
+/// present, or all its functions are newer than `version`. A function that is not present does not
+/// give way to an older one: their prototypes may differ.
 pub fn find_proc_address(
     symbol: &str,
     version: u32,
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     fn found(symbol: &str, version: u32, flags: u64) -> String {
-        match proc_address(symbol, version, flags) {
+        match find_proc_address(symbol, version, flags, |info| info.is_exported_by(13000)) {
             Ok(ProcAddress { function, per_thread: false }) => function.name().to_string(),
             Ok(ProcAddress { function, per_thread: true }) => {
                 function.info().variant.unwrap().name.to_string()
@@ -189,9 +188,24 @@ mod tests {
     }
 
     #[test]
-    fn unknown_absent_and_too_new_symbols_are_told_apart() {
+    fn unknown_and_too_new_symbols_are_told_apart() {
         assert_eq!(found("cuNoSuchFunction", 13000, 0), "SYMBOL_NOT_FOUND");
-        assert_eq!(found("cuGraphicsUnregisterResource", 13000, 0), "SYMBOL_NOT_FOUND");
         assert_eq!(found("cuLibraryLoadData", 11000, 0), "VERSION_NOT_SUFFICIENT");
+    }
+
+    #[test]
+    fn every_function_that_a_driver_of_this_version_exports_is_found() {
+        for info in FUNCTIONS.iter() {
+            let Some(since) = info.version else { continue };
+            let found = find_proc_address(info.symbol, since, 0, |info| info.is_exported_by(since));
+            assert!(found.is_ok(), "{} is not found for CUDA {since}: {found:?}", info.name);
+        }
+        assert_eq!(found("cuMemBatchDecompressAsync", 13000, 0), "cuMemBatchDecompressAsync");
+        assert_eq!(found("cuGraphicsGLRegisterBuffer", 13000, 0), "cuGraphicsGLRegisterBuffer");
+    }
+
+    #[test]
+    fn an_absent_function_that_is_newer_than_the_driver_is_not_found() {
+        assert_eq!(found("cuLogicalEndpointCreate", 13030, 0), "SYMBOL_NOT_FOUND");
     }
 }

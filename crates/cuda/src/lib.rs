@@ -1,8 +1,10 @@
-//! The CUDA driver's ABI: its types, its result codes, and one declaration of each of its functions.
+//! The CUDA driver's ABI: its types, its result codes, and one declaration of each of its
+//! functions.
 //!
-//! `driver.api`, beside this crate's manifest, lists every function that libcuda exports: its prototype, how each
-//! argument travels, where a call is answered, and for which versions `cuGetProcAddress` gives it. Everything that must
-//! agree about functions is generated from it (`cargo xtask codegen`):
+//! `driver.api`, beside this crate's manifest, lists every function that libcuda exports: its
+//! prototype, how each argument travels, where a call is answered, and for which versions
+//! `cuGetProcAddress` gives it. Everything that must agree about functions is generated from it
+//! (`cargo xtask codegen`):
 //!
 //! ```text
 //!                              driver.api
@@ -13,15 +15,17 @@
 //!
 //! # Where a launch passes through here
 //!
-//! A program asks `cuGetProcAddress` for `cuLaunchKernel`; [`proc_address`] finds the [`Fn`] that its CUDA version means,
-//! and the client's exports have its address. The call becomes a message whose number is that `Fn`, and the worker ends
-//! it in `table.cuLaunchKernel`: one entry of a [`DriverTable`], which NVIDIA's library, the software GPU or a fake in a
-//! test has filled. The path between is told in `sluice_wire`.
+//! A program asks `cuGetProcAddress` for `cuLaunchKernel`; [`find_proc_address`] finds the [`Fn`]
+//! that its CUDA version means, and the client's exports have its address. The call becomes a
+//! message whose number is that `Fn`, and the worker ends it in `table.cuLaunchKernel`: one entry
+//! of a [`DriverTable`], which NVIDIA's library, the software GPU or a fake in a test has filled.
+//! The path between is told in `sluice_wire`.
 
 // CUDA's names are kept letter by letter, so that whoever knows the documentation can search for them.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 mod abi;
+mod advice;
 mod arrays;
 pub mod attributes;
 mod driver;
@@ -38,12 +42,13 @@ mod result;
 mod sparse;
 mod structs;
 
+pub use advice::{CU_DEVICE_CPU, CU_DEVICE_INVALID, ManagedAdvice};
 pub use arrays::*;
 pub use attributes::*;
 pub use driver::{CLIENT_MARKER, LoadError, Observer, Presence};
 pub use enums::*;
 pub use flags::*;
-pub use function::{Class, FnInfo, ProcAddress, Variant, find_proc_address, proc_address};
+pub use function::{Class, FnInfo, ProcAddress, Variant, find_proc_address};
 pub use generated::functions::{FUNCTIONS, Fn};
 pub use generated::table::DriverTable;
 pub use guard::{absent, guard};

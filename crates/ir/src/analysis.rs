@@ -3,9 +3,11 @@
 pub mod cfg;
 mod divergence;
 pub mod loops;
+mod pressure;
 mod ranges;
 pub mod shapes;
 
 pub use cfg::{Cfg, Dominators};
 pub use loops::{LoopId, Loops};
+pub use pressure::pressure;
 pub use shapes::{BlockShape, Shape, Shapes};

@@ -6,9 +6,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::LazyLock;
 
 use sluice_cuda::{
-    CUdriverProcAddressQueryResult, CUresult, CUstream, DriverTable, Fn, FnInfo, find_proc_address,
+    CUdriverProcAddressQueryResult, CUresult, CUstream, DriverTable, FnInfo, find_proc_address,
 };
-use sluice_softgpu::Config;
+use sluice_softgpu::{Config, DRIVER_VERSION};
 
 use crate::export_tables::cuGetExportTable;
 use crate::generated::exports;
@@ -21,11 +21,6 @@ pub(crate) fn table() -> &'static DriverTable {
         DriverTable { cuGetExportTable: Some(cuGetExportTable), ..sluice_softgpu::table() }
     });
     &TABLE
-}
-
-/// Whether this library answers the function: by its table, or here.
-fn is_present(info: &FnInfo) -> bool {
-    matches!(info.function, Fn::cuGetProcAddress | Fn::cuGetProcAddress_v2) || table().has(info.function)
 }
 
 /// # Safety
@@ -63,6 +58,9 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
         }
         flags => flags,
     };
+    // A function that is not built answers CUDA_ERROR_NOT_SUPPORTED, whether it is looked up or
+    // linked.
+    let is_present = |info: &FnInfo| info.version.is_some_and(|since| since <= DRIVER_VERSION as u32);
     let found = find_proc_address(&symbol, version.try_into().unwrap_or(0), flags, is_present);
     let (address, answer, result) = match found {
         Ok(found) => {

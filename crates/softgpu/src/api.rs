@@ -118,6 +118,8 @@ pub(crate) const TABLE: DriverTable = {
         cuMemPrefetchAsync_v2,
         cuMemAdvise,
         cuMemAdvise_v2,
+        cuMemRangeGetAttribute,
+        cuMemRangeGetAttributes,
         cuMemGetAddressRange_v2,
         cuMemAllocHost_v2,
         cuMemHostAlloc,

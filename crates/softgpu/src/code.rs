@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use sluice_image::ComputeCapability;
 use sluice_image::Image;
 use sluice_ir::lower::{Global, lower_kernel, module_globals};
-use sluice_ir::passes;
+use sluice_ir::{Space, passes};
 use sluice_jit::CompiledKernel;
 use sluice_ptx::ModuleIndex;
 use sluice_ptx::ast::{self, Variable};
@@ -75,15 +75,9 @@ impl Machine for Compiling {
         }
     }
 
-    /// A multiprocessor is a thread, which needs no other.
+    /// A multiprocessor is a part of a thread's time, and needs no other.
     fn partitions(&self, _: ComputeCapability) -> (u8, u8) {
         (1, 1)
-    }
-
-    /// A thread of the executor runs several blocks in turns, each with memory of its own, so more of them are allowed
-    /// than occupancy says run at once: programs made for a large device need not fit a small machine.
-    fn turns(&self) -> u32 {
-        32
     }
 
     /// A thread of the executor runs one block; of a cooperative launch each block has its own memory.
@@ -140,6 +134,33 @@ pub(crate) struct Entry {
     /// The module variables that it and its functions use, with their first contents.
     pub(crate) globals: Vec<Global>,
     pub(crate) needs_heap: bool,
+    /// Registers of 32 bits that a thread takes.
+    pub(crate) registers: u32,
+}
+
+impl Entry {
+    /// Bytes of constant variables that it and its functions use, one behind the other.
+    pub(crate) fn constant_bytes(&self) -> u32 {
+        let constants = self.globals.iter().filter(|global| global.space == Space::Const);
+        let end = |end: u64, global: &Global| end.next_multiple_of(global.align.into()) + global.bytes;
+        u32::try_from(constants.fold(0, end)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Registers that a machine keeps for itself beside those for a kernel's values: for the stack and
+/// for addresses.
+const REGISTERS_RESERVED: u32 = 4;
+/// The most that a thread can have, and all that a block has (CUDA C++ Programming Guide, "Compute
+/// Capabilities").
+const REGISTERS_MAX: u32 = 255;
+const REGISTERS_OF_BLOCK: u32 = 64 << 10;
+
+/// Registers that a thread of a kernel takes: what its values need, and no more than lets its
+/// largest block run. A kernel that needs more would spill on a GPU; here values are where they
+/// fit.
+fn registers(kernel: &sluice_ir::Kernel, threads_max: u32) -> u32 {
+    let wanted = sluice_ir::analysis::pressure(kernel) + REGISTERS_RESERVED;
+    wanted.min(REGISTERS_MAX).min(REGISTERS_OF_BLOCK / threads_max.max(1))
 }
 
 impl PtxCode {
@@ -179,6 +200,7 @@ impl PtxCode {
             ));
             return Err(Status::INVALID_PTX);
         }
+        let registers = registers(&kernel, threads_max(self.declaration(name)?));
         let prepared = execution::compiler()?.prepare(kernel);
         if self.is_small {
             prepared.load([32, 1, 1]).map_err(|error| {
@@ -187,7 +209,8 @@ impl PtxCode {
             })?;
         }
         let needs_heap = module.function(DEVICE_MALLOC).is_some();
-        Ok(Arc::new(Entry { kernel: prepared, globals: module_globals(&module), needs_heap }))
+        let globals = module_globals(&module);
+        Ok(Arc::new(Entry { kernel: prepared, globals, needs_heap, registers }))
     }
 }
 

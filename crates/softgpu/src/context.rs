@@ -216,6 +216,15 @@ impl Context {
         green.map_or(self.device.limits.multiprocessors, |green| green.resource.count())
     }
 
+    /// How many threads of the executor may run its blocks: for a green context, the share of them
+    /// that its multiprocessors are.
+    pub(crate) fn threads_max(&self) -> u32 {
+        let Some(green) = &self.green else { return u32::MAX };
+        let threads = driver().map_or(1, |driver| driver.threads as u64);
+        let (part, whole) = (green.resource.count(), self.device.limits.multiprocessors.max(1));
+        (u64::from(part) * threads).div_ceil(u64::from(whole)) as u32
+    }
+
     /// The sticky error, if a kernel of this context has failed.
     pub(crate) fn check(&self) -> Result<()> {
         Status(self.whole().error.load(Ordering::Acquire)).ok()
@@ -381,6 +390,14 @@ pub(crate) fn current_unchecked() -> Result<Arc<Context>> {
 /// The calling thread's current context, which must not have failed.
 pub(crate) fn current() -> Result<Arc<Context>> {
     let context = current_unchecked()?;
+    context.check()?;
+    Ok(context)
+}
+
+/// The context that an object says it is of, for calls that work without a current one; it must not
+/// have failed.
+pub(crate) fn owning(handle: usize) -> Result<Arc<Context>> {
+    let context = CONTEXTS.get(handle).ok_or(Status::CONTEXT_IS_DESTROYED)?;
     context.check()?;
     Ok(context)
 }

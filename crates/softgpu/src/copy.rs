@@ -140,9 +140,10 @@ pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
 }
 
 /// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has it, also the one whose context is
-/// current.
+/// current, if one is.
 fn doers(target: &Target) -> Result<[usize; 2]> {
-    Ok([target.stream.device, context::current_unchecked()?.device.ordinal])
+    let current = context::current_or_none()?;
+    Ok([target.stream.device, current.map_or(target.stream.device, |context| context.device.ordinal)])
 }
 
 /// Copies a box in stream order between places that the stream's device reaches. The call waits where `synchronous`, or where memory of the program is neither

@@ -41,7 +41,7 @@ impl SoftDevice {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub devices: Vec<SoftDevice>,
-    /// CPU threads that run blocks; every device reports as many multiprocessors.
+    /// CPU threads that run blocks; every device reports at least as many multiprocessors.
     pub threads: usize,
     /// Whether the program and the driver share an address space, so that managed memory just works.
     pub same_process: bool,

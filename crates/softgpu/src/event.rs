@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CU_EVENT_DISABLE_TIMING, CUevent};
 
 use crate::capture::Capture;
+use crate::device::driver;
 use crate::engine;
 use crate::graph::NodeId;
 use crate::shared_event::SharedEvent;
@@ -155,6 +156,7 @@ impl Event {
 
 /// The event with this handle.
 pub(crate) fn event(handle: CUevent) -> Result<Arc<Event>> {
+    driver()?;
     EVENTS.get(handle.0).ok_or(Status::INVALID_HANDLE)
 }
 

@@ -122,7 +122,6 @@ impl Function {
         Ok(match attribute {
             CUfunction_attribute::MAX_THREADS_PER_BLOCK => signature.threads_max as i32,
             CUfunction_attribute::SHARED_SIZE_BYTES => self.resources()?.shared as i32,
-            // Constant variables are counted with their module, not with each function.
             CUfunction_attribute::CONST_SIZE_BYTES => self.resources()?.constant as i32,
             CUfunction_attribute::LOCAL_SIZE_BYTES => self.resources()?.local as i32,
             CUfunction_attribute::NUM_REGS => self.resources()?.registers as i32,

@@ -15,17 +15,13 @@ use crate::machine::{Grid, Kernel, Resources};
 use crate::messages;
 use crate::status::{Result, Status};
 
-/// What is said of registers per thread. Compiled kernels keep values in memory and have no such limit; programs
-/// divide the register file by this number, which then limits nothing.
-const REGISTERS: u32 = 32;
-
 impl Kernel for Entry {
     fn resources(&self) -> Resources {
         Resources {
             shared: self.kernel.static_shared_bytes(),
             local: self.kernel.local_bytes(),
-            constant: 0,
-            registers: REGISTERS,
+            constant: self.constant_bytes(),
+            registers: self.registers,
             params: self.kernel.param_bytes(),
         }
     }
@@ -64,7 +60,7 @@ impl Kernel for Entry {
             stack_bytes: grid.context.stack_bytes(),
             params: grid.params,
             globals: grid.globals,
-            threads_max: grid.context.multiprocessors(),
+            threads_max: grid.context.threads_max(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             ..LaunchConfig::default()
         };

@@ -12,6 +12,12 @@ use crate::status::{Result, Status};
 
 /// Every address from the allocator is a multiple of this: a texture can begin there (`TEXTURE_ALIGNMENT`).
 pub(crate) const ALIGN: u64 = 512;
+/// Bytes at both ends of a shared chunk that no request gets. Kernels that read a little beyond
+/// their memory, and do not use what they read, run on a card, where some memory lies there; so it
+/// is here.
+const MARGIN: u64 = 4 << 10;
+/// What requests share of a chunk.
+const SHARED: u64 = CHUNK - 2 * MARGIN;
 /// Requests above this have chunks of their own.
 pub(crate) const SHARED_MAX: u64 = CHUNK / 2;
 
@@ -113,13 +119,13 @@ impl State {
 impl Chunk {
     /// The chunk at `base`, of which nothing is used.
     pub(crate) fn new(base: u64) -> Chunk {
-        Chunk { free: FreeRanges::new(base, CHUNK), used: 0 }
+        Chunk { free: FreeRanges::new(base + MARGIN, SHARED), used: 0 }
     }
 
     /// The address of `size` bytes, aligned to [`ALIGN`].
     pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
         let size = size.next_multiple_of(ALIGN);
-        if size > CHUNK - self.used {
+        if size > SHARED - self.used {
             return None;
         }
         let address = self.free.take(size, ALIGN)?;

@@ -1,15 +1,20 @@
-//! Options of the functions that load and link code: the log buffers. The other options tune machine code
-//! that does not exist here and change nothing (CUDA Driver API, `CUjit_option`).
+//! Options of the functions that load and link code: the log buffers, and the time that it takes.
+//! The other options tune machine code that does not exist here and change nothing (CUDA Driver
+//! API, `CUjit_option`).
 
 use std::ffi::{c_char, c_void};
+use std::time::Instant;
 
 use sluice_cuda::CUjit_option;
 
-/// The log buffers of one call.
+/// Where one call tells what it has done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logs {
     error: Buffer,
     info: Buffer,
+    /// The value of the option that asks for the time, or null.
+    wall_time: *mut *mut c_void,
+    begun: Instant,
 }
 
 /// A buffer for text, and where in the option values its size stands.
@@ -49,7 +54,8 @@ impl Logs {
     /// Both arrays are null or have `count` elements, and stay until the last use of the result. Each value is
     /// what its option demands.
     pub(crate) unsafe fn find(count: u32, options: *mut CUjit_option, values: *mut *mut c_void) -> Self {
-        let mut logs = Self { error: Buffer::NONE, info: Buffer::NONE };
+        let (error, info, wall_time) = (Buffer::NONE, Buffer::NONE, std::ptr::null_mut());
+        let mut logs = Self { error, info, wall_time, begun: Instant::now() };
         if options.is_null() || values.is_null() {
             return logs;
         }
@@ -59,6 +65,7 @@ impl Logs {
             // SAFETY: by this function's contract.
             let read = || unsafe { value.read_unaligned() };
             match option {
+                CUjit_option::WALL_TIME => logs.wall_time = value,
                 CUjit_option::ERROR_LOG_BUFFER => logs.error.text = read().cast(),
                 CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => logs.error.size = value,
                 CUjit_option::INFO_LOG_BUFFER => logs.info.text = read().cast(),
@@ -69,9 +76,20 @@ impl Logs {
         logs
     }
 
-    /// Tells what went wrong; empty for nothing.
+    /// The time counts from now on.
+    pub(crate) fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    /// Tells what went wrong, empty for nothing, and how long it took: a `float` of milliseconds in
+    /// the place of the option's value.
     pub(crate) fn finish(&self, error: &str) {
         self.error.write(error);
         self.info.write("");
+        if !self.wall_time.is_null() {
+            let time = self.begun.elapsed().as_secs_f32() * 1e3;
+            // SAFETY: the pointer was taken from the caller's array of option values.
+            unsafe { self.wall_time.cast::<f32>().write_unaligned(time) };
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sluice_cuda::{CUfunction, CUkernel};
+
 use crate::context::{CONTEXTS, Context};
 use crate::device::driver;
 use crate::function::Function;
@@ -27,11 +29,13 @@ pub(crate) struct Launch {
     _bound: Vec<Arc<Bound>>,
     shape: Shape,
     params: Box<[u8]>,
+    /// The handle that the program gave: the function's, or that of a library's kernel.
+    given: CUfunction,
 }
 
 /// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter buffer.
 pub(crate) fn prepare(
-    function: &Arc<Function>,
+    (given, function): (CUfunction, &Arc<Function>),
     shape: Shape,
     params: Box<[u8]>,
     multiprocessors: u32,
@@ -60,6 +64,7 @@ pub(crate) fn prepare(
         _bound: bound,
         shape,
         params,
+        given,
     })))
 }
 
@@ -101,19 +106,24 @@ fn check_cluster(function: &Function, shape: Shape) -> Result<()> {
     if divides { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// All blocks of a cooperative launch must be there at the same time, or as good as that (`Machine::turns`).
+/// All blocks of a cooperative launch must be there at the same time: as many as the occupancy says
+/// for these multiprocessors.
 fn check_cooperative(function: &Arc<Function>, shape: Shape, multiprocessors: u32) -> Result<()> {
     let blocks = shape.grid.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)));
     let threads = shape.block.iter().product::<u32>();
     let each = crate::occupancy::blocks_per_multiprocessor(function, threads, shape.dynamic_shared)?;
-    let turns = driver()?.machine.turns();
-    let together = u64::from(each) * u64::from(turns) * u64::from(multiprocessors);
+    let together = u64::from(each) * u64::from(multiprocessors);
     if blocks > together { Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE) } else { Ok(()) }
 }
 
 impl Launch {
-    pub(crate) fn function(&self) -> &Function {
-        &self.function
+    /// What the program launched: a function, or a kernel.
+    pub(crate) fn given(&self) -> (CUfunction, CUkernel) {
+        if self.given.0 == self.function.handle {
+            (self.given, CUkernel::NULL)
+        } else {
+            (CUfunction::NULL, CUkernel(self.given.0))
+        }
     }
 
     pub(crate) fn shape(&self) -> Shape {

@@ -79,6 +79,7 @@ impl Link {
             return Err(Status::INVALID_VALUE);
         }
         if state.image.is_none() {
+            state.logs.begin();
             let inputs = state.texts.iter().map(|(name, text)| Input { name, text });
             let mut image = match link(&inputs.collect::<Vec<_>>()) {
                 Ok(image) => image,

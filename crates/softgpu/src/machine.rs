@@ -22,11 +22,6 @@ pub trait Machine: Send + Sync {
     /// What somebody can do about an image that has nothing for this machine.
     fn way_out(&self) -> &'static str;
 
-    /// How many blocks of a cooperative launch share the place of one, in turns.
-    fn turns(&self) -> u32 {
-        1
-    }
-
     /// Threads of a grid for which there is local memory at the same time: on a card as many as its multiprocessors hold, whatever the
     /// grid (CUDA C++ Programming Guide, Device Memory Accesses).
     fn threads_with_local_memory(&self, device: &Limits, _shape: &Shape, multiprocessors: u32) -> u64 {
@@ -87,7 +82,7 @@ pub struct Resources {
     pub shared: u32,
     /// Per thread.
     pub local: u32,
-    /// Constants of its own.
+    /// Constant variables that it uses.
     pub constant: u32,
     /// Of 32 bits, per thread.
     pub registers: u32,

@@ -9,7 +9,7 @@ use sluice_ir::lower::{Global, GlobalRelocation, Reference as ReferenceKind, fun
 use crate::account;
 use crate::allocation::{self, Kind};
 use crate::context::Context;
-use crate::device::Device;
+use crate::device::{Device, driver};
 use crate::function::{FUNCTIONS, Function, Settings};
 use crate::library;
 use crate::machine::Code;
@@ -91,6 +91,7 @@ impl Module {
     }
 
     pub(crate) fn get(handle: CUmodule) -> Result<Arc<Self>> {
+        driver()?;
         MODULES.get(handle.0).ok_or(Status::INVALID_HANDLE)
     }
 
@@ -259,6 +260,15 @@ pub(crate) fn function(handle: CUfunction) -> Result<Arc<Function>> {
     match FUNCTIONS.get(handle.0) {
         Some(function) => Ok(function),
         None => library::Kernel::from_handle(handle.0)?.function(&*crate::context::current()?),
+    }
+}
+
+/// As [`function`], with a kernel's function in the context of the stream that it is launched in
+/// (CUDA Driver API, `cuLaunchKernel`).
+pub(crate) fn function_in(handle: CUfunction, context: &Context) -> Result<Arc<Function>> {
+    match FUNCTIONS.get(handle.0) {
+        Some(function) => Ok(function),
+        None => library::Kernel::from_handle(handle.0)?.function(context),
     }
 }
 

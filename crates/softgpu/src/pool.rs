@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     peers: Mutex<BTreeSet<usize>>,
     /// Whether it is a device's own pool, which cannot be destroyed.
     pub(crate) is_default: bool,
+    /// The most bytes that may be allocated of it at one time (`CUmemPoolProps.maxSize`).
+    bytes_max: u64,
     pub(crate) used: AtomicU64,
     used_max: AtomicU64,
     reserved_max: AtomicU64,
@@ -56,12 +58,14 @@ struct Freed {
 static EXCESS: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
-    pub(crate) fn create(device: &Device, is_default: bool) -> Arc<Self> {
+    /// A pool that may use `bytes_max` bytes; 0 is as many as there are.
+    pub(crate) fn create(device: &Device, is_default: bool, bytes_max: u64) -> Arc<Self> {
         POOLS.insert(|handle| Self {
             handle,
             device: device.ordinal,
             peers: Mutex::default(),
             is_default,
+            bytes_max: if bytes_max == 0 { u64::MAX } else { bytes_max },
             used: AtomicU64::new(0),
             used_max: AtomicU64::new(0),
             reserved_max: AtomicU64::new(0),
@@ -90,7 +94,7 @@ impl Pool {
     /// The pool that a device was born with.
     pub(crate) fn default_of(device: &Device) -> Arc<Self> {
         let own = POOLS.all().into_iter().find(|pool| pool.is_default && pool.device == device.ordinal);
-        own.unwrap_or_else(|| Self::create(device, true))
+        own.unwrap_or_else(|| Self::create(device, true, 0))
     }
 
     pub(crate) fn device(&self) -> Result<&'static Device> {
@@ -120,18 +124,25 @@ impl Pool {
     /// Memory of `size` bytes for use in the order of a stream: what is kept, or fresh.
     pub(crate) fn allocate(&self, size: u64, stream: u64) -> Result<u64> {
         let whole = size.checked_next_multiple_of(ALIGN).ok_or(Status::OUT_OF_MEMORY)?;
+        let used = self.count(size)?;
         let kept = self.kept().take(whole, stream);
-        let address = match kept {
-            Some(address) => address,
-            None => {
-                let device = self.device()?;
-                make_room(device, || device.heap.allocate(whole))?
-            }
+        let allocate = || {
+            let device = self.device()?;
+            make_room(device, || device.heap.allocate(whole))
         };
-        let used = self.used.fetch_add(size, Ordering::Relaxed) + size;
+        let address = kept.map_or_else(allocate, Ok).inspect_err(|_| {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+        })?;
         self.used_max.fetch_max(used, Ordering::Relaxed);
         self.reserved_max.fetch_max(used + self.kept().bytes, Ordering::Relaxed);
         Ok(address)
+    }
+
+    /// Counts an allocation, if the limit allows it; returns the bytes in use with it.
+    fn count(&self, size: u64) -> Result<u64> {
+        let add = |used: u64| used.checked_add(size).filter(|sum| *sum <= self.bytes_max);
+        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        Ok(before.map_err(|_| Status::OUT_OF_MEMORY)? + size)
     }
 
     /// Takes memory back that [`Self::allocate`] gave for `size` bytes; it is free when the stream has come to the

@@ -43,3 +43,8 @@ pub(crate) unsafe fn put_optional<T>(place: *mut T, value: T) {
 pub(crate) fn require<T>(place: *const T) -> Result<()> {
     if place.is_null() { Err(Status::INVALID_VALUE) } else { Ok(()) }
 }
+
+/// Refuses a question of which neither answer is wanted.
+pub(crate) fn require_one<A, B>(first: *const A, second: *const B) -> Result<()> {
+    if first.is_null() && second.is_null() { Err(Status::INVALID_VALUE) } else { Ok(()) }
+}

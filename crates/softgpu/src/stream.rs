@@ -12,6 +12,7 @@ use sluice_cuda::{
 
 use crate::capture::StreamCapture;
 use crate::context::{self, CONTEXTS, Context};
+use crate::device::driver;
 use crate::engine;
 use crate::op::Op;
 use crate::pool;
@@ -197,20 +198,19 @@ pub(crate) fn target(handle: CUstream) -> Result<Target> {
     Ok(target)
 }
 
-/// As [`target`], also in a context that has failed.
+/// As [`target`], also in a context that has failed. A stream that was created carries its context,
+/// so that the thread needs none.
 pub(crate) fn target_unchecked(handle: CUstream) -> Result<Target> {
+    driver()?;
+    if !matches!(handle, CUstream::NULL | CUstream::LEGACY | CUstream::PER_THREAD) {
+        let stream = STREAMS.get(handle.0).ok_or(Status::INVALID_HANDLE)?;
+        let context = CONTEXTS.get(stream.context).ok_or(stream.orphaned)?;
+        return Ok(Target { context, stream });
+    }
     let context = context::current_unchecked()?;
     let stream = match handle {
-        CUstream::NULL | CUstream::LEGACY => Arc::clone(&context.legacy),
         CUstream::PER_THREAD => per_thread(&context),
-        _ => {
-            let stream = STREAMS.get(handle.0).ok_or(Status::INVALID_HANDLE)?;
-            if stream.context != context.handle {
-                let context = CONTEXTS.get(stream.context).ok_or(stream.orphaned)?;
-                return Ok(Target { context, stream });
-            }
-            stream
-        }
+        _ => Arc::clone(&context.legacy),
     };
     Ok(Target { context, stream })
 }

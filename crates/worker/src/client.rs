@@ -107,7 +107,9 @@ impl Client {
 
     /// This connection is at its end. Returns where the client may come back on another.
     pub(crate) fn parted(&self, connection: &Connection) {
-        if !self.resumes {
+        // A client does not come back to a session that is lost. It may be about to begin another
+        // one, which needs what this one holds.
+        if !self.resumes || self.outbox.has_failed() {
             ending::client_gone();
         }
         let mut state = self.lock();

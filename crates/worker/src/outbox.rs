@@ -59,6 +59,8 @@ pub(crate) struct Outbox {
     expanded_before: AtomicU64,
     /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
     withheld: AtomicBool,
+    /// Whether the client was told that the session is lost.
+    has_failed: AtomicBool,
     /// The memory of what is pushed may be gone.
     #[cfg(any(test, feature = "fuzz"))]
     has_lost_memory: AtomicBool,
@@ -170,6 +172,7 @@ impl Outbox {
             expanded: AtomicU64::new(0),
             expanded_before: AtomicU64::new(0),
             withheld: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             #[cfg(any(test, feature = "fuzz"))]
             has_lost_memory: AtomicBool::new(false),
         }
@@ -209,7 +212,13 @@ impl Outbox {
         self.send_frame(header, |out| CommandRefused { result, ticket, captured }.encode(out))
     }
 
+    /// Whether the session is lost, so that there is nothing to come back to.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
     pub(crate) fn sticky(&self, command: Header, result: i32, text: &str) -> io::Result<()> {
+        self.has_failed.store(true, Relaxed);
         let header = Header { kind: Kind::Sticky, ..command };
         let message = Sticky { result, op: command.op, text: text.to_owned() };
         self.send_frame(header, |out| message.encode(out))

@@ -383,13 +383,24 @@ fn execute(session: &Session, job: &Job) {
         {
             session.outbox.reply(header, result.0, &fields)
         }
-        Err(Refusal::Failed(result)) if waits(op) => session.outbox.reply(header, result.0, &[]),
+        Err(Refusal::Failed(result)) if waits(op) => answer_failure(session, header, result),
         Err(Refusal::Failed(result)) => refused_with(session, header, &job.payload, result),
         Err(refusal) => ending::failed(&format!("the client sent nonsense: {}: {refusal}", op.name())),
     };
     if sent.is_err() {
         ending::client_gone();
     }
+}
+
+/// Answers a command that has failed. Where the context is lost, the session is as well: from then
+/// on every call returns the error, also one that the client answers by itself.
+fn answer_failure(session: &Session, header: Header, result: CUresult) -> io::Result<()> {
+    // What a driver answers with "unknown" may be one call's mistake.
+    let is_lost = result.is_sticky() && result != CUresult::UNKNOWN;
+    if is_lost && session.fail(result) {
+        session.outbox.sticky(header, result.0, "")?;
+    }
+    session.outbox.reply(header, result.0, &[])
 }
 
 /// Says so where a queued command has failed for which nothing is to come.

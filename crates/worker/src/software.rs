@@ -49,7 +49,7 @@ impl Brake for SafepointBrake {
         self.control.late() / self.threads
     }
 
-    /// Of the threads that are the device's multiprocessors, those that are not busy count as free.
+    /// Of the threads that run the device's blocks, those that are not busy count as free.
     fn used(&self) -> Option<Duration> {
         Some(self.control.worked() / self.threads)
     }

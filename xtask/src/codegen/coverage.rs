@@ -322,7 +322,7 @@ pub(crate) fn of(function: &Function) -> Option<Coverage> {
     let name = function.name.as_str();
     let elsewhere = || ELSEWHERE.iter().find(|others| others.functions.contains(&name));
     match function.class {
-        Class::Absent(_) | Class::Refused(_) => None,
+        Class::Absent(_) => None,
         Class::Local if IN_CLIENT.contains(&name) => Some(Coverage::Exchanged),
         Class::Local => Some(Coverage::InClient),
         _ if is_exchanged(function) || BY_HAND.contains(&name) => Some(Coverage::Exchanged),
@@ -350,7 +350,7 @@ mod tests {
 
     fn built() -> Vec<Function> {
         let api = crate::codegen::declarations(crate::root()).unwrap();
-        let is_absent = |f: &Function| matches!(f.class, Class::Absent(_) | Class::Refused(_));
+        let is_absent = |f: &Function| matches!(f.class, Class::Absent(_));
         api.functions.into_iter().filter(|f| !is_absent(f)).collect()
     }
 

@@ -47,8 +47,6 @@ pub(crate) enum Class {
     /// By hand in the client, over messages of another function.
     Via(String),
     Absent(String),
-    /// As absent, but `cuGetProcAddress` finds it.
-    Refused(String),
 }
 
 #[derive(Debug)]

@@ -232,7 +232,7 @@ pub(crate) fn driver(api: &Declarations) -> String {
     for function in api
         .functions
         .iter()
-        .filter(|f| f.parameters.is_some() && !matches!(f.class, Class::Absent(_) | Class::Refused(_)))
+        .filter(|f| f.parameters.is_some() && !matches!(f.class, Class::Absent(_)))
         .filter(|f| !BY_HAND.contains(&f.name.as_str()))
     {
         // The worker waits by these itself.

@@ -1,7 +1,8 @@
 //! The symbols of the two libraries that programs load as `libcuda.so.1`.
 //!
-//! Both files are lists of rows for a macro that stands at their top: `how EXPORT FUNCTION (parameters) (arguments);`, in the
-//! client's library with `(HOME)` before the arguments: the device to whose node the call goes, if its arguments say so.
+//! Both files are lists of rows for a macro that stands at their top: `how EXPORT FUNCTION
+//! (parameters) (arguments);`, in the client's library with `(HOME)` before the arguments: the
+//! argument that says where the call belongs, if one does.
 
 use std::fmt::Write as _;
 
@@ -11,12 +12,12 @@ use super::{declaration::*, source};
 pub(crate) fn client(api: &Declarations) -> String {
     let mut out = source::header("The symbols of the client's `libcuda.so.1`.");
     out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
-    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, entry::entered, evidence, generated::stubs, refusals::told};\nuse crate::session::{enter, of_address, of_handle, routed};\n\n";
+    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, entry::entered, evidence, generated::stubs, permission, refusals::told};\nuse crate::session::{Home, enter, routed};\n\n";
     out += CLIENT_ROWS;
     out += DEFAULT_STREAMS;
     out += MARKER;
     rows(&mut out, api, Some(home), |function| match function.class {
-        Class::Absent(_) | Class::Refused(_) => "absent",
+        Class::Absent(_) => "absent",
         Class::Queued | Class::Waiting => "travels",
         _ => "hand",
     });
@@ -67,7 +68,7 @@ fn rows(out: &mut String, api: &Declarations, home: Option<Home>, how: impl Fn(&
 fn row(out: &mut String, function: &Function, (how, home): (&str, &str), export: &str, stream: &str) {
     let parameters = function.c_parameters();
     let last = match (&function.class, how) {
-        (Class::Absent(reason) | Class::Refused(reason), "absent") => format!("{reason:?}"),
+        (Class::Absent(reason), "absent") => format!("{reason:?}"),
         (_, "absent") => "\"not built yet\"".into(),
         _ => {
             let mut arguments: Vec<String> =
@@ -81,8 +82,7 @@ fn row(out: &mut String, function: &Function, (how, home): (&str, &str), export:
     let _ = writeln!(out, "    {how} {export} {} ({parameters}) {home}{last};", function.name);
 }
 
-/// Handles by which a call finds its node, a stream before all others. A function is none of them: a library's is the same
-/// on all devices.
+/// Handles by which a call finds its node, a stream before all others.
 const HOMES: &[&str] = &[
     "CUevent",
     "CUmodule",
@@ -96,20 +96,22 @@ const HOMES: &[&str] = &[
     "CUuserObject",
 ];
 
-/// The device to whose node a call goes: that of its stream, else that of its first other handle, else that of its first
-/// address. Where there is none of these, it is the calling thread's.
+/// The argument that says to whose node a call goes, and in which context it is made where the
+/// calling thread has none: its stream, else its first other handle, else its function, else its
+/// first address.
 fn home(function: &Function) -> String {
     let parameters: Vec<_> = function.parameters.iter().flatten().map(|p| (p, p.c_type())).collect();
     let first =
         |is_it: &dyn Fn(&str) -> bool| parameters.iter().find(|(_, of)| is_it(of)).map(|(p, _)| &p.name);
-    if let Some(stream) = first(&|of| of == "CUstream") {
-        return format!("(of_handle({stream}.0)) ");
+    let handle = first(&|of| of == "CUstream").or_else(|| first(&|of| HOMES.contains(&of)));
+    if let Some(handle) = handle {
+        return format!("(Some(Home::Handle({handle}.0))) ");
     }
-    if let Some(handle) = first(&|of| HOMES.contains(&of)) {
-        return format!("(of_handle({handle}.0)) ");
+    if let Some(function) = first(&|of| of == "CUfunction") {
+        return format!("(Some(Home::Function({function}.0))) ");
     }
     match first(&|of| of == "CUdeviceptr") {
-        Some(address) => format!("(of_address({address})) "),
+        Some(address) => format!("(Some(Home::Address({address}))) "),
         None => "(None) ".into(),
     }
 }
@@ -126,6 +128,11 @@ fn argument(parameter: &Parameter, stream: &str) -> String {
 }
 
 const CLIENT_ROWS: &str = "\
+/// Makes a call of the program, if it may be made.
+fn made(function: Fn, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
+    permission::check(function).and_then(|()| told(function, call)).into()
+}
+
 macro_rules! rows {
     ($($how:ident $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $last:tt;)*) => {
         $(rows!(@$how $export $function ($($parameter: $of),*) $home $last);)*
@@ -135,7 +142,7 @@ macro_rules! rows {
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || unsafe { api::$function($($argument),*) };
-            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| made(Fn::$function, || routed($home, call))))
         }
     };
     (@travels $export:ident $function:ident ($($parameter:ident: $of:ty),*) ($home:expr) ($($argument:expr),*)) => {
@@ -143,7 +150,7 @@ macro_rules! rows {
         pub(crate) unsafe extern \"C\" fn $export($($parameter: $of),*) -> CUresult {
             // SAFETY: the arguments are the caller's, who keeps to CUDA's documentation.
             let call = || enter().and_then(|session| unsafe { stubs::$function(session $(, $argument)*) });
-            evidence::note(Fn::$function, entered(|| told(Fn::$function, || routed(|| $home, call)).into()))
+            evidence::note(Fn::$function, entered(|| made(Fn::$function, || routed($home, call))))
         }
     };
     (@absent $export:ident $function:ident ($($parameter:ident: $of:ty),*) $home:tt $reason:literal) => {

@@ -22,7 +22,6 @@ pub(crate) fn generate(api: &Declarations) -> String {
             Class::Waiting | Class::CustomWaiting => "Waiting".into(),
             Class::Via(target) => format!("Via(Fn::{target})"),
             Class::Absent(reason) => format!("Absent({reason:?})"),
-            Class::Refused(reason) => format!("Refused({reason:?})"),
         };
         let _ = writeln!(
             out,

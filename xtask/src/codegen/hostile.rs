@@ -22,7 +22,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
     out += "use std::ffi::{c_char, c_void};\n\nuse sluice_cuda::*;\nuse sluice_wire::{product, rows};\n\n";
     out += "use crate::{by_hand::ByHand, call::{Call, Violation, checked}, inner};\n\n";
     let functions = || {
-        let is_there = |f: &&Function| !matches!(f.class, Class::Absent(_) | Class::Refused(_));
+        let is_there = |f: &&Function| !matches!(f.class, Class::Absent(_));
         api.functions.iter().filter(is_there).filter(|f| f.parameters.is_some())
     };
     out += "/// What the declarations do not say of the arguments: checks by hand, after those of the declarations.\n\

@@ -96,9 +96,6 @@ fn class(text: &str) -> anyhow::Result<Class> {
     if let Some(reason) = reason_of("absent") {
         return Ok(Class::Absent(reason.into()));
     }
-    if let Some(reason) = reason_of("refused") {
-        return Ok(Class::Refused(reason.into()));
-    }
     if let Some(name) = text.strip_prefix("custom via ") {
         return Ok(Class::Via(name.into()));
     }

@@ -41,6 +41,7 @@ const fn case(name: &'static str, program: Program) -> Case {
 
 const CASES: &[Case] = &[
     case("driver functions", Program::Bare("driver_functions.py")),
+    case("driver answers", Program::Bare("driver_answers.py")),
     case("driver attributes", Program::Bare("driver_attributes.py")),
     case("arrays", Program::Bare("arrays.py")),
     case("sparse arrays", Program::Bare("sparse_arrays.py")),

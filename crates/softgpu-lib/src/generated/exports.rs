@@ -764,6 +764,41 @@ rows! {
     table cuGraphicsUnmapResources cuGraphicsUnmapResources (count: u32, resources: *mut CUgraphicsResource, hStream: CUstream) (count, resources, legacy(hStream));
     table cuGraphicsUnmapResources_ptsz cuGraphicsUnmapResources (count: u32, resources: *mut CUgraphicsResource, hStream: CUstream) (count, resources, per_thread(hStream));
     table cuGraphicsUnregisterResource cuGraphicsUnregisterResource (resource: CUgraphicsResource) (resource);
+    absent cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerAcquireFrame () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamConsumerConnect cuEGLStreamConsumerConnect () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerConnectWithFlags () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamConsumerDisconnect cuEGLStreamConsumerDisconnect () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamConsumerReleaseFrame cuEGLStreamConsumerReleaseFrame () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamProducerConnect cuEGLStreamProducerConnect () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamProducerDisconnect cuEGLStreamProducerDisconnect () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamProducerPresentFrame cuEGLStreamProducerPresentFrame () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEGLStreamProducerReturnFrame cuEGLStreamProducerReturnFrame () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuEventCreateFromEGLSync cuEventCreateFromEGLSync () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLCtxCreate cuGLCtxCreate () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLCtxCreate_v2 cuGLCtxCreate_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLGetDevices cuGLGetDevices () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLGetDevices_v2 cuGLGetDevices_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLInit cuGLInit () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObject cuGLMapBufferObject () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObjectAsync_v2_ptsz cuGLMapBufferObjectAsync_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObject_v2 cuGLMapBufferObject_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLMapBufferObject_v2_ptds cuGLMapBufferObject_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLRegisterBufferObject cuGLRegisterBufferObject () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLSetBufferObjectMapFlags cuGLSetBufferObjectMapFlags () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLUnmapBufferObject cuGLUnmapBufferObject () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLUnmapBufferObjectAsync cuGLUnmapBufferObjectAsync () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGLUnregisterBufferObject cuGLUnregisterBufferObject () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsEGLRegisterImage cuGraphicsEGLRegisterImage () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterBuffer () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsGLRegisterImage cuGraphicsGLRegisterImage () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedEglFrame () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterOutputSurface () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuGraphicsVDPAURegisterVideoSurface cuGraphicsVDPAURegisterVideoSurface () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuVDPAUCtxCreate cuVDPAUCtxCreate () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuVDPAUCtxCreate_v2 cuVDPAUCtxCreate_v2 () "graphics interoperation: the display is on this machine, and the GPU is not";
+    absent cuVDPAUGetDevice cuVDPAUGetDevice () "graphics interoperation: the display is on this machine, and the GPU is not";
 }
 
 addresses! {
@@ -1350,4 +1385,37 @@ addresses! {
     cuGraphicsSubResourceGetMappedArray cuGraphicsSubResourceGetMappedArray,
     cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz,
     cuGraphicsUnregisterResource cuGraphicsUnregisterResource,
+    cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerAcquireFrame,
+    cuEGLStreamConsumerConnect cuEGLStreamConsumerConnect,
+    cuEGLStreamConsumerConnectWithFlags cuEGLStreamConsumerConnectWithFlags,
+    cuEGLStreamConsumerDisconnect cuEGLStreamConsumerDisconnect,
+    cuEGLStreamConsumerReleaseFrame cuEGLStreamConsumerReleaseFrame,
+    cuEGLStreamProducerConnect cuEGLStreamProducerConnect,
+    cuEGLStreamProducerDisconnect cuEGLStreamProducerDisconnect,
+    cuEGLStreamProducerPresentFrame cuEGLStreamProducerPresentFrame,
+    cuEGLStreamProducerReturnFrame cuEGLStreamProducerReturnFrame,
+    cuEventCreateFromEGLSync cuEventCreateFromEGLSync,
+    cuGLCtxCreate cuGLCtxCreate,
+    cuGLCtxCreate_v2 cuGLCtxCreate_v2,
+    cuGLGetDevices cuGLGetDevices,
+    cuGLGetDevices_v2 cuGLGetDevices_v2,
+    cuGLInit cuGLInit,
+    cuGLMapBufferObject cuGLMapBufferObject,
+    cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync,
+    cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz,
+    cuGLMapBufferObject_v2 cuGLMapBufferObject_v2_ptds,
+    cuGLRegisterBufferObject cuGLRegisterBufferObject,
+    cuGLSetBufferObjectMapFlags cuGLSetBufferObjectMapFlags,
+    cuGLUnmapBufferObject cuGLUnmapBufferObject,
+    cuGLUnmapBufferObjectAsync cuGLUnmapBufferObjectAsync,
+    cuGLUnregisterBufferObject cuGLUnregisterBufferObject,
+    cuGraphicsEGLRegisterImage cuGraphicsEGLRegisterImage,
+    cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterBuffer,
+    cuGraphicsGLRegisterImage cuGraphicsGLRegisterImage,
+    cuGraphicsResourceGetMappedEglFrame cuGraphicsResourceGetMappedEglFrame,
+    cuGraphicsVDPAURegisterOutputSurface cuGraphicsVDPAURegisterOutputSurface,
+    cuGraphicsVDPAURegisterVideoSurface cuGraphicsVDPAURegisterVideoSurface,
+    cuVDPAUCtxCreate cuVDPAUCtxCreate,
+    cuVDPAUCtxCreate_v2 cuVDPAUCtxCreate_v2,
+    cuVDPAUGetDevice cuVDPAUGetDevice,
 }

@@ -9,10 +9,12 @@ use sluice_cuda::{
 use crate::device::{Device, device, driver, init};
 use crate::launch::{BLOCK_MAX, GRID_MAX};
 use crate::pool::Pool;
-use crate::status::{Result, Status, call, put, put_optional};
+use crate::status::{Result, Status, call, put, put_optional, require};
 
-/// The CUDA version that this driver speaks: 1000 * major + 10 * minor.
-pub(crate) const DRIVER_VERSION: i32 = 13000;
+/// The CUDA version that this driver speaks: 1000 * major + 10 * minor. It is that of the newest
+/// toolkit whose PTX is read: compilers hand over machine code in place of PTX where the driver is
+/// older than they are.
+pub(crate) const DRIVER_VERSION: i32 = 13050;
 
 pub(crate) unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     call(|| if flags == 0 { init() } else { Err(Status::INVALID_VALUE) })
@@ -174,9 +176,7 @@ pub(crate) unsafe extern "C" fn cuDeviceGetP2PAttribute(
     to: CUdevice,
 ) -> CUresult {
     call(|| {
-        if device(from)?.ordinal == device(to)?.ordinal {
-            return Err(Status::INVALID_DEVICE);
-        }
+        let is_itself = device(from)?.ordinal == device(to)?.ordinal;
         let value = match attribute {
             CUdevice_P2PAttribute::PERFORMANCE_RANK => 0,
             CUdevice_P2PAttribute::ACCESS_SUPPORTED | CUdevice_P2PAttribute::NATIVE_ATOMIC_SUPPORTED => 1,
@@ -184,6 +184,10 @@ pub(crate) unsafe extern "C" fn cuDeviceGetP2PAttribute(
             | CUdevice_P2PAttribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
             _ => return Err(Status::INVALID_VALUE),
         };
+        require(place)?;
+        if is_itself {
+            return Err(Status::INVALID_DEVICE);
+        }
         // SAFETY: an output argument by contract.
         unsafe { put(place, value) }
     })

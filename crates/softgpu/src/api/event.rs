@@ -9,7 +9,7 @@ use sluice_cuda::{
 };
 
 use crate::capture;
-use crate::context::{CONTEXTS, Context, current, named};
+use crate::context::{CONTEXTS, Context, current, named, owning};
 use crate::engine;
 use crate::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
 use crate::op::Op;
@@ -133,15 +133,17 @@ fn check_no_capture(context: &Context) -> Result<()> {
 
 pub(crate) unsafe extern "C" fn cuEventQuery(handle: CUevent) -> CUresult {
     call(|| {
-        current()?;
-        event(handle)?.query()
+        let event = event(handle)?;
+        owning(event.context)?;
+        event.query()
     })
 }
 
 pub(crate) unsafe extern "C" fn cuEventSynchronize(handle: CUevent) -> CUresult {
     call(|| {
-        let context = current()?;
-        event(handle)?.synchronize()?;
+        let event = event(handle)?;
+        let context = owning(event.context)?;
+        event.synchronize()?;
         pool::waited();
         context.check()
     })
@@ -153,8 +155,9 @@ pub(crate) unsafe extern "C" fn cuEventElapsedTime(
     end: CUevent,
 ) -> CUresult {
     call(|| {
-        current()?;
         let (start, end) = (event(start)?, event(end)?);
+        owning(start.context)?;
+        owning(end.context)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, elapsed_ms(&start, &end)?) }
     })

@@ -213,7 +213,7 @@ pub(super) unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op
     // SAFETY: by this function's contract.
     let arguments = unsafe { gather(&function, params.kernelParams, params.extra) }?;
     let multiprocessors = function.limits().multiprocessors;
-    prepare(&function, shape, arguments, multiprocessors)
+    prepare((handle, &function), shape, arguments, multiprocessors)
 }
 
 /// The same from the structure that lacks the kernel and its context.
@@ -528,6 +528,9 @@ pub(super) unsafe fn put_nodes(nodes: &[NodeId], places: *mut CUgraphNode, count
     }
     // SAFETY: by this function's contract.
     let room = unsafe { count.read_unaligned() };
+    if room == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
     for index in 0..room {
         let node = nodes.get(index).map_or(CUgraphNode::NULL, |node| CUgraphNode(node.0));
         // SAFETY: by this function's contract.

@@ -93,6 +93,9 @@ pub(crate) unsafe extern "C" fn cuGraphGetEdges_v2(
     call(|| {
         driver()?;
         require(count)?;
+        if from.is_null() != to.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
         let edges = Graph::get(graph)?.body().edges();
         if from.is_null() {
             // SAFETY: an output argument by contract.
@@ -100,6 +103,9 @@ pub(crate) unsafe extern "C" fn cuGraphGetEdges_v2(
         }
         // SAFETY: an argument read and written by contract.
         let room = unsafe { count.read_unaligned() };
+        if room == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         for index in 0..room {
             let edge = edges.get(index).map_or((0, 0), |(from, to)| (from.0, to.0));
             // SAFETY: arrays with room for `room` elements by contract.
@@ -269,8 +275,9 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
         let kept = all.entry(node.0).insert_entry(pointers).into_mut();
         let shape = launch.shape();
         let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (shape.grid, shape.block);
+        let (func, kern) = launch.given();
         let params = CUDA_KERNEL_NODE_PARAMS {
-            func: CUfunction(launch.function().handle),
+            func,
             gridDimX,
             gridDimY,
             gridDimZ,
@@ -280,7 +287,7 @@ pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
             sharedMemBytes: shape.dynamic_shared,
             kernelParams: kept.as_mut_ptr().cast(),
             extra: std::ptr::null_mut(),
-            kern: CUkernel::NULL,
+            kern,
             ctx: CUcontext::NULL,
         };
         // SAFETY: an output argument by contract.

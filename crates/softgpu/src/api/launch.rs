@@ -12,7 +12,7 @@ use crate::event::{Event, event};
 use crate::function::Function;
 use crate::launch::{PARAMS_MAX, prepare};
 use crate::machine::Shape;
-use crate::module::function;
+use crate::module::function_in;
 use crate::op::Op;
 use crate::status::{Result, Status, call, require};
 use crate::stream;
@@ -96,14 +96,14 @@ unsafe fn launch(
     completion: Option<Arc<Event>>,
 ) -> Result<()> {
     let target = stream::target(s)?;
-    let function = function(handle)?;
+    let function = function_in(handle, &target.context)?;
     if function.module.context != target.context.owner() {
         return Err(Status::INVALID_HANDLE);
     }
     // SAFETY: passed on.
     let params = unsafe { gather(&function, params, extra) }?;
     let multiprocessors = target.context.multiprocessors();
-    target.submit(prepare(&function, shape, params, multiprocessors)?)?;
+    target.submit(prepare((handle, &function), shape, params, multiprocessors)?)?;
     match completion {
         Some(event) if target.stream.capture().is_some() => target.submit(Op::RecordEvent(event)),
         Some(event) => target.submit(Op::Record(event.issue_ticket())),
@@ -202,7 +202,8 @@ fn apply(
         CUlaunchAttributeID::PROGRAMMATIC_EVENT | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT => {
             *completion = Some(event(attribute.value.event())?);
         }
-        _ => return Err(Status::NOT_SUPPORTED),
+        id if id.name().is_some() => return Err(Status::NOT_SUPPORTED),
+        _ => return Err(Status::INVALID_VALUE),
     }
     Ok(())
 }

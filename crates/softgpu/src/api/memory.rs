@@ -1,16 +1,20 @@
 //! Memory by address (CUDA Driver API: Memory Management, Unified Addressing).
 
 use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
-    CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation,
-    CUmemorytype, CUpointer_attribute as P, CUresult, CUstream,
+    CU_DEVICE_CPU, CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEMHOSTALLOC_DEVICEMAP, CUdevice,
+    CUdeviceptr, CUmem_advise, CUmem_range_attribute, CUmemLocation, CUmemLocationType, CUmemorytype,
+    CUpointer_attribute as P, CUresult, CUstream, ManagedAdvice,
 };
 
 use crate::address_space;
 use crate::allocation::{self, Allocation, Kind};
-use crate::context::{current, current_unchecked};
+use crate::context::{current, current_or_none};
 use crate::copy;
+use crate::device::{device, driver};
 use crate::memory;
 use crate::op::Op;
 use crate::status::{Result, Status, call, put, put_optional, require};
@@ -75,68 +79,155 @@ pub(crate) unsafe extern "C" fn cuMemAllocManaged(
         if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
             return Err(Status::INVALID_VALUE);
         }
+        let address = memory::allocate_managed(&*current()?, size as u64)?;
+        advice_given().forget(address..address + size as u64);
         // SAFETY: an output argument by contract.
-        unsafe { put(place, memory::allocate_managed(&*current()?, size as u64)?) }
+        unsafe { put(place, address) }
     })
 }
 
-/// Refuses a range that is not managed memory.
-fn check_managed(address: CUdeviceptr, size: usize) -> Result<()> {
+/// A range of managed memory; refuses one that is not all managed.
+fn managed(address: CUdeviceptr, size: usize) -> Result<Range<u64>> {
     let found = allocation::find(address).filter(|a| a.kind.is_managed()).ok_or(Status::INVALID_VALUE)?;
     let inside = size as u64 <= found.size - (address - found.base);
-    if size > 0 && inside { Ok(()) } else { Err(Status::INVALID_VALUE) }
+    if size > 0 && inside { Ok(address..address + size as u64) } else { Err(Status::INVALID_VALUE) }
+}
+
+/// Host and device memory are one, so that advice changes nothing: it is read back.
+static ADVICE: Mutex<ManagedAdvice> = Mutex::new(ManagedAdvice::new());
+
+fn advice_given() -> MutexGuard<'static, ManagedAdvice> {
+    ADVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The place that the older forms of a function call a device.
+fn location(device: CUdevice) -> CUmemLocation {
+    match device {
+        CU_DEVICE_CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
+        id => CUmemLocation { kind: CUmemLocationType::DEVICE, id },
+    }
+}
+
+/// Refuses a place that does not exist.
+fn check_is_place(location: CUmemLocation) -> Result<()> {
+    match location.kind {
+        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA | CUmemLocationType::HOST_NUMA_CURRENT => {
+            Ok(())
+        }
+        CUmemLocationType::DEVICE => device(location.id).map(drop),
+        _ => Err(Status::INVALID_VALUE),
+    }
 }
 
 pub(crate) unsafe extern "C" fn cuMemPrefetchAsync(
     address: CUdeviceptr,
     size: usize,
-    _to: CUdevice,
+    to: CUdevice,
     s: CUstream,
 ) -> CUresult {
-    call(|| {
-        let target = stream::target(s)?;
-        check_managed(address, size)?;
-        // Host and device memory are one: it is where it is wanted already.
-        target.submit(Op::Empty)
-    })
+    // SAFETY: passed on.
+    unsafe { cuMemPrefetchAsync_v2(address, size, location(to), 0, s) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemPrefetchAsync_v2(
     address: CUdeviceptr,
     size: usize,
-    _to: CUmemLocation,
+    to: CUmemLocation,
     flags: u32,
     s: CUstream,
 ) -> CUresult {
-    if flags != 0 {
-        return Status::INVALID_VALUE;
-    }
-    // SAFETY: passed on.
-    unsafe { cuMemPrefetchAsync(address, size, 0, s) }
+    call(|| {
+        let target = stream::target(s)?;
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let range = managed(address, size)?;
+        check_is_place(to)?;
+        // Host and device memory are one: it is where it is wanted already.
+        target.submit(Op::Empty)?;
+        advice_given().prefetched(range, to);
+        Ok(())
+    })
 }
 
 pub(crate) unsafe extern "C" fn cuMemAdvise(
     address: CUdeviceptr,
     size: usize,
     advice: CUmem_advise,
-    _device: CUdevice,
+    device: CUdevice,
 ) -> CUresult {
-    call(|| {
-        current()?;
-        advice.name().ok_or(Status::INVALID_VALUE)?;
-        // Advice is about where memory should be, which is one place here.
-        check_managed(address, size)
-    })
+    // SAFETY: passed on.
+    unsafe { cuMemAdvise_v2(address, size, advice, location(device)) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemAdvise_v2(
     address: CUdeviceptr,
     size: usize,
     advice: CUmem_advise,
-    _location: CUmemLocation,
+    location: CUmemLocation,
 ) -> CUresult {
-    // SAFETY: passed on.
-    unsafe { cuMemAdvise(address, size, advice, 0) }
+    call(|| {
+        current()?;
+        let range = managed(address, size)?;
+        let has_place = matches!(
+            advice,
+            CUmem_advise::SET_PREFERRED_LOCATION
+                | CUmem_advise::SET_ACCESSED_BY
+                | CUmem_advise::UNSET_ACCESSED_BY
+        );
+        if has_place {
+            check_is_place(location)?;
+        }
+        advice_given().advise(range, advice, location)
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemRangeGetAttribute(
+    data: *mut c_void,
+    bytes: usize,
+    attribute: CUmem_range_attribute,
+    address: CUdeviceptr,
+    size: usize,
+) -> CUresult {
+    call(|| {
+        driver()?;
+        let range = managed(address, size)?;
+        require(data)?;
+        if !bytes.is_multiple_of(size_of::<i32>()) {
+            return Err(Status::INVALID_VALUE);
+        }
+        let words = advice_given().attribute(range, attribute, bytes / size_of::<i32>())?;
+        for (index, word) in words.into_iter().enumerate() {
+            // SAFETY: an output argument of `bytes` bytes by contract, and as many words as asked
+            // for.
+            unsafe { put(data.cast::<i32>().add(index), word) }?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn cuMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    attributes: *mut CUmem_range_attribute,
+    count: usize,
+    address: CUdeviceptr,
+    size: usize,
+) -> CUresult {
+    if data.is_null() || sizes.is_null() || attributes.is_null() {
+        return Status::INVALID_VALUE;
+    }
+    for index in 0..count {
+        // SAFETY: three arrays of `count` elements by contract.
+        let result = unsafe {
+            let (place, bytes) = (data.add(index).read(), sizes.add(index).read());
+            cuMemRangeGetAttribute(place, bytes, attributes.add(index).read(), address, size)
+        };
+        if !result.is_success() {
+            return result;
+        }
+    }
+    Status::SUCCESS
 }
 
 pub(crate) unsafe extern "C" fn cuMemGetAddressRange_v2(
@@ -201,7 +292,8 @@ pub(crate) unsafe extern "C" fn cuMemHostGetFlags(place: *mut u32, memory: *mut 
         current()?;
         let registered = || copy::registration(memory as u64).map(|(_, _, flags)| flags);
         let flags = match allocation::find(memory as u64).map(|a| a.kind) {
-            Some(Kind::Host(flags)) => Some(flags),
+            // With unified addresses everything is mapped, whatever was asked for.
+            Some(Kind::Host(flags)) => Some(flags | CU_MEMHOSTALLOC_DEVICEMAP),
             _ => registered(),
         };
         // SAFETY: an output argument by contract.
@@ -226,6 +318,9 @@ pub(crate) unsafe extern "C" fn cuMemHostRegister_v2(
 pub(crate) unsafe extern "C" fn cuMemHostUnregister(memory: *mut c_void) -> CUresult {
     call(|| {
         current()?;
+        if memory.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
         copy::unregister(memory as u64)
     })
 }
@@ -236,7 +331,7 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttribute(
     address: CUdeviceptr,
 ) -> CUresult {
     call(|| {
-        current_unchecked()?;
+        driver()?;
         require(place)?;
         let found = allocation::find(address);
         // SAFETY: an output argument for this attribute by contract.
@@ -251,7 +346,7 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
     address: CUdeviceptr,
 ) -> CUresult {
     call(|| {
-        current_unchecked()?;
+        driver()?;
         require(attributes)?;
         require(places)?;
         let found = allocation::find(address);
@@ -259,6 +354,7 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
             // SAFETY: both arrays have `count` elements by contract.
             let (attribute, place) = unsafe { (attributes.add(index).read(), places.add(index).read()) };
             require(place)?;
+            attribute.name().ok_or(Status::INVALID_VALUE)?;
             // What an unknown address has no answer for reads as zero (CUDA Driver API, `cuPointerGetAttributes`).
             // SAFETY: an output argument for this attribute by contract.
             match unsafe { put_attribute(place, attribute, address, found.as_ref()) } {
@@ -359,11 +455,11 @@ fn attribute_of(attribute: P, address: u64, found: Option<&Allocation>) -> Resul
 fn attribute_of_registered(attribute: P, address: u64) -> Result<u64> {
     let (start, len, _) = copy::registration(address).ok_or(Status::INVALID_VALUE)?;
     Ok(match attribute {
-        P::CONTEXT => current_unchecked()?.handle as u64,
+        P::CONTEXT => current_or_none()?.map_or(0, |context| context.handle as u64),
         P::MEMORY_TYPE => u64::from(CUmemorytype::HOST.0),
         P::HOST_POINTER => address,
         P::IS_MANAGED | P::MAPPED => 0,
-        P::DEVICE_ORDINAL => current_unchecked()?.device.ordinal as u64,
+        P::DEVICE_ORDINAL => current_or_none()?.map_or(0, |context| context.device.ordinal as u64),
         P::RANGE_START_ADDR => start,
         P::RANGE_SIZE => len,
         _ => return Err(Status::INVALID_VALUE),

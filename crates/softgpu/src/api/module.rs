@@ -11,7 +11,7 @@ use sluice_cuda::{
     CUmoduleLoadingMode, CUresult,
 };
 
-use crate::context::{self, current};
+use crate::context::{self, current, owning};
 use crate::device::{device, driver};
 use crate::function::Function;
 use crate::jit_options::Logs;
@@ -20,7 +20,7 @@ use crate::link::{LINKS, Link};
 use crate::load;
 use crate::machine::Code;
 use crate::module::{Module, function};
-use crate::status::{Result, Status, call, put, put_optional, require};
+use crate::status::{Result, Status, call, put, put_optional, require, require_one};
 
 const NO_OPTIONS: (u32, *mut CUjit_option, *mut *mut c_void) =
     (0, std::ptr::null_mut(), std::ptr::null_mut());
@@ -92,8 +92,9 @@ unsafe fn code_in_file(name: *const c_char) -> Result<Arc<dyn Code>> {
 
 pub(crate) unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
     call(|| {
-        current()?;
-        Module::get(module)?.unload();
+        let module = Module::get(module)?;
+        owning(module.context)?;
+        module.unload();
         Ok(())
     })
 }
@@ -114,10 +115,11 @@ pub(crate) unsafe extern "C" fn cuModuleGetFunction(
     name: *const c_char,
 ) -> CUresult {
     call(|| {
-        current()?;
         require(place)?;
+        let module = Module::get(module)?;
+        owning(module.context)?;
         // SAFETY: a C string by contract.
-        let function = Module::get(module)?.function(unsafe { name_at(name) }?, &Arc::default())?;
+        let function = module.function(unsafe { name_at(name) }?, &Arc::default())?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUfunction(function.handle)) }
     })
@@ -157,9 +159,11 @@ pub(crate) unsafe extern "C" fn cuModuleGetGlobal_v2(
     name: *const c_char,
 ) -> CUresult {
     call(|| {
-        current()?;
+        require_one(place, size)?;
+        let module = Module::get(module)?;
+        owning(module.context)?;
         // SAFETY: a C string by contract.
-        let placed = Module::get(module)?.variable(unsafe { name_at(name) }?)?;
+        let placed = module.variable(unsafe { name_at(name) }?)?;
         // SAFETY: output arguments by contract.
         unsafe { put_optional(place, placed.address) };
         // SAFETY: as above.
@@ -273,6 +277,7 @@ pub(crate) unsafe extern "C" fn cuLibraryGetGlobal(
     name: *const c_char,
 ) -> CUresult {
     call(|| {
+        require_one(place, size)?;
         let context = current()?;
         // SAFETY: a C string by contract.
         let placed = Library::get(library)?.module(&context).variable(unsafe { name_at(name) }?)?;
@@ -291,6 +296,7 @@ pub(crate) unsafe extern "C" fn cuLibraryGetManaged(
     name: *const c_char,
 ) -> CUresult {
     call(|| {
+        require_one(place, size)?;
         let context = current()?;
         // SAFETY: a C string by contract.
         let placed = Library::get(library)?.module(&context).variable(unsafe { name_at(name) }?)?;
@@ -326,10 +332,17 @@ pub(crate) unsafe extern "C" fn cuKernelGetLibrary(place: *mut CUlibrary, kernel
 pub(crate) unsafe extern "C" fn cuKernelGetName(place: *mut *const c_char, kernel: CUkernel) -> CUresult {
     call(|| {
         driver()?;
+        require_handle(kernel.0)?;
         // The name lives as long as the kernel, as CUDA says it does.
         // SAFETY: an output argument by contract.
         unsafe { put(place, Kernel::get(kernel)?.c_name.as_ptr()) }
     })
+}
+
+/// Refuses null where CUDA's documentation asks for the name of nothing (`cuFuncGetName`,
+/// `cuKernelGetName`).
+fn require_handle(handle: usize) -> Result<()> {
+    if handle == 0 { Err(Status::INVALID_VALUE) } else { Ok(()) }
 }
 
 /// The kernel as a function of a device's primary context, or of the current context where that is on the device.
@@ -484,6 +497,7 @@ pub(crate) unsafe extern "C" fn cuFuncGetModule(place: *mut CUmodule, handle: CU
 pub(crate) unsafe extern "C" fn cuFuncGetName(place: *mut *const c_char, handle: CUfunction) -> CUresult {
     call(|| {
         driver()?;
+        require_handle(handle.0)?;
         // The name lives as long as the function, as CUDA says it does.
         // SAFETY: an output argument by contract.
         unsafe { put(place, function(handle)?.c_name.as_ptr()) }

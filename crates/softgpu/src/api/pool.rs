@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn cuMemPoolCreate(
         if props.handleTypes.0 != 0 {
             return Err(Status::NOT_SUPPORTED);
         }
-        let pool = Pool::create(device(props.location.id)?, false);
+        let pool = Pool::create(device(props.location.id)?, false, props.maxSize as u64);
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUmemoryPool(pool.handle)) }
     })

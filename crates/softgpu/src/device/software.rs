@@ -12,13 +12,18 @@ const SHARED_OPT_IN: i32 = 99 << 10;
 const SHARED_PER_MULTIPROCESSOR: i32 = 100 << 10;
 /// Of those, bytes that each block costs beyond what it asks for.
 const SHARED_RESERVED: i32 = 1 << 10;
-/// A multiprocessor is a thread of the executor, and it runs one block at a time. Programs that size a cooperative or
-/// a persistent grid by that get a grid whose blocks really run at the same time.
+/// The fewest multiprocessors of a device, however few threads the executor has: each thread takes
+/// on several blocks of a cooperative grid and switches between them where they wait. With fewer,
+/// programs that are made for a real GPU find no room for a cooperative grid of 20 blocks and more.
+const MULTIPROCESSORS_MIN: i32 = 64;
+/// A multiprocessor runs one block at a time. A cooperative launch takes as many blocks as the
+/// occupancy says for all multiprocessors together.
 const BLOCKS_MAX: i32 = 1;
 const THREADS_MAX: i32 = 1024;
 
-/// The attributes of the device `ordinal`, one multiprocessor per thread. Clocks, bus widths and caches do not exist
-/// here; programs divide by some of them, so these have plausible values: a 1 GHz clock and a 64-bit bus.
+/// The attributes of the device `ordinal`, with at least one multiprocessor per thread. Clocks, bus
+/// widths and caches do not exist here; programs divide by some of them, so these have plausible
+/// values: a 1 GHz clock and a 64-bit bus.
 pub(super) fn attributes(ordinal: usize, threads: usize, same_process: bool) -> Vec<(A, i32)> {
     let managed = i32::from(same_process);
     let ordinal = ordinal as i32;
@@ -46,7 +51,7 @@ pub(super) fn attributes(ordinal: usize, threads: usize, same_process: bool) -> 
         (A::TEXTURE_ALIGNMENT, 512),
         (A::SURFACE_ALIGNMENT, 512),
         (A::TEXTURE_PITCH_ALIGNMENT, 32),
-        (A::MULTIPROCESSOR_COUNT, threads as i32),
+        (A::MULTIPROCESSOR_COUNT, (threads as i32).max(MULTIPROCESSORS_MIN)),
         (A::MAX_THREADS_PER_MULTIPROCESSOR, THREADS_MAX),
         (A::MAX_BLOCKS_PER_MULTIPROCESSOR, BLOCKS_MAX),
         (A::COMPUTE_CAPABILITY_MAJOR, CAPABILITY.0),
