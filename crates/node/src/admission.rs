@@ -84,6 +84,12 @@ impl Places {
         Some(Place { places: Arc::clone(self), is: Is::Unproven(entry) })
     }
 
+    /// Connections that have a thread at the moment, proven or not.
+    pub(crate) fn connections(&self) -> usize {
+        let state = self.lock();
+        state.proven + state.threads
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

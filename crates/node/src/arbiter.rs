@@ -125,6 +125,8 @@ struct Lease {
     left_at_ns: Option<u64>,
     tokens_ns: i64,
     refilled_at_ns: u64,
+    /// Time for which its sessions had work and waited for the GPU, as far as those waits are over.
+    waited_ns: u64,
 }
 
 /// A lease comes back after it had no work.
@@ -187,6 +189,7 @@ impl Arbiter {
             left_at_ns: None,
             tokens_ns: full_bucket,
             refilled_at_ns: now_ns,
+            waited_ns: 0,
         });
         self.sessions.entry(session).or_insert(Session { lease, state: State::Idle, recall_ns: 0 });
     }
@@ -198,7 +201,24 @@ impl Arbiter {
         if let Some(since_ns) = state.running_since() {
             self.done(now_ns, session, now_ns.saturating_sub(since_ns), false);
         }
+        self.end_wait(now_ns, session);
         self.sessions.remove(&session);
+    }
+
+    /// For how long the sessions of a lease have had work and waited for this GPU, added up over
+    /// its sessions.
+    pub fn waited_ns(&self, now_ns: u64, lease: LeaseKey) -> u64 {
+        let past_ns = self.leases.get(&lease).map_or(0, |lease| lease.waited_ns);
+        let waiting = self.waiting().filter(|(_, session)| session.lease == lease);
+        waiting.map(|(_, session)| session.waited_ns(now_ns)).fold(past_ns, u64::saturating_add)
+    }
+
+    /// Counts the wait of a session that is about to leave the queue.
+    fn end_wait(&mut self, now_ns: u64, session: SessionKey) {
+        let Some(session) = self.sessions.get(&session) else { return };
+        if let Some(lease) = self.leases.get_mut(&session.lease) {
+            lease.waited_ns = lease.waited_ns.saturating_add(session.waited_ns(now_ns));
+        }
     }
 
     /// A lease has ended: nothing of it is remembered.
@@ -374,6 +394,7 @@ impl Arbiter {
                 if let Some(lease) = self.leases.get_mut(&lease) {
                     lease.refill(now_ns, self.pace.credit_ns);
                 }
+                self.end_wait(now_ns, session);
                 self.set_state(session, State::Holding { since_ns: now_ns, pressed: false });
                 self.holder = Some(session);
                 decision.actions.push(Action::Grant(session));
@@ -443,6 +464,14 @@ impl Arbiter {
 }
 
 impl Session {
+    /// How long it has been waiting; 0 if it does not wait.
+    fn waited_ns(&self, now_ns: u64) -> u64 {
+        match self.state {
+            State::Waiting { since_ns, .. } => now_ns.saturating_sub(since_ns),
+            _ => 0,
+        }
+    }
+
     fn arrival(&self) -> u64 {
         match self.state {
             State::Waiting { arrival, .. } => arrival,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sluice_metrics::ExporterConfig;
 use sluice_transport::tls::ServerIdentity;
 use sluice_transport::token::NodeToken;
 
@@ -41,6 +42,8 @@ pub struct NodeConfig {
     pub linger: Duration,
     /// Which nodes this one connects to for copies between nodes.
     pub peers: Peering,
+    /// Where to serve metrics; nowhere unless said.
+    pub metrics: Option<ExporterConfig>,
 }
 
 impl Default for NodeConfig {
@@ -62,6 +65,7 @@ impl Default for NodeConfig {
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),
             peers: Peering::Any,
+            metrics: None,
         }
     }
 }

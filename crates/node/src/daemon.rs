@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sluice_metrics::Exporter;
 use sluice_transport::Stream;
 use sluice_transport::admission::Source;
 use sluice_transport::tls::ServerIdentity;
@@ -31,6 +32,7 @@ use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
 use crate::join::{Agent, JoinError, gpus};
 use crate::measure;
+use crate::metrics::{self, NodeMetrics};
 use crate::registry::{self, Registry};
 use crate::silent::{self, Accepted, Silent};
 use crate::spawn::Spawner;
@@ -47,6 +49,8 @@ pub struct Node {
     watcher: Option<(WorkerCommand, PathBuf)>,
     /// Speaks to the server that this node has joined.
     agent: Option<Agent>,
+    /// Serves metrics for as long as the node lives.
+    metrics: Option<Exporter>,
 }
 
 /// Why a node does not start.
@@ -119,20 +123,35 @@ impl Node {
             registry.nearby = Some(name);
             listeners.push(listener);
         }
+        let (registry, places) = (Arc::new(registry), Places::new(config.connections_max));
+        let metrics = config.metrics.clone().map(|exporter| {
+            let address = exporter.address.clone();
+            let node = metrics::name_of(config);
+            let identities = listeners.iter().filter_map(Listener::identity).cloned().collect();
+            let source = NodeMetrics::new(node, Arc::clone(&registry), Arc::clone(&places), identities);
+            Exporter::start(exporter, Arc::new(source))
+                .map_err(|source| NodeError::Listen { address, source })
+        });
         Ok(Node {
             listeners,
-            registry: Arc::new(registry),
-            places: Places::new(config.connections_max),
+            registry,
+            places,
             // SAFETY: the descriptor is new and nobody else owns it.
             stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
             watcher: library.map(|library| (config.worker.clone(), library)),
             agent,
+            metrics: metrics.transpose()?,
         })
     }
 
     /// Where clients reach the node, with the real port: texts of [`Endpoint`].
     pub fn addresses(&self) -> Vec<String> {
         self.listeners.iter().filter_map(Listener::endpoint).map(|endpoint| endpoint.to_string()).collect()
+    }
+
+    /// Where its metrics are served, if they are.
+    pub fn metrics_url(&self) -> Option<String> {
+        self.metrics.as_ref().map(Exporter::url)
     }
 
     pub fn inventory(&self) -> &Inventory {

@@ -5,6 +5,7 @@
 //! so of a driver that does not return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs in it too
 //! ([`Registry::await_end`]).
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_api::health::{Clearing, GpuFault};
-use sluice_worker::health::{ARGUMENT, Finding, Harm, Look, Watch};
+use sluice_worker::health::{ARGUMENT, Figures, Finding, Harm, Look, Watch};
 use sluice_worker::link::Driver;
 
 use crate::config::{NodeConfig, WorkerCommand};
@@ -36,6 +37,10 @@ struct State {
     lasting: Vec<GpuFault>,
     /// As of the last look.
     passing: Vec<GpuFault>,
+    /// What NVML said of each GPU at the last look.
+    figures: BTreeMap<u32, Figures>,
+    /// Faults of each GPU that were found so far.
+    found: BTreeMap<u32, u64>,
 }
 
 impl Faults {
@@ -43,6 +48,17 @@ impl Faults {
     pub(crate) fn all(&self) -> (Vec<GpuFault>, usize) {
         let state = self.lock();
         (state.lasting.iter().chain(&state.passing).cloned().collect(), state.lasting.len())
+    }
+
+    /// What NVML said of each GPU at the last look; nothing of GPUs that it does not know.
+    pub(crate) fn figures(&self) -> BTreeMap<u32, Figures> {
+        self.lock().figures.clone()
+    }
+
+    /// Faults of each GPU that were found since the start: lasting ones, and beginnings of passing
+    /// ones.
+    pub(crate) fn found(&self) -> BTreeMap<u32, u64> {
+        self.lock().found.clone()
     }
 
     /// The server has taken so many lasting ones.
@@ -59,6 +75,7 @@ impl Faults {
         if state.lasting.len() < LASTING_MAX && !state.lasting.contains(&fault) {
             eprintln!("sluice node: GPU {gpu} is faulty: {}", fault.what);
             state.lasting.push(fault);
+            *state.found.entry(gpu).or_default() += 1;
         }
     }
 
@@ -71,6 +88,11 @@ impl Faults {
         let passing: Vec<GpuFault> = look.passing.into_iter().map(passing).collect();
         let of = |faults: &[GpuFault]| faults.iter().map(|fault| fault.gpu).collect::<Vec<_>>();
         let begins = of(&passing) != of(&state.passing);
+        for fault in &passing {
+            let is_new = !state.passing.iter().any(|before| before.gpu == fault.gpu);
+            *state.found.entry(fault.gpu).or_default() += u64::from(is_new);
+        }
+        state.figures = look.figures.into_iter().collect();
         state.passing = passing;
         begins || !look.lasting.is_empty()
     }
@@ -93,11 +115,13 @@ fn sessions(harm: Harm) -> Clearing {
     }
 }
 
-/// The NVML to watch these GPUs through: the one that is named, else NVIDIA's beside its driver. A node without a server has nobody to
-/// tell.
+/// The NVML to watch these GPUs through: the one that is named, else NVIDIA's beside its driver. A
+/// node that has neither a server nor metrics has nobody to tell.
 pub(crate) fn library(config: &NodeConfig, inventory: &Inventory) -> Option<PathBuf> {
     const NAME: &str = "libnvidia-ml.so.1";
-    config.join.as_ref()?;
+    if config.join.is_none() && config.metrics.is_none() {
+        return None;
+    }
     if config.nvml.is_some() {
         return config.nvml.clone();
     }
@@ -206,10 +230,19 @@ mod tests {
     #[test]
     fn lasting_faults_wait_for_the_server_and_passing_ones_are_as_of_now() {
         let faults = Faults::default();
-        let both = Look { lasting: vec![finding(1, Harm::Lost)], passing: vec![finding(0, Harm::Degraded)] };
+        let (lasting, passing) = (vec![finding(1, Harm::Lost)], vec![finding(0, Harm::Degraded)]);
+        let figures = vec![(0, Figures { temperature_c: Some(95), ..Figures::default() })];
+        let both = Look { lasting, passing, figures };
         assert!(faults.look(both));
-        let hot = Look { lasting: vec![], passing: vec![finding(0, Harm::Degraded)] };
+        assert_eq!(faults.figures()[&0].temperature_c, Some(95));
+        let hot = Look { passing: vec![finding(0, Harm::Degraded)], ..Look::default() };
         assert!(!faults.look(hot), "nothing new");
+        assert_eq!(
+            faults.found().into_iter().collect::<Vec<_>>(),
+            [(0, 1), (1, 1)],
+            "heat that lasts is one fault"
+        );
+        assert!(faults.figures().is_empty(), "what is not said any more is not shown any more");
         let (all, lasting) = faults.all();
         assert_eq!((all.len(), lasting), (2, 1));
         assert_eq!((all[0].gpu, all[0].sessions, all[0].lasting), (1, Clearing::End, true));

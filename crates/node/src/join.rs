@@ -127,7 +127,7 @@ impl Membership {
 
     /// Records that the server has not confirmed.
     pub(crate) fn undelivered(&self) -> usize {
-        self.lock().journal.pending(usize::MAX).len()
+        self.lock().journal.undelivered()
     }
 
     /// Whether there was news since this was asked last.

@@ -32,6 +32,13 @@ pub struct Ask {
     pub promised_ppm: u32,
 }
 
+impl Ask {
+    /// Of all its GPUs together, in millionths of one.
+    pub fn share_ppm_in_all(&self) -> u64 {
+        u64::from(self.gpus) * u64::from(self.share_ppm)
+    }
+}
+
 /// What was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {

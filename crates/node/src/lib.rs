@@ -22,6 +22,7 @@ mod exports;
 mod facts;
 mod health;
 mod measure;
+mod metrics;
 mod output;
 mod registry;
 mod silent;

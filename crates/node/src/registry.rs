@@ -7,6 +7,7 @@ pub(crate) mod cuts;
 pub(crate) mod joined;
 mod openings;
 mod peers;
+pub(crate) mod readings;
 mod shared;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
 use crate::registry::joined::NoLease;
 use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
+use crate::registry::readings::PastLeases;
 use crate::spawn::{Inheritance, Spawner};
 use crate::strangers::Strangers;
 use crate::turns::Turns;
@@ -103,6 +105,7 @@ pub(crate) struct Registry {
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
     pub(crate) faults: Faults,
+    past_leases: Mutex<PastLeases>,
     /// How long a lease and its sessions outlive a cut.
     pub(crate) linger: Duration,
     /// Where this node's process numbers mean what they say.
@@ -159,7 +162,13 @@ struct LeaseRecord {
     /// Of the sessions that have ended.
     past: Counts,
     sessions_total: u64,
+    /// Sessions whose worker crashed or whose driver hung.
+    failures: u64,
     memory_peak: u64,
+    /// Of all its GPUs together, in millionths of one.
+    share_ppm: u64,
+    /// For metrics.
+    pace: readings::Pace,
     /// Of a lease that a server granted: what is recorded of it.
     metered: Option<Metered>,
     /// The connection that holds it, or held it last.
@@ -222,6 +231,7 @@ impl Registry {
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
             faults: Faults::default(),
+            past_leases: Mutex::default(),
             linger: config.linger,
             process_space: sluice_transport::process::space(),
             nearby: None,
@@ -254,8 +264,10 @@ impl Registry {
             return self.granted(&mut ledger, lease, holding);
         }
         let lease = ledger.next_id();
+        let share_ppm = ask.share_ppm_in_all();
         ledger.books.grant(lease, ask)?;
-        let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), None);
+        let started = self.clock.running();
+        let record = LeaseRecord::new(once, name, kernel_timeout_ms, share_ppm, started, None);
         ledger.leases.insert(lease, record);
         self.granted(&mut ledger, lease, holding)
     }
@@ -290,8 +302,10 @@ impl Registry {
         let mut record = ledger.leases.remove(&lease)?;
         let entry = ledger.books.end(lease)?;
         drop(ledger);
+        let waited_ns = self.turns.waited_ns(&[lease]).get(&lease).copied().unwrap_or(0);
         self.turns.forget(lease, &entry.gpus);
         self.record_end(&mut record);
+        self.keep_last(lease, &record, record.share_ppm, waited_ns);
         Some(())
     }
 
@@ -598,12 +612,14 @@ impl Registry {
         // One that never ends must not keep the turn.
         self.await_end(pid, &gpus, || self.turns.leave(session));
         let mut ledger = self.lock();
+        let mut crashed = false;
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
             // Its client hears of a crash only if it comes back, and whoever runs the node would not at all.
             if let Ok(status) = &status
                 && status.signal().is_some_and(|signal| signal != libc::SIGKILL)
             {
+                crashed = true;
                 eprintln!("sluice node: the worker of session {session} has ended ({status})");
             }
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -618,6 +634,7 @@ impl Registry {
         ledger.books.close_session(record.lease, session);
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
             lease.past = sum(lease.past, record.counters.read());
+            lease.failures += u64::from(crashed);
             let unused = lease.exports.leave(session);
             unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
@@ -628,7 +645,12 @@ impl Registry {
 
     /// A worker of this lease does not come back from its driver: the driver of the lease's GPUs hangs.
     pub(crate) fn driver_hangs(&self, lease: u64, what: &str) {
-        let gpus = self.lock().gpus(lease);
+        let mut ledger = self.lock();
+        let gpus = ledger.gpus(lease);
+        if let Some(record) = ledger.leases.get_mut(&lease) {
+            record.failures += 1;
+        }
+        drop(ledger);
         for gpu in gpus {
             self.faults.add(gpu as u32, what, Clearing::End);
         }
@@ -671,6 +693,7 @@ impl Registry {
                 meter.busy_ppm = (used_ns * u128::from(PPM) / elapsed_ns).min(u128::from(PPM)) as u32;
                 meter.read_ns = total_ns;
             }
+            ledger.follow_pace(elapsed_ns);
         }
     }
 
@@ -730,6 +753,7 @@ impl LeaseRecord {
         once: Once,
         name: String,
         kernel_timeout_ms: u64,
+        share_ppm: u64,
         started: Duration,
         metered: Option<Metered>,
     ) -> LeaseRecord {
@@ -742,7 +766,10 @@ impl LeaseRecord {
             closing: false,
             past: Counts::default(),
             sessions_total: 0,
+            failures: 0,
             memory_peak: 0,
+            share_ppm,
+            pace: readings::Pace::default(),
             metered,
             holder: None,
             exports: Exports::default(),

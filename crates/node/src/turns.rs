@@ -92,6 +92,16 @@ impl Turns {
         }
     }
 
+    /// For how long the sessions of each of these leases have had work and waited for a GPU, added
+    /// up over their sessions and GPUs.
+    pub(crate) fn waited_ns(&self, leases: &[u64]) -> BTreeMap<u64, u64> {
+        let now_ns = self.now_ns();
+        let state = self.lock();
+        let waited =
+            |lease| state.gpus.iter().map(|gpu| gpu.arbiter.waited_ns(now_ns, LeaseKey(lease))).sum();
+        leases.iter().map(|&lease| (lease, waited(lease))).collect()
+    }
+
     /// Ends quanta when their time has come; never returns.
     pub(crate) fn keep_time(&self) -> ! {
         let mut state = self.lock();

@@ -19,6 +19,7 @@ use sluice_api::grant::Signer;
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token;
+use sluice_metrics::{Exporter, ExporterConfig};
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Fingerprint;
 use tokio::net::TcpListener;
@@ -30,6 +31,7 @@ use crate::auth::{self, Principal};
 use crate::fleet::Patience;
 use crate::http;
 use crate::leader::{Candidate, Role};
+use crate::metrics::ServerMetrics;
 use crate::server::{Server, Surroundings};
 use crate::store::{Database, Store, StoreError, Write};
 
@@ -63,6 +65,8 @@ pub struct Config {
     /// What tenants have used lowers their part of what others leave, and use of so many milliseconds ago counts half; none of it counts
     /// without.
     pub half_life_ms: Option<u64>,
+    /// Where to serve metrics beside the API, which serves them to operators; nowhere unless said.
+    pub metrics: Option<ExporterConfig>,
 }
 
 /// For TLS, in PEM files.
@@ -104,6 +108,9 @@ pub enum ServeError {
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     let running = Running::start(config)?;
     println!("listening on {}", running.url());
+    if let Some(url) = running.metrics_url() {
+        eprintln!("sluice-server: metrics at {url}");
+    }
     if let Some(serving) = &running.serving {
         serving.runtime.block_on(until_told_to());
     }
@@ -114,6 +121,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
 #[derive(Debug)]
 pub struct Running {
     url: String,
+    metrics_url: Option<String>,
     /// Until it is stopped.
     serving: Option<Serving>,
 }
@@ -133,15 +141,20 @@ impl Running {
     pub fn start(config: &Config) -> Result<Running, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let ready = runtime.block_on(Ready::open(config))?;
-        let url = ready.url.clone();
+        let (url, metrics_url) = (ready.url.clone(), ready.metrics.as_ref().map(Exporter::url));
         let (stop, stopped) = oneshot::channel();
         let served = runtime.spawn(async move { ready.serve(stopped).await });
-        Ok(Running { url, serving: Some(Serving { runtime, stop, served }) })
+        Ok(Running { url, metrics_url, serving: Some(Serving { runtime, stop, served }) })
     }
 
     /// As programs on this machine reach it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where its metrics are served beside the API, if they are.
+    pub fn metrics_url(&self) -> Option<&str> {
+        self.metrics_url.as_deref()
     }
 
     /// Ends it in good order: another server of its database may lead at once.
@@ -180,6 +193,7 @@ struct Ready {
     url: String,
     tasks: Vec<JoinHandle<()>>,
     limits: http::Limits,
+    metrics: Option<Exporter>,
     _alone: Option<fs::File>,
 }
 
@@ -211,12 +225,19 @@ impl Ready {
         };
         let tasks = work(&server, candidate, config.folder.clone(), own_url.clone()).await?;
         let limits = http::Limits::new(config.requests_per_s, config.failures_per_s);
-        Ok(Ready { server, listener, identity, url: own_url, tasks, limits, _alone: alone })
+        identity.iter().for_each(|identity| _ = server.certificate.set(identity.clone()));
+        let metrics = config.metrics.clone().map(|exporter| {
+            let address = exporter.address.clone();
+            let source = Arc::new(ServerMetrics::new(Arc::clone(&server)));
+            Exporter::start(exporter, source).map_err(|source| ServeError::Listen { address, source })
+        });
+        let metrics = metrics.transpose()?;
+        Ok(Ready { server, listener, identity, url: own_url, tasks, limits, metrics, _alone: alone })
     }
 
     /// Until `stopped` says something, or nobody can make it any more.
     async fn serve(self, stopped: oneshot::Receiver<()>) -> Result<(), ServeError> {
-        let Ready { server, listener, identity, tasks, limits, .. } = self;
+        let Ready { server, listener, identity, tasks, limits, metrics: _metrics, _alone, .. } = self;
         let app = http::router(Arc::clone(&server), limits);
         let tls = identity.map(|identity| identity.for_https());
         let places = http::Places::of_files(sluice_transport::raise_descriptor_limit());
@@ -436,6 +457,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            metrics: None,
         });
         let runtime = Runtime::new().unwrap();
         let until_ms = || {
@@ -461,6 +483,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            metrics: None,
         };
         Running::start(&config).unwrap().stop().unwrap();
         let path = config.folder.join(DATABASE_FILE);

@@ -100,6 +100,8 @@ pub(crate) struct Node {
     /// `None` until it has reported to this process.
     pub(crate) heard_at_ms: Option<u64>,
     pub(crate) report: Report,
+    /// Until when its usage records go that were heard of; not stored.
+    pub(crate) used_until_ms: Option<u64>,
     /// Of the time since then, so many milliseconds in which nobody listened here.
     deaf_ms: u64,
     /// As of the last look of [`Fleet::look_at_nodes`].
@@ -118,6 +120,7 @@ impl Node {
             joined_at_ms: 0,
             heard_at_ms: None,
             report: Report::default(),
+            used_until_ms: None,
             deaf_ms: 0,
             online: false,
         }
@@ -192,6 +195,7 @@ impl Fleet {
             if let Some(known) = earlier.nodes.get_mut(id) {
                 (node.heard_at_ms, node.deaf_ms) = (known.heard_at_ms, known.deaf_ms);
                 node.online = known.online;
+                node.used_until_ms = known.used_until_ms;
                 node.report = std::mem::take(&mut known.report);
             }
         }
@@ -371,6 +375,8 @@ impl Fleet {
             return Some(Vec::new());
         }
         (entry.heard_at_ms, entry.deaf_ms) = (Some(now_ms), 0);
+        let used_until_ms = report.usage.iter().map(|record| record.until_ms).max();
+        entry.used_until_ms = entry.used_until_ms.max(used_until_ms);
         // An older one may have been on its way for long, from before what an earlier leader has heard since.
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;

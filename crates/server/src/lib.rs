@@ -14,6 +14,7 @@ pub mod config;
 mod http;
 mod leader;
 mod lease_key;
+mod metrics;
 mod server;
 
 mod auth;

@@ -65,6 +65,7 @@ fn main() -> Result<()> {
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         half_life_ms: None,
+        metrics: None,
     })?;
     println!("listening on {}", server.url());
     io::copy(&mut io::stdin(), &mut io::sink())?;

@@ -200,6 +200,32 @@ impl Plan {
         more
     }
 
+    /// What [`Plan::why`] says, in one word: one of a few.
+    pub(crate) fn why_kind(&self, fleet: &Fleet, lease: &LeaseRecord) -> &'static str {
+        if self.broken.is_some() {
+            return "quotas";
+        }
+        if self.held_back.contains_key(&lease.id) {
+            return match fleet.budgets().spent(&lease.tenant) {
+                Some(_) => "budget",
+                None if self.over_count(fleet, lease).is_some() => "limit",
+                None => "no_gpu",
+            };
+        }
+        if self.bound.contains(&lease.id) {
+            return "clearing";
+        }
+        let blocked =
+            self.work.get(&lease.id).and_then(|work| self.scheduler.why(work.job)?.blocked.as_ref());
+        match blocked {
+            Some(Blocked::Limit { .. }) => "limit",
+            Some(Blocked::Quota { .. }) => "guarantee",
+            Some(Blocked::Room { .. }) => "room",
+            Some(Blocked::Topology { .. }) => "topology",
+            None => "undecided",
+        }
+    }
+
     /// Why it waits, as of the last decision.
     pub(crate) fn why(&self, fleet: &Fleet, id: LeaseId) -> Option<String> {
         let lease = fleet.lease(id).filter(|lease| lease.waits())?;
@@ -228,13 +254,16 @@ impl Plan {
         let why = self.scheduler.why(work.job)?;
         let lacks_room = matches!(why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. }));
         let fenced = if lacks_room { self.fenced(fleet, &lease.tenant, &lease.ask) } else { None };
-        let domain =
-            |level: u8| Level::ALL.get(usize::from(level)).map_or("place", |level| level.name()).into();
         let overcommitted =
             if lacks_room { self.overcommitted(fleet, &lease.tenant, &lease.ask) } else { None };
-        let all = [Some(why.describe(domain)), overcommitted, fenced];
+        let all = [Some(why.describe(domain_name)), overcommitted, fenced];
         Some(all.into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
+}
+
+/// What the scheduler's levels are called here.
+fn domain_name(level: u8) -> String {
+    Level::ALL.get(usize::from(level)).map_or("place", |level| level.name()).into()
 }
 
 /// Whether the scheduler counts it as running.

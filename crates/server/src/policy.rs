@@ -29,6 +29,8 @@ pub(crate) enum Action {
     /// Say which identity provider's people are what.
     SetIdentity,
     SeeAudit,
+    /// See metrics of the whole installation, which name all tenants.
+    SeeMetrics,
     /// Lend GPUs.
     Join,
 }
@@ -39,8 +41,8 @@ pub(crate) enum Action {
 /// makes a token that can do more than their own.
 pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &TenantPath) -> bool {
     use Action::{
-        Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeTokens, SetPool, SetPrice, SetQuota,
-        Token,
+        Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeMetrics, SeeTokens, SetPool, SetPrice,
+        SetQuota, Token,
     };
     if role == Role::Platform && scope.is_root() {
         return action != Join;
@@ -48,13 +50,15 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
     if action == SeeFleet {
         return role != Role::Node;
     }
-    if !scope.contains(tenant) {
+    // Metrics name all tenants: a token for a part of the tree sees none of them.
+    if !scope.contains(tenant) || action == SeeMetrics && !scope.is_root() {
         return false;
     }
     match role {
         Role::Platform => false, // of a part of the tree there is none
         Role::Provider => {
-            matches!(action, See | SetPrice | SetPool | Fence | Bill | SeeTokens | Token(Role::Node))
+            let own = matches!(action, See | SetPrice | SetPool | Fence | Bill | SeeTokens | SeeMetrics);
+            own || action == Token(Role::Node)
         }
         Role::TenantAdmin => match action {
             See | Lease | Preempt | SeeTokens => true,
@@ -63,8 +67,8 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
             _ => false,
         },
         Role::Member => matches!(action, See | Lease),
-        Role::Viewer => matches!(action, See),
-        Role::Auditor => matches!(action, See | SeeTokens | SeeAudit),
+        Role::Viewer => matches!(action, See | SeeMetrics),
+        Role::Auditor => matches!(action, See | SeeTokens | SeeAudit | SeeMetrics),
         Role::Node => matches!(action, Join),
     }
 }
@@ -73,7 +77,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 15] = [
+    const ACTIONS: [Action; 16] = [
         Action::SeeFleet,
         Action::See,
         Action::Lease,
@@ -88,6 +92,7 @@ mod tests {
         Action::SeeTokens,
         Action::SetIdentity,
         Action::SeeAudit,
+        Action::SeeMetrics,
         Action::Join,
     ];
 
@@ -99,7 +104,7 @@ mod tests {
     fn row(role: Role, scope: &str, tenant: &str) -> String {
         let names = [
             "fleet", "see", "lease", "preempt", "quota", "price", "pool", "fence", "bill", "member",
-            "platform", "tokens", "identity", "audit", "join",
+            "platform", "tokens", "identity", "audit", "metrics", "join",
         ];
         let allowed = |(action, name): (&Action, &str)| {
             allows(role, &path(scope), *action, &path(tenant)).then(|| name.to_owned())
@@ -115,11 +120,16 @@ mod tests {
         check(Role::Viewer, "fleet see");
         check(Role::Auditor, "fleet see tokens audit");
         check(Role::Provider, "fleet see price pool fence bill tokens");
+        for role in Role::ALL {
+            let is_operators = matches!(role, Role::Platform | Role::Provider | Role::Auditor | Role::Viewer);
+            assert_eq!(allows(role, &path("/"), Action::SeeMetrics, &path("/")), is_operators, "{role:?}");
+            assert!(!allows(role, &path("acme"), Action::SeeMetrics, &path("/")), "{role:?}");
+        }
         check(Role::Node, "join");
         check(Role::Platform, "fleet");
         assert_eq!(
             row(Role::Platform, "/", "acme"),
-            "fleet see lease preempt quota price pool fence bill member platform tokens identity audit"
+            "fleet see lease preempt quota price pool fence bill member platform tokens identity audit metrics"
         );
     }
 

@@ -17,6 +17,8 @@ use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
+use sluice_metrics::expiry_s;
+use sluice_transport::tls::ServerIdentity;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use crate::auth::{Principal, Recognised};
@@ -29,6 +31,7 @@ use crate::http::{Link, Network, Streams};
 use crate::identity;
 use crate::keys::{self, KeysInUse};
 use crate::leader::{Role, Seen};
+use crate::metrics::{Counters, FleetPicture, Picture};
 use crate::plan::{Clock, Plan, never};
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::watches::Watches;
@@ -54,6 +57,10 @@ pub(crate) struct Server {
     /// Whose tokens are taken beside its own.
     pub(crate) identity: identity::Current,
     pub(crate) surroundings: Surroundings,
+    /// What has happened since the start, for metrics.
+    pub(crate) counters: Counters,
+    /// What is shown to clients, if that is a certificate.
+    pub(crate) certificate: std::sync::OnceLock<ServerIdentity>,
     /// When it found in the database what it cannot read.
     unreadable: std::sync::Mutex<Option<tokio::time::Instant>>,
     books: Mutex<Books>,
@@ -122,6 +129,8 @@ const BUDGETS_PAUSE: u32 = 10;
 const HISTORY: u32 = 1000;
 /// Who reads looks so often: transactions that fail one after the other are a reason to say so.
 const LOOKS_MAX: usize = 3;
+/// A scrape does not wait longer for the fleet.
+const PICTURE_TIME_MAX: Duration = Duration::from_secs(1);
 /// An answer to a request for a lease does not wait longer for a look at the queue.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -150,6 +159,8 @@ impl Server {
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
             surroundings,
+            counters: Counters::default(),
+            certificate: std::sync::OnceLock::new(),
             unreadable: std::sync::Mutex::default(),
             books: Mutex::new(books),
             commits,
@@ -193,6 +204,16 @@ impl Server {
                 Err(_) => looks += 1,
             }
         }
+    }
+
+    /// What is true now, for metrics. It needs no database, and does not wait long for the fleet: a
+    /// scrape is answered whatever hangs.
+    pub(crate) async fn picture(&self) -> Picture {
+        let leads = self.fence().is_some();
+        let books = tokio::time::timeout(PICTURE_TIME_MAX, self.books.lock()).await;
+        let fleet = books.ok().filter(|_| leads).map(|books| FleetPicture::of(&books, self.now_ms()));
+        let certificate_ends_s = self.certificate.get().and_then(expiry_s);
+        Picture { leads, disk_full: self.disk.is_full(), certificate_ends_s, fleet }
     }
 
     /// A lease, also one that has ended.
@@ -356,6 +377,7 @@ impl Server {
             _ => None,
         };
         let revoked: Vec<String> = writes.iter().filter_map(revoked).collect();
+        let counted = self.counters.of_batch(&writes);
         let written = match self.fence() {
             Some(fence) => self.store.commit(fence, writes).await,
             None => Err(StoreError::Fenced),
@@ -365,6 +387,7 @@ impl Server {
             Ok(()) => {
                 revoked.iter().for_each(|id| self.recognised.forget(id));
                 batch.succeed();
+                self.counters.written(counted);
                 if is_news {
                     self.watches.tell(leases);
                 }
@@ -476,9 +499,11 @@ impl Server {
     async fn cycle(&self) -> Result<(), Problem> {
         let mut change = self.change().await?;
         let clock = Clock { now_ms: change.now_ms, grace_ms: self.grace_ms };
+        let begun = std::time::Instant::now();
         if change.books.decide(clock, self.half_life_ms) {
             self.wake.notify_one();
         }
+        self.counters.decided(begun.elapsed());
         change.report_incidents();
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);
@@ -586,6 +611,11 @@ impl Books {
             view.tightest_budget = self.fleet.budgets().tightest(&lease.tenant, self.expected_ms());
         }
         view
+    }
+
+    /// What keeps a waiting lease from starting, in one word for metrics.
+    pub(crate) fn why_kind(&self, lease: &LeaseRecord) -> &'static str {
+        self.plan.as_ref().map_or("undecided", |plan| plan.why_kind(&self.fleet, lease))
     }
 
     /// Why a request could never be granted, as far as is known.

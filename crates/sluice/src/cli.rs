@@ -335,7 +335,24 @@ pub(crate) struct NodeArgs {
     pub(crate) peers: Peering,
 
     #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
+
+    #[command(flatten)]
     pub(crate) membership: MembershipArgs,
+}
+
+/// Where metrics are served, and to whom.
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Serve metrics for Prometheus at HOST:PORT/metrics (port 0 takes a free one). Beyond loopback
+    /// it needs --metrics-token-file, and speaks TLS as --listen does
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+
+    /// Serve metrics only to those who send the token in this file as Authorization: Bearer; where
+    /// there is no such file a token is made and kept in it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_token_file: Option<PathBuf>,
 }
 
 /// How a node's connections are protected.

@@ -13,10 +13,21 @@ const OTHERS: u32 = 0o007;
 
 /// The token in a file that not just anybody can read; where there is none a token is made, kept there for this user alone, and said.
 pub(crate) fn load(path: &Path) -> Result<NodeToken> {
+    let news = |token: &str| news(path, token, std::io::stderr().is_terminal());
+    text(path, news).map(|text| NodeToken::new(&text))
+}
+
+/// The same for the scrapers of metrics, who send the token itself.
+pub(crate) fn load_for_metrics(path: &Path) -> Result<String> {
+    let news = |_: &str| format!("made a token for the scrapers of metrics, kept in {}", path.display());
+    text(path, news).map(|text| text.trim().to_owned())
+}
+
+fn text(path: &Path, news: impl Fn(&str) -> String) -> Result<String> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let token = make(path).with_context(|| path.display().to_string())?;
-            eprintln!("sluice: {}", news(path, &token, std::io::stderr().is_terminal()));
+            eprintln!("sluice: {}", news(&token));
             token
         }
         read => {
@@ -36,7 +47,7 @@ pub(crate) fn load(path: &Path) -> Result<NodeToken> {
         "{}: a token has {CHARACTERS_MIN} characters or more; remove the file, and one is made",
         path.display()
     );
-    Ok(NodeToken::new(&text))
+    Ok(text)
 }
 
 /// Puts a token there, whole or not at all, and in nothing's place.

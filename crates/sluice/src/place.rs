@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
+use sluice_metrics::ExporterConfig;
 use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
 use sluice_transport::Stream;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 
-use crate::cli::{GpuChoice, NodeArgs, PlaceArgs, TlsArgs};
+use crate::cli::{GpuChoice, MetricsArgs, NodeArgs, PlaceArgs, TlsArgs};
 use crate::node_token;
 use crate::quantity::{Memory, Period};
 use crate::server::{self, process};
@@ -205,6 +206,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         driver_patience: driver_patience(arguments.driver_patience)?,
         host_memory: host_memory(arguments.host_memory)?,
         peers: arguments.peers.clone(),
+        metrics: arguments.metrics.exporter(&arguments.tls, None)?,
         ..NodeConfig::default()
     };
     if arguments.join.is_none()
@@ -261,6 +263,47 @@ pub(crate) fn listening(
     Ok((Listen::Tls(address), Some(identity)))
 }
 
+impl MetricsArgs {
+    /// Where metrics are served, if they are.
+    pub(crate) fn exporter(&self, tls: &TlsArgs, data: Option<&Path>) -> Result<Option<ExporterConfig>> {
+        ensure!(
+            self.metrics.is_some() || self.metrics_token_file.is_none(),
+            "--metrics-token-file says to whom metrics are served: it needs --metrics ADDR"
+        );
+        metrics(self.metrics.as_deref(), self.metrics_token_file.as_deref(), tls, data)
+    }
+}
+
+/// What serves metrics at an address. They name tenants and programs' leases, so beyond loopback
+/// they are for holders of a token.
+pub(crate) fn metrics(
+    address: Option<&str>,
+    token_file: Option<&Path>,
+    tls: &TlsArgs,
+    data: Option<&Path>,
+) -> Result<Option<ExporterConfig>> {
+    let Some(address) = address else { return Ok(None) };
+    let what = || format!("--metrics {address}");
+    ensure!(
+        !matches!(address.parse().map_err(anyhow::Error::from).with_context(what)?, Endpoint::Unix(_)),
+        "--metrics {address}: HOST:PORT is served, no socket file"
+    );
+    let token = token_file.map(node_token::load_for_metrics).transpose()?;
+    ensure!(
+        token.is_some() || !is_beyond_loopback(address).with_context(what)?,
+        "--metrics {address}: beyond loopback whoever reaches it would see all tenants' leases; say --metrics-token-file FILE"
+    );
+    let identity = match certificate(address, tls, data)? {
+        None => None,
+        Some((certificate, key)) => {
+            let identity = ServerIdentity::load(&certificate, &key, None).map_err(anyhow::Error::msg)?;
+            identity.follow_files("sluice")?;
+            Some(identity)
+        }
+    };
+    Ok(Some(ExporterConfig { address: address.parse::<Endpoint>()?.place(), tls: identity, token }))
+}
+
 fn is_beyond_loopback(listen: &str) -> Result<bool> {
     Ok(matches!(listen.parse().map_err(anyhow::Error::from)?, Endpoint::Tls { .. }))
 }
@@ -307,6 +350,9 @@ pub(crate) fn serve_node(
     let node = Node::bind(&config)?;
     for address in node.addresses() {
         println!("listening on {address}");
+    }
+    if let Some(url) = node.metrics_url() {
+        eprintln!("sluice: metrics at {url}");
     }
     let stopper = node.stopper();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -400,6 +446,24 @@ mod tests {
             let error = format!("{:#}", of(text, count).expect_err(text));
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn metrics_beyond_loopback_need_a_token() {
+        let scratch = crate::surroundings::Scratch::new().expect("a folder");
+        let tls =
+            TlsArgs { tls: false, tls_cert: None, tls_key: None, tls_client_ca: None, plain_text: false };
+        let asked = |address: &str, token: bool| {
+            let token_file = token.then(|| scratch.path().join("scrape.token"));
+            metrics(Some(address), token_file.as_deref(), &tls, Some(scratch.path()))
+        };
+        let local = asked("127.0.0.1:9", false).expect("allowed").expect("served");
+        assert!(local.token.is_none() && local.tls.is_none());
+        let refused = asked("0.0.0.0:9", false).map(drop).expect_err("no token").to_string();
+        assert!(refused.contains("--metrics-token-file"), "{refused}");
+        let beyond = asked("0.0.0.0:9", true).expect("allowed").expect("served");
+        assert!(beyond.token.is_some_and(|token| token.len() >= 16) && beyond.tls.is_some());
+        assert!(asked("unix:/run/a", true).is_err() && asked("nonsense", true).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod card;
 pub mod facts;
+mod figures;
 mod xid;
 
 use std::io::{self, Write};
@@ -20,6 +21,8 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 use serde::{Deserialize, Serialize};
 
 use card::{Card, Reading};
+pub use figures::Figures;
+use figures::remapped_rows;
 
 /// The argument that makes a worker a watcher; a [`Watch`] as JSON follows it.
 pub const ARGUMENT: &str = "health";
@@ -44,6 +47,9 @@ pub struct Look {
     pub lasting: Vec<Finding>,
     /// What is so now.
     pub passing: Vec<Finding>,
+    /// What NVML says of each GPU that it knows, by its index.
+    #[serde(default)]
+    pub figures: Vec<(u32, Figures)>,
 }
 
 /// Something wrong with a GPU.
@@ -96,6 +102,7 @@ pub(crate) fn watch(watch: &Watch, out: &mut impl Write) -> Result<(), HealthErr
         wait(events.as_ref(), &mut watched, &mut look);
         for Watched { device, card } in &mut watched {
             card.look(&read(&nvml, device), &mut look);
+            look.figures.push((card.gpu(), figures::read(&nvml, device, card.last_xid())));
         }
         if say(&look, out).is_err() {
             return Ok(());
@@ -180,7 +187,7 @@ fn read(nvml: &Nvml, device: &Device<'_>) -> Reading {
     let uncorrected = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
     let is_lost = |error: Option<&NvmlError>| matches!(error, Some(NvmlError::GpuLost));
     let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty());
-    let (remap_pending, remap_failed) = remapped_rows(nvml, device);
+    let rows = remapped_rows(nvml, device);
     Reading {
         lost: is_lost(temperature.as_ref().err()) || is_lost(uncorrected.as_ref().err()),
         temperature_c: temperature.ok(),
@@ -188,18 +195,7 @@ fn read(nvml: &Nvml, device: &Device<'_>) -> Reading {
         braked: reasons
             .intersects(ThrottleReasons::HW_THERMAL_SLOWDOWN | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
         uncorrected: uncorrected.ok(),
-        remap_pending,
-        remap_failed,
+        remap_pending: rows.is_some_and(|rows| rows.pending),
+        remap_failed: rows.is_some_and(|rows| rows.failed),
     }
-}
-
-/// Whether rows of memory wait to be replaced at the next reset, and whether there was none left to replace one with.
-fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> (bool, bool) {
-    let Ok(rows) = &nvml.lib().nvmlDeviceGetRemappedRows else { return (false, false) };
-    let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
-    // SAFETY: the handle is of a device of this library, and NVML writes one number to each of the four places.
-    let result =
-        unsafe { rows(device.handle(), &mut corrected, &mut uncorrected, &mut pending, &mut failed) };
-    // Older cards do not know it: they have no such rows.
-    if result == 0 { (pending != 0, failed != 0) } else { (false, false) }
 }

@@ -6,6 +6,8 @@
 //! temperature UUID 95  degrees; 40 unless said (the slowdown limit is 90)
 //! ecc UUID 2           uncorrectable ECC errors since the driver was loaded
 //! pending UUID 1       rows wait to be replaced
+//! busy UUID 70         percent; 50 unless said (memory is busy for half of that)
+//! power UUID 200000    milliwatts; 123400 unless said
 //! lost UUID 1          the GPU has fallen off the bus
 //! hang                 no call returns any more
 //! ```
@@ -129,6 +131,43 @@ pub extern "C" fn nvmlDeviceGetTemperature(
     degrees: *mut c_uint,
 ) -> c_uint {
     answer(degrees, about(device, "temperature", 40), |value| value as c_uint)
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+pub struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetUtilizationRates(device: *mut c_void, busy: *mut Utilization) -> c_uint {
+    let as_rates = |percent: u64| Utilization { gpu: percent as c_uint, memory: percent as c_uint / 2 };
+    answer(busy, about(device, "busy", 50), as_rates)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
+    answer(milliwatts, about(device, "power", 123_400), |value| value as c_uint)
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+pub struct Memory {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// A card of 4 GiB with this much used.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, memory: *mut Memory) -> c_uint {
+    const TOTAL: c_ulonglong = 4 << 30;
+    let as_memory =
+        |used: u64| Memory { version: 0, total: TOTAL, reserved: 0, free: TOTAL.saturating_sub(used), used };
+    answer(memory, about(device, "used", 1 << 30), as_memory)
 }
 
 #[unsafe(no_mangle)]

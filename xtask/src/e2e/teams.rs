@@ -6,6 +6,7 @@ mod disk;
 mod gangs;
 mod health;
 mod meters;
+mod metrics;
 mod networks;
 mod overcommit;
 mod tokens;
@@ -43,6 +44,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
+    ("metrics: rules", metrics::rules),
 ];
 
 /// Catches a hang; nothing takes this long.

@@ -120,6 +120,11 @@ impl Journal {
         Ok(self)
     }
 
+    /// Records that the server has not confirmed.
+    pub(super) fn undelivered(&self) -> usize {
+        self.pending.len()
+    }
+
     /// How many records of an attempt there have been: should somebody claim it again, the next ones are others.
     pub(super) fn last(&self, node: NodeId, attempt: Attempt) -> u32 {
         self.last.get(&(node, attempt)).copied().unwrap_or(0)

@@ -8,6 +8,8 @@ use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
 use sluice_worker::counters::Counts;
 
+use crate::registry::readings::LeaseName;
+
 /// Of the GPUs of a lease.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
@@ -38,6 +40,24 @@ impl Metered {
 
     pub(crate) fn attempt(&self) -> Attempt {
         Attempt { lease: self.grant.lease, attempt: self.grant.attempt, task: self.grant.task }
+    }
+
+    /// As metrics name it.
+    pub(crate) fn name(&self) -> LeaseName {
+        LeaseName {
+            lease: self.grant.lease,
+            attempt: self.grant.attempt,
+            task: self.grant.task,
+            tenant: self.grant.tenant.to_string(),
+            tier: self.grant.tier.name(),
+            pool: self.grant.pool.clone(),
+        }
+    }
+
+    /// What its records say that was reserved, up to the last cut: nanoseconds of a whole GPU.
+    pub(crate) fn recorded_ns(&self) -> u64 {
+        let share_ppm = u64::from(self.grant.share_ppm) * self.grant.gpus.len() as u64;
+        share_ppm.saturating_mul(self.cut_ms)
     }
 
     /// How long it is since the last cut, for a lease that has been held for `held_ms`.

@@ -60,13 +60,15 @@ impl Registry {
             hard_cap: grant.hard_cap,
             promised_ppm: grant.promised_ppm,
         };
+        let share_ppm = ask.share_ppm_in_all();
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
         let lease = ledger.next_id();
         ledger.books.grant_on(lease, ask, &gpus)?;
         let model = membership.model(gpus[0]);
         let recorded = membership.recorded(&grant);
         let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
-        let record = LeaseRecord::new(once, name, kernel_timeout_ms, self.clock.running(), Some(metered));
+        let (started, metered) = (self.clock.running(), Some(metered));
+        let record = LeaseRecord::new(once, name, kernel_timeout_ms, share_ppm, started, metered);
         ledger.leases.insert(lease, record);
         let granted = self.granted(&mut ledger, lease, holding)?;
         drop(ledger);
@@ -111,6 +113,12 @@ impl Registry {
         if let Some(membership) = &self.membership {
             membership.tell();
         }
+    }
+
+    /// Usage records that the server has not confirmed, and whether the disk takes none; nothing
+    /// without a server.
+    pub(crate) fn journal(&self) -> Option<(usize, bool)> {
+        self.membership.as_ref().map(|membership| (membership.undelivered(), membership.is_full()))
     }
 
     /// The server that this node lends through, if any.

@@ -151,7 +151,7 @@ mod tests {
         let clock = Arc::new(SystemClock::new());
         let registry = Registry::new(&NodeConfig::default(), inventory, spawner, None, clock);
         let once = |nonce, attempt| Once { nonce: OpeningNonce([nonce; 32]), attempt };
-        let record = LeaseRecord::new(once(1, 0), String::new(), 0, Duration::ZERO, None);
+        let record = LeaseRecord::new(once(1, 0), String::new(), 0, 0, Duration::ZERO, None);
         let mut ledger = registry.lock();
         ledger.leases.insert(7, record);
         assert!(matches!(ledger.opened_lease(once(1, 0)), Err(NoLease::Stale)));

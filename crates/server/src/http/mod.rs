@@ -19,6 +19,7 @@ mod health;
 mod identity;
 mod leases;
 mod ledger;
+mod metrics;
 mod nodes;
 mod upkeep;
 mod watch;
@@ -104,6 +105,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .route("/api/v1/openapi.json", get(async move || Json(document)))
         .route("/api/v1", get(async move || Html(page)))
         .route("/healthz", get(async || "ok\n"))
+        .route("/metrics", get(metrics::metrics))
         .fallback(async || Refusal(Problem::new(Kind::NotFound, "there is nothing at this path")))
         .method_not_allowed_fallback(async || {
             let detail = "/api/v1/openapi.json lists what the path takes";
@@ -116,6 +118,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&server), expiry::announce))
         .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))
         .layer(middleware::from_fn(to_its_end))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), metrics::count))
         .with_state(server)
 }
 

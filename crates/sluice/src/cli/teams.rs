@@ -9,7 +9,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 use sluice_node::Peering;
 
-use super::{GpuChoice, Output, TlsArgs};
+use super::{GpuChoice, MetricsArgs, Output, TlsArgs};
 use crate::moment::{Moment, Month};
 use crate::quantity::{Memory, Period, Units};
 
@@ -56,6 +56,9 @@ pub(crate) struct ServerArgs {
     /// counts]
     #[arg(long, value_name = "TIME")]
     pub(crate) use_half_life: Option<Period>,
+
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
 }
 
 /// `sluice server`.
@@ -143,6 +146,10 @@ pub(crate) struct UpArgs {
     /// Where the node listens [default: the host of --listen, port 7583]
     #[arg(long, value_name = "ADDR")]
     pub(crate) node_listen: Option<String>,
+
+    /// Serve the node's metrics at HOST:PORT/metrics; --metrics serves the control plane's
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) node_metrics: Option<String>,
 
     /// auto (NVIDIA GPUs, else one software GPU), nvidia, or software[:COUNT[,MEMORY]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]

@@ -3,22 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{NODE_FILE, Settings, data_folder};
 use sluice_node::{JoinConfig, NodeConfig};
 use sluice_server::{Certificate, Config, Database, Running};
 
 use crate::cli::{
-    BackupArgs, BooksArgs, MembershipArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs, TlsArgs,
-    UpArgs,
+    BackupArgs, BooksArgs, MembershipArgs, MetricsArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs,
+    TlsArgs, UpArgs,
 };
 use crate::place::{self, EndSignals};
 use crate::quantity::Units;
 
 /// `sluice server`.
 pub(crate) fn server(arguments: &ServerCommandArgs) -> Result<ExitCode> {
-    let config = config(&arguments.server, &arguments.tls_args())?;
-    sluice_server::serve(&Config { advertise: arguments.advertise.clone(), ..config })?;
+    let tls = arguments.tls_args();
+    let metrics = arguments.server.metrics.exporter(&tls, arguments.server.data.as_deref())?;
+    let config = config(&arguments.server, &tls)?;
+    sluice_server::serve(&Config { advertise: arguments.advertise.clone(), metrics, ..config })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,6 +55,7 @@ fn config(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Config> {
         failures_per_s: arguments.failures_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
+        metrics: None,
         half_life_ms: arguments.use_half_life.map(|time| (time.duration().as_millis() as u64).max(1000)),
     })
 }
@@ -68,8 +71,20 @@ fn database(named: Option<&str>) -> Result<Option<Database>> {
 /// `sluice up`: a server and a node until SIGINT or SIGTERM. The node ends first, so that the server takes its last records.
 pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let signals = EndSignals::block()?;
-    let server = Running::start(&config(&arguments.server, &arguments.tls)?)?;
+    let MetricsArgs { metrics, metrics_token_file } = &arguments.server.metrics;
+    ensure!(
+        metrics.is_some() || arguments.node_metrics.is_some() || metrics_token_file.is_none(),
+        "--metrics-token-file says to whom metrics are served: it needs --metrics or --node-metrics"
+    );
+    let config = config(&arguments.server, &arguments.tls)?;
+    let data = data(arguments.server.data.as_deref())?;
+    let metrics =
+        place::metrics(metrics.as_deref(), metrics_token_file.as_deref(), &arguments.tls, Some(&data))?;
+    let server = Running::start(&Config { metrics, ..config })?;
     println!("listening on {}", server.url());
+    if let Some(url) = server.metrics_url() {
+        eprintln!("sluice: metrics at {url}");
+    }
     let lent = lend(arguments, server.url(), signals);
     match (server.stop(), lent) {
         // Why the server ended is why the node found none.
@@ -103,6 +118,12 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
         driver_patience: place::driver_patience(arguments.driver_patience)?,
         host_memory: place::host_memory(arguments.host_memory)?,
         peers: arguments.peers.clone(),
+        metrics: place::metrics(
+            arguments.node_metrics.as_deref(),
+            arguments.server.metrics.metrics_token_file.as_deref(),
+            &arguments.tls,
+            Some(&folder),
+        )?,
         ..NodeConfig::default()
     };
     place::serve_node(&arguments.gpus, Some(join), config, signals)

@@ -75,6 +75,11 @@ impl ServerIdentity {
         self.clients.as_ref().expect("it asks clients")
     }
 
+    /// The certificate that is shown now, in DER.
+    pub fn certificate(&self) -> Vec<u8> {
+        self.shown.certificate()
+    }
+
     /// Of the certificate that is shown now.
     pub fn fingerprint(&self) -> Fingerprint {
         self.shown.fingerprint()

@@ -54,6 +54,12 @@ impl Shown {
     pub(super) fn fingerprint(&self) -> Fingerprint {
         self.state.read().unwrap_or_else(PoisonError::into_inner).fingerprint
     }
+
+    /// The certificate of this side, in DER.
+    pub(super) fn certificate(&self) -> Vec<u8> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.current.cert.first().map_or_else(Vec::new, |certificate| certificate.to_vec())
+    }
 }
 
 impl Files for Shown {

@@ -33,18 +33,33 @@ pub(super) struct Card {
     /// What the count was before: errors from before this process was there are known, or were somebody's to look at.
     uncorrected: Option<u64>,
     remap_failed: bool,
+    last_xid: Option<u64>,
 }
 
 impl Card {
     pub(super) fn new(gpu: u32) -> Card {
-        Card { gpu, lost: false, hot: false, braked_looks: 0, uncorrected: None, remap_failed: false }
+        Card {
+            gpu,
+            lost: false,
+            hot: false,
+            braked_looks: 0,
+            uncorrected: None,
+            remap_failed: false,
+            last_xid: None,
+        }
     }
 
     pub(super) fn gpu(&self) -> u32 {
         self.gpu
     }
 
+    /// The number of the last Xid error that was seen.
+    pub(super) fn last_xid(&self) -> Option<u64> {
+        self.last_xid
+    }
+
     pub(super) fn xid(&mut self, number: u64, look: &mut Look) {
+        self.last_xid = Some(number);
         match xid::meaning(number) {
             Xid::Card(harm, what) => look.lasting.push(self.finding(format!("Xid {number}: {what}"), harm)),
             Xid::Program(what) => {
