@@ -67,10 +67,13 @@ pub enum Meter {
     Memory,
     /// Bytes between programs and nodes, both ways; priced per GiB.
     Transfer,
+    /// Share x time of suspended leases; priced per GPU-hour or unit-hour.
+    Suspended,
 }
 
 impl Meter {
-    pub const ALL: [Meter; 4] = [Meter::Reserved, Meter::Used, Meter::Memory, Meter::Transfer];
+    pub const ALL: [Meter; 5] =
+        [Meter::Reserved, Meter::Used, Meter::Memory, Meter::Transfer, Meter::Suspended];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -78,6 +81,7 @@ impl Meter {
             Meter::Used => "used",
             Meter::Memory => "memory",
             Meter::Transfer => "transfer",
+            Meter::Suspended => "suspended",
         }
     }
 
@@ -94,7 +98,7 @@ impl Meter {
     /// How many of the meter's smallest units make one GPU-hour, GiB-hour or GiB.
     pub fn unit(self) -> u64 {
         match self {
-            Meter::Reserved | Meter::Used => GPU_HOUR_PPM_MS,
+            Meter::Reserved | Meter::Used | Meter::Suspended => GPU_HOUR_PPM_MS,
             Meter::Memory => GIB_HOUR_MIB_MS,
             Meter::Transfer => 1 << 30,
         }
@@ -102,7 +106,7 @@ impl Meter {
 
     /// Whether it counts GPUs, so that a price may be per unit-hour.
     pub fn is_of_gpus(self) -> bool {
-        matches!(self, Meter::Reserved | Meter::Used)
+        matches!(self, Meter::Reserved | Meter::Used | Meter::Suspended)
     }
 }
 
@@ -491,6 +495,7 @@ mod tests {
             from_ms,
             until_ms,
             share_ppm,
+            suspended: false,
             gpus: 1,
             memory_mib: 0,
             used_ppm_ms: 0,

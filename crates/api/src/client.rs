@@ -164,6 +164,11 @@ impl Client {
         self.ask(path, Repeat::UnlessSent, |agent, url| self.authorised(agent.post(url)).send(&body))
     }
 
+    pub fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let body = json(body);
+        self.ask(path, Repeat::UnlessSent, |agent, url| self.authorised(agent.patch(url)).send(&body))
+    }
+
     /// As `post`; the server answers a repetition under the same key with the first answer.
     pub fn post_once<T: DeserializeOwned>(
         &self,

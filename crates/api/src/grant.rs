@@ -39,8 +39,29 @@ pub struct Grant {
     /// Bytes on each GPU.
     pub memory: u64,
     pub hard_cap: bool,
-    /// The last moment to claim it.
+    /// The most of each GPU's compute in millionths, also while it would be idle otherwise; `hard_cap` says it without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ppm: Option<u32>,
+    /// Its sessions keep their memory and get no GPU time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// Counts the sizes that the attempt was given. A grant whose version is higher than that of the lease on the node
+    /// changes what the lease has there; the first one is 0.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub version: u32,
+    /// The last moment to claim it, or to resize by it.
     pub expires_at_ms: u64,
+}
+
+impl Grant {
+    /// The most of each GPU's compute, in millionths; a whole GPU without a limit.
+    pub fn limit_ppm(&self) -> u32 {
+        self.limit_ppm.unwrap_or(if self.hard_cap { self.share_ppm } else { GPU_PPM })
+    }
+}
+
+fn is_first(version: &u32) -> bool {
+    *version == 0
 }
 
 fn whole() -> u32 {
@@ -154,6 +175,9 @@ mod tests {
             promised_ppm: GPU_PPM,
             memory: 1 << 30,
             hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: 0,
             expires_at_ms: 1000,
         }
     }
@@ -172,7 +196,12 @@ mod tests {
     #[test]
     fn grants_of_other_releases_are_read() {
         let mut json = serde_json::to_value(grant()).unwrap();
-        assert_eq!(json.get("promised_ppm"), None, "as earlier releases sign and read them");
+        for later in ["promised_ppm", "limit_ppm", "suspended", "version"] {
+            assert_eq!(json.get(later), None, "as earlier releases sign and read them");
+        }
+        assert_eq!(grant().limit_ppm(), GPU_PPM);
+        assert_eq!(Grant { hard_cap: true, ..grant() }.limit_ppm(), 250_000);
+        assert_eq!(Grant { limit_ppm: Some(500_000), ..grant() }.limit_ppm(), 500_000);
         assert_eq!(serde_json::from_value::<Grant>(json.clone()).unwrap(), grant());
         json["promised_ppm"] = 1_500_000.into();
         let overcommitted = Grant { promised_ppm: 1_500_000, ..grant() };

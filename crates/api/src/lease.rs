@@ -68,6 +68,10 @@ pub struct NewLease {
     /// Never more than the share, even while the GPU would idle.
     #[serde(default)]
     pub hard_cap: bool,
+    /// The most of each GPU's compute in millionths, even while the GPU would idle: not below the share. Without, there is
+    /// no limit, or with `hard_cap` the share is the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ppm: Option<u32>,
     /// Among the leases of one tenant: higher goes first, and may preempt lower.
     #[serde(default = "usual_priority")]
     pub priority: i32,
@@ -234,6 +238,7 @@ impl NewLease {
             units_milli: None,
             memory: 0,
             hard_cap: false,
+            limit_ppm: None,
             priority: usual_priority(),
             preemptible: yes(),
             tier: Tier::default(),
@@ -262,6 +267,11 @@ impl NewLease {
     /// The least share that it takes of any GPU, in millionths: units may be any part of one.
     pub fn least_share_ppm(&self) -> u32 {
         if self.units_milli.is_some() { 1 } else { self.share_ppm }
+    }
+
+    /// The most of each GPU's compute in millionths; a whole GPU without a limit.
+    pub fn limit_ppm(&self) -> u32 {
+        self.limit_ppm.unwrap_or(if self.hard_cap { self.share_ppm } else { GPU_PPM })
     }
 
     /// The last moment at which it can start and end by its deadline.
@@ -362,8 +372,17 @@ pub struct Lease {
     /// As it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_milli: Option<u64>,
+    /// The most that it gets of each GPU's compute; a whole GPU without a limit.
+    #[serde(default = "whole")]
+    pub limit_ppm: u32,
     /// Bytes on each GPU, 0 until a place is known.
     pub memory: u64,
+    /// Its programs get no GPU time until it is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// A change of what it has that has not come to its end, or was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resizing: Option<Resizing>,
     pub priority: i32,
     pub tier: Tier,
     pub preemptible: bool,
@@ -404,6 +423,59 @@ pub struct Lease {
     pub key: Option<String>,
 }
 
+/// What a lease is to have from now on. What is not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResizeLease {
+    /// Millionths of each GPU's compute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_ppm: Option<u32>,
+    /// Bytes on each GPU: not less than its programs hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// The most of each GPU's compute in millionths: not below the share, 1,000,000 for no limit, 0 for a limit that equals the share. Unless
+    /// said, a limit that equals the share goes on doing so, and another one stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_ppm: Option<u32>,
+    /// Whether its programs get no GPU time: they keep their memory, and their calls wait. What a suspended lease had of the compute is free for
+    /// others, and counts towards no quota; it has to be free again for the lease to be resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// Where there is no room or quota for it now, wait until there is, instead of being refused. It is tried whenever the scheduler looks at
+    /// its queue, before leases that wait.
+    #[serde(default)]
+    pub wait: bool,
+}
+
+/// A change of what a lease has: under way, or refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resizing {
+    pub state: ResizeState,
+    /// What it is to have.
+    pub share_ppm: u32,
+    pub limit_ppm: u32,
+    pub memory: u64,
+    pub suspended: bool,
+    /// Why it waits, or was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// How far a change of what a lease has has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum ResizeState {
+    /// There is no room for it yet.
+    Waiting,
+    /// Its nodes have to take it. The lease counts as the larger of what it had and is to have.
+    Sent,
+    /// A node could not do it, and the lease is there as it was before.
+    Refused,
+}
+
 /// What was asked for, what has been used of it, and what became of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -424,6 +496,9 @@ pub struct LeaseUse {
     pub records: u64,
     /// Shares times the time that they were held.
     pub reserved_ppm_ms: u64,
+    /// The same of the time in which it was suspended.
+    #[serde(default)]
+    pub suspended_ppm_ms: u64,
     /// Device time.
     pub used_ppm_ms: u64,
     pub memory_mib_ms: u64,
@@ -443,7 +518,7 @@ pub struct LeaseEvent {
     pub at_ms: u64,
     /// The token that it was done with, and its name; `server (itself)` for what the scheduler, a node or time did.
     pub actor: String,
-    /// `lease.requested`, `lease.granted`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
+    /// `lease.requested`, `lease.granted`, `lease.resizing`, `lease.resized`, `lease.resize_refused`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
     pub action: String,
     /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets the room.
     pub detail: serde_json::Value,
@@ -479,6 +554,9 @@ pub struct Place {
     /// What its node wants to see; only in the answers to who may use the lease, and only until the task has claimed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
+    /// A grant by which its node changes what the task has; only in the answer to who has asked for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<String>,
     /// This task has to make room, while the others go on: it is ended then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leave_at_ms: Option<u64>,

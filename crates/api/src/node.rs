@@ -145,6 +145,22 @@ pub struct Report {
     /// It takes no new leases, since it cannot write down what they use.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
+    /// Of the leases that were resized here, the last change of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resized: Vec<Resized>,
+}
+
+/// What became of a grant that changes what a lease has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resized {
+    #[serde(flatten)]
+    pub attempt: Attempt,
+    /// Of the grant.
+    pub version: u32,
+    /// Why the lease stays as it was; it has what the grant says without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// One attempt to run a task of a lease.
@@ -179,6 +195,9 @@ pub struct SessionReport {
     pub gpu: u32,
     pub share_ppm: u32,
     pub hard_cap: bool,
+    /// The most that it gets of the GPU's compute, in millionths; a whole GPU without a limit.
+    #[serde(default = "whole")]
+    pub limit_ppm: u32,
     pub memory: u64,
     pub memory_used: u64,
     pub kernels: u64,
@@ -186,6 +205,13 @@ pub struct SessionReport {
     pub bytes_out: u64,
     pub busy_us: u64,
     pub age_ms: u64,
+    /// It gets no GPU time until it is resumed.
+    #[serde(default)]
+    pub suspended: bool,
+}
+
+fn whole() -> u32 {
+    crate::GPU_PPM
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -201,6 +227,9 @@ pub struct ReportAnswer {
     pub leadership: u64,
     /// Leases that the node ends now.
     pub end: Vec<Attempt>,
+    /// Grants of leases that live on the node, which change what they have; sent until a report says what became of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resize: Vec<String>,
     /// When to report next.
     pub report_every_ms: u64,
 }

@@ -2,9 +2,10 @@
 //!
 //! A record's id follows from what it is about ([`UsageRecord::id_of`]), so the same record counts once however often it
 //! arrives. A lease's records tile the time in which it was held: each begins where the one before ended, by a clock that
-//! no clock step moves. Both meters are integers and add up exactly, however the time was cut:
+//! no clock step moves. All meters are integers and add up exactly, however the time was cut:
 //!
-//! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held;
+//! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held, while the lease is not suspended;
+//! - `suspended` = [`UsageRecord::suspended_ppm_ms`]: the same while it is;
 //! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same unit. A node knows the part of its software
 //!   GPUs, whose threads say what CPU time they took; of another GPU it knows the time of turns, and takes the whole device for occupied.
 
@@ -50,6 +51,9 @@ pub struct UsageRecord {
     pub from_ms: u64,
     pub until_ms: u64,
     pub share_ppm: u32,
+    /// The lease got no GPU time, and its share was others'.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
     pub gpus: u32,
     /// Held on all GPUs together, in MiB, rounded up.
     pub memory_mib: u64,
@@ -102,6 +106,15 @@ impl UsageRecord {
 
     /// What it adds to the meter `reserved`: millionths of a GPU x milliseconds.
     pub fn reserved_ppm_ms(&self) -> u64 {
+        if self.suspended { 0 } else { self.share_ppm_ms() }
+    }
+
+    /// What it adds to the meter `suspended`, in the same unit.
+    pub fn suspended_ppm_ms(&self) -> u64 {
+        if self.suspended { self.share_ppm_ms() } else { 0 }
+    }
+
+    fn share_ppm_ms(&self) -> u64 {
         u64::from(self.share_ppm) * u64::from(self.gpus) * self.held_ms()
     }
 
@@ -183,6 +196,7 @@ mod tests {
             from_ms,
             until_ms,
             share_ppm: 250_000,
+            suspended: false,
             gpus: 1,
             memory_mib: 1024,
             used_ppm_ms: 0,
@@ -205,6 +219,12 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         assert_eq!(record(1, 0, 1000).check(), Ok(()));
+        let suspended = UsageRecord { suspended: true, ..record(1, 0, 1000) };
+        assert_eq!((suspended.reserved_ppm_ms(), suspended.suspended_ppm_ms()), (0, 250_000_000));
+        assert_eq!(
+            (record(1, 0, 1000).reserved_ppm_ms(), record(1, 0, 1000).suspended_ppm_ms()),
+            (250_000_000, 0)
+        );
         let forged = UsageRecord { sequence: 2, ..record(1, 0, 1000) };
         assert!(matches!(forged.check(), Err(UsageError::Id(_))));
         assert!(matches!(record(1, 1000, 0).check(), Err(UsageError::Span(_))));

@@ -25,7 +25,14 @@
 //!
 //! Shares may add up to more than the GPU, where its pool is overcommitted: they are weights, so all get their proportion.
 //!
-//! A hard cap is a token bucket on top: GPU time flows in at the rate of the share, at most `credit_ns` is kept.
+//! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most `credit_ns` is kept. A hard cap
+//! is a limit that equals the share.
+//!
+//! Share and limit may change while sessions of the lease run ([`Arbiter::set_weight`]). What the lease is ahead or behind
+//! in GPU time stays the same, so neither a raise nor a cut is an advantage for what has been used already.
+//!
+//! A *suspended* session is idle as far as the others are concerned, whatever work it has: a turn that it holds is
+//! recalled, and it gets none until it is resumed.
 
 use std::collections::BTreeMap;
 
@@ -45,8 +52,8 @@ pub struct SessionKey(pub u64);
 pub struct Weight {
     /// 1 to [`PPM`].
     pub share_ppm: u32,
-    /// Never more than the share, even while nobody else waits.
-    pub hard_cap: bool,
+    /// The most that it gets, even while nobody else waits: not less than the share, and [`PPM`] for no limit.
+    pub limit_ppm: u32,
 }
 
 /// How long turns last.
@@ -143,6 +150,14 @@ struct Session {
     state: State,
     /// From the last recall to its report.
     recall_ns: u64,
+    /// While it is suspended: whether it has work, which it will want the turn for.
+    suspended: Option<Work>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    None,
+    Some,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,8 +194,9 @@ impl Arbiter {
         }
     }
 
-    /// A session begins. Sessions of one lease share its weight.
+    /// A session begins. Sessions of one lease share its weight, which is the one that was named last.
     pub fn join(&mut self, now_ns: u64, session: SessionKey, lease: LeaseKey, weight: Weight) {
+        self.set_weight(now_ns, lease, weight);
         let full_bucket = self.pace.quantum_ns as i64;
         self.leases.entry(lease).or_insert(Lease {
             weight,
@@ -191,7 +207,50 @@ impl Arbiter {
             refilled_at_ns: now_ns,
             waited_ns: 0,
         });
-        self.sessions.entry(session).or_insert(Session { lease, state: State::Idle, recall_ns: 0 });
+        let idle = Session { lease, state: State::Idle, recall_ns: 0, suspended: None };
+        self.sessions.entry(session).or_insert(idle);
+    }
+
+    /// Gives a session no turn any more; the next decision recalls the one that it holds. Suspending twice is harmless.
+    pub fn suspend(&mut self, now_ns: u64, session: SessionKey) {
+        let Some(entry) = self.sessions.get_mut(&session).filter(|s| s.suspended.is_none()) else { return };
+        let waits = matches!(entry.state, State::Waiting { .. });
+        entry.suspended = Some(if waits { Work::Some } else { Work::None });
+        if waits {
+            entry.state = State::Idle;
+            let lease = entry.lease;
+            let left = !self.works(lease, session);
+            if let Some(lease) = self.leases.get_mut(&lease).filter(|_| left) {
+                (lease.arrival, lease.left_at_ns) = (None, Some(now_ns));
+            }
+        }
+    }
+
+    /// Lets a suspended session compete again. It comes back as one that was idle: nothing is owed to it.
+    pub fn resume(&mut self, now_ns: u64, session: SessionKey) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        if entry.suspended.take() == Some(Work::Some) {
+            self.want(now_ns, session);
+        }
+    }
+
+    /// Changes the weight of a lease that is known here, in force from the next decision on. A lease that is not known
+    /// gets its weight from [`Arbiter::join`].
+    pub fn set_weight(&mut self, now_ns: u64, key: LeaseKey, weight: Weight) {
+        let holds_since =
+            self.sessions.values().filter(|s| s.lease == key).find_map(|s| s.state.running_since());
+        let Some(lease) = self.leases.get_mut(&key).filter(|lease| lease.weight != weight) else { return };
+        let ahead_ns = lease.weight.signed_real_ns(lease.virtual_time - self.virtual_now);
+        lease.tokens_ns = if lease.weight.is_limited() {
+            lease.tokens_at(now_ns)
+        } else {
+            // Without a limit nobody kept account: the turn so far does not count, and a full quantum is to be had.
+            let used_ns = holds_since.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+            i64::try_from(self.pace.quantum_ns.saturating_add(used_ns)).unwrap_or(i64::MAX)
+        };
+        lease.refilled_at_ns = lease.refilled_at_ns.max(now_ns);
+        lease.weight = weight;
+        lease.virtual_time = self.virtual_now + weight.virtual_of(ahead_ns);
     }
 
     /// A session has ended, however it ended. A turn that it held is charged up to now and free again.
@@ -237,6 +296,10 @@ impl Arbiter {
         if entry.state != State::Idle {
             return;
         }
+        if let Some(work) = &mut entry.suspended {
+            *work = Work::Some;
+            return;
+        }
         entry.state = State::Waiting { arrival, since_ns: now_ns };
         let lease = entry.lease;
         if !self.works(lease, session)
@@ -265,6 +328,10 @@ impl Arbiter {
             State::Recalled { at_ns, .. } => entry.recall_ns = now_ns.saturating_sub(at_ns),
             State::Overrunning { since_ns } => entry.recall_ns = now_ns.saturating_sub(since_ns),
         }
+        if let Some(work) = &mut entry.suspended {
+            *work = if more { Work::Some } else { Work::None };
+        }
+        let more = more && entry.suspended.is_none();
         entry.state = if more { State::Waiting { arrival, since_ns: now_ns } } else { State::Idle };
         let lease = entry.lease;
         let left = !more && !self.works(lease, session);
@@ -308,10 +375,13 @@ impl Arbiter {
 
     /// Recalls the holder when its time is over, gives up on it when it does not listen.
     fn watch_holder(&mut self, now_ns: u64, holder: SessionKey, decision: &mut Decision) {
-        let state = self.sessions[&holder].state;
+        let Session { state, suspended, .. } = self.sessions[&holder];
         match state {
             State::Holding { since_ns, .. } => {
-                let ends_ns = self.turn_ends(since_ns, now_ns, holder);
+                let ends_ns = match suspended {
+                    Some(_) => Some(now_ns),
+                    None => self.turn_ends(since_ns, now_ns, holder),
+                };
                 match ends_ns {
                     Some(at) if at <= now_ns => {
                         self.set_state(holder, State::Recalled { since_ns, at_ns: now_ns });
@@ -337,7 +407,7 @@ impl Arbiter {
     /// When the present turn has to end, if anything wants it to.
     fn turn_ends(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
         let own = &self.leases[&self.sessions[&holder].lease];
-        let capped_ns = own.weight.hard_cap.then(|| own.exhausted_at(since_ns)).flatten();
+        let capped_ns = own.exhausted_at(since_ns);
         let fair_ns = self.fair_end(since_ns, now_ns, holder);
         [capped_ns, fair_ns].into_iter().flatten().min()
     }
@@ -400,7 +470,7 @@ impl Arbiter {
                 decision.actions.push(Action::Grant(session));
                 decision.wake_at_ns = self.turn_ends(now_ns, now_ns, session);
             }
-            // Whoever waits has used up a hard cap.
+            // All that wait have used up their limits.
             None => {
                 decision.wake_at_ns =
                     self.waiting().map(|(_, s)| self.leases[&s.lease].runnable_at(quantum_ns)).min();
@@ -486,11 +556,27 @@ impl Weight {
         i128::from(real_ns) * i128::from(PPM) / i128::from(self.share_ppm.max(1))
     }
 
-    /// The inverse of [`Weight::virtual_ns`].
-    fn real_ns(self, virtual_ns: i128) -> u64 {
-        self.signed_real_ns(virtual_ns).clamp(0, i128::from(u64::MAX / 4)) as u64
+    fn virtual_of(self, real_ns: i128) -> i128 {
+        real_ns * i128::from(PPM) / i128::from(self.share_ppm.max(1))
     }
 
+    fn is_limited(self) -> bool {
+        u64::from(self.limit_ppm) < PPM
+    }
+
+    /// GPU time that flows into the bucket of the limit meanwhile.
+    fn inflow_ns(self, elapsed_ns: u64) -> i64 {
+        let inflow_ns = i128::from(elapsed_ns) * i128::from(self.limit_ppm) / i128::from(PPM);
+        i64::try_from(inflow_ns).unwrap_or(i64::MAX / 4)
+    }
+
+    /// How long it takes until this much has flowed in.
+    fn inflow_takes_ns(self, inflow_ns: u64) -> u64 {
+        let takes_ns = i128::from(inflow_ns) * i128::from(PPM) / i128::from(self.limit_ppm.max(1));
+        takes_ns.min(i128::from(u64::MAX / 4)) as u64
+    }
+
+    /// The inverse of [`Weight::virtual_of`].
     fn signed_real_ns(self, virtual_ns: i128) -> i128 {
         virtual_ns * i128::from(self.share_ppm) / i128::from(PPM)
     }
@@ -510,28 +596,32 @@ impl Lease {
 
     fn tokens_at(&self, now_ns: u64) -> i64 {
         let elapsed_ns = now_ns.saturating_sub(self.refilled_at_ns);
-        self.tokens_ns.saturating_add(self.weight.real_ns(i128::from(elapsed_ns)) as i64)
+        self.tokens_ns.saturating_add(self.weight.inflow_ns(elapsed_ns))
     }
 
-    /// A capped lease runs again once a quantum has flowed in: each turn costs its start, and shorter ones more of them.
+    /// A limited lease runs again once a quantum has flowed in: each turn costs its start, and shorter ones more of them.
     fn may_run(&self, now_ns: u64, quantum_ns: u64) -> bool {
-        !self.weight.hard_cap || self.tokens_at(now_ns) >= quantum_ns as i64
+        !self.weight.is_limited() || self.tokens_at(now_ns) >= quantum_ns as i64
     }
 
     fn runnable_at(&self, quantum_ns: u64) -> u64 {
-        if !self.weight.hard_cap {
+        if !self.weight.is_limited() {
             return self.refilled_at_ns;
         }
         let missing_ns = (quantum_ns as i64 - self.tokens_ns).max(0) as u64;
-        let wait_ns = self.weight.virtual_ns(missing_ns).min(i128::from(u64::MAX / 4)) as u64;
-        self.refilled_at_ns + wait_ns + 1
+        self.refilled_at_ns + self.weight.inflow_takes_ns(missing_ns) + 1
     }
 
-    /// When a turn that began at `since_ns` has used the bucket up while it kept filling.
+    /// When a turn that began at `since_ns` has used the bucket up while it kept filling; never where there is no limit.
     fn exhausted_at(&self, since_ns: u64) -> Option<u64> {
-        let drain_ppm = PPM.checked_sub(u64::from(self.weight.share_ppm)).filter(|&d| d > 0)?;
-        let tokens_ns = i128::from(self.tokens_ns.max(0));
-        Some(since_ns + (tokens_ns * i128::from(PPM) / i128::from(drain_ppm)) as u64)
+        let drain_ppm = PPM.checked_sub(u64::from(self.weight.limit_ppm)).filter(|&d| d > 0)?;
+        // What the turn has used before the bucket was last looked at is not taken out of it yet.
+        let used_ns = self.refilled_at_ns.saturating_sub(since_ns);
+        let left_ns = i128::from(self.tokens_ns.saturating_sub_unsigned(used_ns).max(0));
+        let lasts_ns = left_ns * i128::from(PPM) / i128::from(drain_ppm);
+        Some(
+            self.refilled_at_ns.max(since_ns).saturating_add(u64::try_from(lasts_ns).unwrap_or(u64::MAX / 4)),
+        )
     }
 }
 

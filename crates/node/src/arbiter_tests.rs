@@ -11,7 +11,8 @@ const SECOND: u64 = 1_000 * MS;
 struct Program {
     lease: u64,
     share_ppm: u32,
-    hard_cap: bool,
+    /// `None` for no limit.
+    limit_ppm: Option<u32>,
     /// From recall to the report: the rest of a kernel that cannot be paused at once.
     overrun_ns: u64,
     /// Works this long before it rests; `u64::MAX` is backlogged for ever.
@@ -25,7 +26,7 @@ struct Program {
 const BACKLOGGED: Program = Program {
     lease: 0,
     share_ppm: 0,
-    hard_cap: false,
+    limit_ppm: None,
     overrun_ns: 50_000,
     work_ns: u64::MAX,
     rest_ns: 0,
@@ -37,6 +38,22 @@ impl Program {
     fn backlogged(share_ppm: u32) -> Program {
         Program { lease: u64::from(share_ppm), share_ppm, ..BACKLOGGED }
     }
+
+    fn capped(self) -> Program {
+        Program { limit_ppm: Some(self.share_ppm), ..self }
+    }
+
+    fn weight(self) -> Weight {
+        Weight { share_ppm: self.share_ppm, limit_ppm: self.limit_ppm.unwrap_or(PPM as u32) }
+    }
+}
+
+/// Something that is done to the session of a program while it runs.
+#[derive(Clone, Copy)]
+enum Change {
+    Weight(Weight),
+    Suspend,
+    Resume,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -55,6 +72,8 @@ fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) {
 struct Outcome {
     /// GPU time of each program.
     used_ns: Vec<u64>,
+    /// The same before each change.
+    used_before: Vec<Vec<u64>>,
     /// How often the turn changed hands.
     grants: u64,
     /// The longest that each program has waited.
@@ -62,12 +81,22 @@ struct Outcome {
 }
 
 fn simulate_at(pace: Pace, programs: &[Program], length_ns: u64) -> Outcome {
+    simulate_with(pace, programs, &[], length_ns)
+}
+
+/// `changes`, the earliest first, are done at these times to the programs of these numbers.
+fn simulate_with(
+    pace: Pace,
+    programs: &[Program],
+    changes: &[(u64, usize, Change)],
+    length_ns: u64,
+) -> Outcome {
+    let (mut changes, mut used_before) = (changes.iter().copied().peekable(), Vec::new());
     let mut arbiter = Arbiter::new(pace);
     let mut phase = Vec::new();
     let mut left = Vec::new();
     for (i, p) in programs.iter().enumerate() {
-        let weight = Weight { share_ppm: p.share_ppm, hard_cap: p.hard_cap };
-        arbiter.join(0, SessionKey(i as u64), LeaseKey(p.lease), weight);
+        arbiter.join(0, SessionKey(i as u64), LeaseKey(p.lease), p.weight());
         phase.push(Phase::Resting { until_ns: p.starts_ns });
         left.push(p.work_ns);
     }
@@ -98,6 +127,15 @@ fn simulate_at(pace: Pace, programs: &[Program], length_ns: u64) -> Outcome {
                     };
                 }
                 _ => {}
+            }
+        }
+        while let Some((_, program, change)) = changes.next_if(|&(at_ns, ..)| at_ns <= now) {
+            used_before.push(used_at(now, &used, &phase));
+            let (session, lease) = (SessionKey(program as u64), LeaseKey(programs[program].lease));
+            match change {
+                Change::Weight(weight) => arbiter.set_weight(now, lease, weight),
+                Change::Suspend => arbiter.suspend(now, session),
+                Change::Resume => arbiter.resume(now, session),
             }
         }
         let decision = arbiter.step(now);
@@ -134,15 +172,21 @@ fn simulate_at(pace: Pace, programs: &[Program], length_ns: u64) -> Outcome {
                 Phase::Waiting { .. } => None,
             })
             .chain(decision.wake_at_ns)
+            .chain(changes.peek().map(|&(at_ns, ..)| at_ns))
             .min();
         now = next.unwrap_or(length_ns).max(now + 1).min(length_ns);
     }
-    for (i, p) in phase.iter().enumerate() {
-        if let Phase::Running { since_ns, .. } = *p {
-            used[i] += length_ns - since_ns;
-        }
-    }
-    Outcome { used_ns: used, grants, longest_wait_ns }
+    let used_ns = used_at(length_ns, &used, &phase);
+    Outcome { used_ns, used_before, grants, longest_wait_ns }
+}
+
+/// With the part of the turn that somebody has at that moment.
+fn used_at(now_ns: u64, used_ns: &[u64], phase: &[Phase]) -> Vec<u64> {
+    let running = |phase: &Phase| match *phase {
+        Phase::Running { since_ns, .. } => now_ns - since_ns,
+        Phase::Resting { .. } | Phase::Waiting { .. } => 0,
+    };
+    used_ns.iter().zip(phase).map(|(&used, phase)| used + running(phase)).collect()
 }
 
 /// Numbers below what is asked for, the same for the same seed (xorshift).
@@ -308,18 +352,18 @@ fn sessions_of_one_lease_share_its_weight() {
 fn a_hard_cap_holds_when_nobody_else_waits() {
     let length_ns = 10 * SECOND;
     for share_ppm in [100_000, 250_000, 900_000] {
-        let capped = Program { hard_cap: true, overrun_ns: 20_000, ..Program::backlogged(share_ppm) };
+        let capped = Program { overrun_ns: 20_000, ..Program::backlogged(share_ppm) }.capped();
         let (used, _) = simulate(&[capped], length_ns);
         let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
         assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
     }
     for &(share_ppm, hiccups) in HICCUPS {
-        let capped = Program { hard_cap: true, share_ppm: share_ppm.min(500_000), ..hiccups };
+        let capped = Program { share_ppm: share_ppm.min(500_000), ..hiccups }.capped();
         let (used, _) = simulate(&[capped], length_ns);
         let (got, want) = (percent(&used, 0, length_ns), f64::from(capped.share_ppm) / 10_000.0);
         assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
     }
-    let capped = Program { hard_cap: true, ..Program::backlogged(200_000) };
+    let capped = Program::backlogged(200_000).capped();
     check_split(&[capped, Program::backlogged(300_000)], &[20.0, 80.0], 1.0);
 }
 
@@ -378,7 +422,7 @@ fn shares_of_an_overcommitted_gpu_are_a_proportion() {
 #[test]
 fn a_holder_that_never_reports_does_not_stop_the_others() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -399,7 +443,7 @@ fn a_holder_that_never_reports_does_not_stop_the_others() {
 #[test]
 fn the_holder_hears_once_that_somebody_waits() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
     let (a, b, c) = (SessionKey(1), SessionKey(2), SessionKey(3));
     for (session, lease) in [(a, 1), (b, 2), (c, 3)] {
         arbiter.join(0, session, LeaseKey(lease), weight);
@@ -415,7 +459,7 @@ fn the_holder_hears_once_that_somebody_waits() {
 #[test]
 fn a_session_that_dies_in_its_turn_frees_it() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, hard_cap: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -426,4 +470,136 @@ fn a_session_that_dies_in_its_turn_frees_it() {
     assert_eq!(arbiter.step(MS).actions, [Action::Grant(b)]);
     arbiter.forget(2 * MS, LeaseKey(2));
     assert_eq!(arbiter.step(2 * MS), Decision::default());
+}
+
+const fn weight(share_ppm: u32, limit_ppm: u32) -> Change {
+    Change::Weight(Weight { share_ppm, limit_ppm })
+}
+
+/// GPU time of each program in the time from the first to the second number of used times, in percent of it.
+fn percent_between(before: &[u64], after: &[u64], length_ns: u64) -> Vec<f64> {
+    before.iter().zip(after).map(|(b, a)| 100.0 * (a - b) as f64 / length_ns as f64).collect()
+}
+
+/// Request and limit of compute are apart (KAI #274, #2191: a fraction has no effect on time).
+#[test]
+fn a_limit_above_the_share_is_kept_by_one_that_is_alone() {
+    let limited = Program { limit_ppm: Some(500_000), ..Program::backlogged(250_000) };
+    check_split(&[limited], &[50.0], 1.0);
+    // Beside others its share is a guarantee still, and it may have what is free up to the limit.
+    check_split(&[limited, Program::backlogged(750_000)], &[25.0, 75.0], 0.5);
+    let light = Program { work_ns: MS, rest_ns: 9 * MS, ..Program::backlogged(750_000) };
+    check_split(&[limited, light], &[50.0], 1.5);
+}
+
+#[test]
+fn a_new_weight_is_in_force_at_once() {
+    let programs = [Program::backlogged(250_000), Program::backlogged(750_000)];
+    let whole = PPM as u32;
+    let changes = [
+        (SECOND, 0, weight(750_000, whole)),
+        (SECOND, 1, weight(250_000, whole)),
+        (2 * SECOND, 0, weight(250_000, whole)),
+        (2 * SECOND, 1, weight(750_000, whole)),
+    ];
+    // The first 200 ms after each change already have the new shares, to a turn and a half.
+    for window_ns in [200 * MS, SECOND] {
+        let until = |length_ns| simulate_with(Pace::default(), &programs, &changes, length_ns).used_ns;
+        for (at_ns, want) in [(SECOND, 75.0), (2 * SECOND, 25.0)] {
+            let got = percent_between(&until(at_ns), &until(at_ns + window_ns), window_ns)[0];
+            let tolerance = 100.0 * (8 * MS) as f64 / window_ns as f64;
+            assert!((got - want).abs() <= tolerance, "{got:.2} % of {want} % in {} ms", window_ns / MS);
+        }
+    }
+}
+
+#[test]
+fn weights_that_change_at_random_are_kept_between_the_changes() {
+    for seed in 1..100_u64 {
+        let mut random = random(seed);
+        let count = 2 + random(3) as usize;
+        let part = |random: &mut dyn FnMut(u64) -> u64| 50_000 + random(PPM / count as u64 - 50_000) as u32;
+        let program = |i: usize, share_ppm, overrun_ns| Program {
+            lease: i as u64,
+            overrun_ns,
+            ..Program::backlogged(share_ppm)
+        };
+        let programs: Vec<Program> =
+            (0..count).map(|i| program(i, part(&mut random), random(2 * MS))).collect();
+        let mut shares: Vec<u32> = programs.iter().map(|p| p.share_ppm).collect();
+        let (mut changes, mut in_force, mut at_ns) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..5 {
+            at_ns += 3 * SECOND + random(SECOND);
+            in_force.push((at_ns, shares.clone()));
+            let i = random(count as u64) as usize;
+            shares[i] = part(&mut random);
+            changes.push((at_ns, i, weight(shares[i], PPM as u32)));
+        }
+        let outcome = simulate_with(Pace::default(), &programs, &changes, at_ns + 1);
+        let (mut from_ns, mut before) = (0, vec![0; count]);
+        for ((at_ns, shares), after) in in_force.into_iter().zip(outcome.used_before) {
+            let total: u32 = shares.iter().sum();
+            let got = percent_between(&before, &after, at_ns - from_ns);
+            for (i, got) in got.into_iter().enumerate() {
+                let want = 100.0 * f64::from(shares[i]) / f64::from(total);
+                assert!((got - want).abs() < 1.5, "seed {seed}, program {i}: {got:.2} % of {want:.2} %");
+            }
+            (from_ns, before) = (at_ns, after);
+        }
+    }
+}
+
+#[test]
+fn a_limit_can_be_set_moved_and_lifted_while_a_session_runs_alone() {
+    let changes = [
+        // As long as this it had the whole GPU: that is nothing that it has to pay back.
+        (5 * SECOND, 0, weight(250_000, 250_000)),
+        (7 * SECOND, 0, weight(250_000, 500_000)),
+        (9 * SECOND, 0, weight(100_000, 100_000)),
+        (11 * SECOND, 0, weight(100_000, PPM as u32)),
+    ];
+    let alone = [Program::backlogged(250_000)];
+    let outcome = simulate_with(Pace::default(), &alone, &changes, 12 * SECOND);
+    let mut marks = vec![vec![0]];
+    marks.extend(outcome.used_before);
+    marks.push(outcome.used_ns);
+    let times = [0, 5, 7, 9, 11, 12].map(|s| s * SECOND);
+    let want = [100.0, 25.0, 50.0, 10.0, 100.0];
+    for (i, want) in want.into_iter().enumerate() {
+        let got = percent_between(&marks[i], &marks[i + 1], times[i + 1] - times[i])[0];
+        assert!((got - want).abs() < 1.0, "from {} s on: {got:.2} % of {want} %", times[i] / SECOND);
+    }
+}
+
+#[test]
+fn a_suspended_session_gets_nothing_and_is_owed_nothing() {
+    let programs = [Program::backlogged(500_000), Program { lease: 1, ..Program::backlogged(500_000) }];
+    let changes = [(SECOND, 0, Change::Suspend), (3 * SECOND, 0, Change::Resume)];
+    let outcome = simulate_with(Pace::default(), &programs, &changes, 4 * SECOND);
+    let [at_suspend, at_resume] = &outcome.used_before[..] else { panic!("two changes") };
+    let while_suspended = percent_between(at_suspend, at_resume, 2 * SECOND);
+    // What it was just doing is finished first.
+    assert!(while_suspended[0] < 0.1 && while_suspended[1] > 99.9, "{while_suspended:?}");
+    let afterwards = percent_between(at_resume, &outcome.used_ns, SECOND);
+    assert!((afterwards[0] - 50.0).abs() < 1.5, "{afterwards:?}");
+}
+
+#[test]
+fn a_lone_holder_that_is_suspended_gives_the_turn_back() {
+    let mut arbiter = Arbiter::new(Pace::default());
+    let a = SessionKey(1);
+    arbiter.join(0, a, LeaseKey(1), Weight { share_ppm: 500_000, limit_ppm: PPM as u32 });
+    arbiter.want(0, a);
+    assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
+    arbiter.suspend(MS, a);
+    assert_eq!(arbiter.step(MS).actions, [Action::Recall(a)]);
+    arbiter.done(2 * MS, a, 2 * MS, true);
+    assert_eq!(arbiter.step(2 * MS), Decision::default());
+    arbiter.want(3 * MS, a);
+    assert_eq!(arbiter.step(3 * MS), Decision::default(), "it stays suspended, whatever it wants");
+    arbiter.resume(4 * MS, a);
+    assert_eq!(arbiter.step(4 * MS).actions, [Action::Grant(a)]);
+    arbiter.suspend(5 * MS, a);
+    arbiter.leave(5 * MS, a);
+    assert_eq!(arbiter.step(5 * MS), Decision::default());
 }

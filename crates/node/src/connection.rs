@@ -21,9 +21,9 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::address::Fingerprint;
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseRefused,
-    LeaseRequest, LeaseResume, LeaseResumed, Refused, SHARE_WHOLE_PPM, SessionRefused, SessionResumed,
-    TokenProof, TokenWanted,
+    Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseName, LeaseRefused,
+    LeaseRegrant, LeaseRequest, LeaseResize, LeaseResized, LeaseResume, LeaseResumed, Refused,
+    SHARE_WHOLE_PPM, SessionRefused, SessionResumed, Suspend, Suspended, TokenProof, TokenWanted,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -33,9 +33,10 @@ use sluice_wire::{FrameDecoder, Kind, WireError};
 
 use crate::admission::Place;
 use crate::echo;
-use crate::lease::Ask;
+use crate::lease::{Ask, Resize};
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
+use crate::registry::resize::Size;
 use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line, random};
 use crate::silent::Accepted;
 use crate::strangers;
@@ -512,7 +513,16 @@ impl HeldLease<'_> {
             {
                 refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
             }
-            Control::LeaseRequest(_) | Control::StatusRequest(_)
+            Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
+            | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
+                if !self.rights.may_ask =>
+            {
+                refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
+            }
+            Control::LeaseRequest(_)
+            | Control::StatusRequest(_)
+            | Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
+            | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
                 if !matches!(self.token, Token::Unasked | Token::Shown) =>
             {
                 self.want_token()
@@ -529,6 +539,13 @@ impl HeldLease<'_> {
             Control::LeaseRequest(request) => self.grant(request)?,
             Control::LeaseClaim(claim) => self.claim(claim)?,
             Control::LeaseResume(LeaseResume { token }) => self.resume(&token)?,
+            Control::LeaseResize(resize) => self.resize(&resize),
+            Control::Suspend(suspend) => self.suspend(&suspend),
+            // Whoever brings it: the server has signed it.
+            Control::LeaseRegrant(LeaseRegrant { grant }) => match self.registry.regrant(&grant) {
+                Ok((lease, size)) => resized(lease, size),
+                Err(refusal) => refused(&refusal.to_string()),
+            },
             Control::LeaseEnd(_) => {
                 self.is_over = true;
                 return Ok(None);
@@ -603,7 +620,7 @@ impl HeldLease<'_> {
             gpus: request.gpus,
             share_ppm: request.share_ppm,
             memory: request.memory,
-            hard_cap: request.hard_cap,
+            limit_ppm: request.limit_ppm,
             promised_ppm: SHARE_WHOLE_PPM,
         };
         let granted = self.registry.grant(
@@ -663,6 +680,43 @@ impl HeldLease<'_> {
         })
     }
 
+    /// The lease or session that is meant, and its lease, where it is for this node to change it.
+    fn named(&self, name: &LeaseName) -> Result<(u64, u64), String> {
+        if let Some(server) = self.registry.server() {
+            return Err(format!(
+                "this node lends through {server}, which decides what its leases have: set SLUICE_SERVER to that, and name \
+                 the lease by the server's number"
+            ));
+        }
+        let (number, lease) = match *name {
+            LeaseName::Own(ref token) => {
+                let lease = self.registry.lease_of(token).ok_or_else(|| NO_SUCH_LEASE.to_owned())?;
+                (lease, Some(lease))
+            }
+            LeaseName::Numbered(number) => (number, self.registry.lease_numbered(number)),
+        };
+        let nothing = || format!("there is no lease or session {number} here; `sluice sessions` lists them");
+        lease.map(|lease| (number, lease)).ok_or_else(nothing)
+    }
+
+    fn suspend(&self, asked: &Suspend) -> Control {
+        let changed = self.named(&asked.lease).and_then(|(number, _)| {
+            self.registry.set_suspended(number, asked.suspended).map_err(|refusal| refusal.to_string())
+        });
+        changed.map_or_else(|reason| refused(&reason), |sessions| Suspended { sessions }.into())
+    }
+
+    fn resize(&self, asked: &LeaseResize) -> Control {
+        let lease = self.named(&asked.lease).map(|(_, lease)| lease);
+        let &LeaseResize { share_ppm, memory, limit_ppm, .. } = asked;
+        let resize = Resize { share_ppm, memory, limit_ppm, promised_ppm: None };
+        let answer = lease.and_then(|lease| {
+            let size = self.registry.resize(lease, &resize).map_err(|refusal| refusal.to_string())?;
+            Ok(resized(lease, size))
+        });
+        answer.unwrap_or_else(|reason: String| refused(&reason))
+    }
+
     fn devices(&self, token: &LeaseToken) -> Control {
         let lease = self.registry.lease_of(token);
         match lease.and_then(|lease| self.registry.lease_status(lease)) {
@@ -686,6 +740,10 @@ impl Drop for HeldLease<'_> {
 /// A program's name, fit for lists.
 fn short_name(name: &str) -> String {
     one_line(name).chars().take(NAME_MAX).collect()
+}
+
+fn resized(lease: u64, Size { share_ppm, limit_ppm, memory }: Size) -> Control {
+    LeaseResized { lease, share_ppm, limit_ppm, memory }.into()
 }
 
 fn refused(reason: &str) -> Control {

@@ -187,6 +187,9 @@ mod tests {
             promised_ppm: sluice_api::GPU_PPM,
             memory: 1,
             hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: 0,
             expires_at_ms: 100,
         };
         assert_eq!(membership.check(&signer.sign(&grant), 10), Ok(grant.clone()));

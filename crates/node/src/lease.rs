@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arbiter::PPM;
+use crate::arbiter::{PPM, Weight};
 
 /// One GPU that the node divides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,9 @@ pub struct Ask {
     pub share_ppm: u32,
     /// Bytes on each GPU; 0 asks for the same part of the memory as of the compute.
     pub memory: u64,
-    /// Never more compute than the share.
-    pub hard_cap: bool,
+    /// The most that it gets of each GPU's compute, also while the GPU would be idle otherwise: not below the share, and
+    /// 1,000,000 for no limit.
+    pub limit_ppm: u32,
     /// Of each GPU, all leases together may have so much; more than a GPU where its pool is overcommitted.
     pub promised_ppm: u32,
 }
@@ -39,6 +40,18 @@ impl Ask {
     }
 }
 
+/// What is to become of a lease, as far as it is named; the rest stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resize {
+    pub share_ppm: Option<u32>,
+    /// Bytes on each GPU.
+    pub memory: Option<u64>,
+    /// 0 for a limit that equals the share. A limit that equals the share goes on doing so unless another one is named.
+    pub limit_ppm: Option<u32>,
+    /// As [`Ask::promised_ppm`].
+    pub promised_ppm: Option<u32>,
+}
+
 /// What was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -47,6 +60,8 @@ pub struct Lease {
     pub gpus: Vec<usize>,
     /// Bytes on each GPU.
     pub memory: u64,
+    /// Its sessions get no GPU time, and its share is free for others. Its memory stays its own.
+    pub suspended: bool,
     sessions: BTreeMap<u64, Vec<Account>>,
     /// Bytes on each GPU that sessions share: on no session's account.
     shared: Vec<u64>,
@@ -72,6 +87,8 @@ const RESERVE_STEP: u64 = 2 << 20;
 pub enum Refusal {
     #[error("a share is more than 0 and at most 1 (0.25 is a quarter of a GPU)")]
     Share,
+    #[error("a limit of compute is not below the share ({share}), and this one is {limit}")]
+    Limit { share: String, limit: String },
     #[error("a lease has at least one GPU, and this node has {0}")]
     Count(usize),
     #[error("{asked} of memory are more than any GPU of this node has; the largest has {largest}")]
@@ -81,6 +98,23 @@ pub enum Refusal {
          --memory) or wait for a session to end (`sluice sessions` lists them)"
     )]
     NothingFree { count: String, share: String, memory: String, free: String },
+    #[error(
+        "GPU {gpu} has no room for that: beside the other leases there, this one can have up to {share} of the compute and \
+         {memory} of memory"
+    )]
+    NoRoom { gpu: usize, share: String, memory: String },
+    #[error(
+        "its programs hold {held} of memory on GPU {gpu}, {reserved} of it set aside for their next allocations; a lease \
+         cannot have less than that. Free memory in the program first, or ask for at least {held}"
+    )]
+    Held { gpu: usize, held: String, reserved: String },
+    #[error(
+        "{share} of the compute of GPU {gpu} are free now, and the lease had {asked} when it was suspended: end or suspend \
+         another one, or give this one less (`sluice resize`)"
+    )]
+    NotResumed { gpu: usize, share: String, asked: String },
+    #[error("there is no such lease any more")]
+    Gone,
 }
 
 /// Everything that is leased on this node.
@@ -106,7 +140,7 @@ impl Books {
 
     /// Guaranteed share that all leases together have of a GPU.
     pub fn leased_ppm(&self, gpu: usize) -> u64 {
-        self.on(gpu).map(|l| u64::from(l.ask.share_ppm)).sum()
+        self.on(gpu).map(|l| u64::from(l.held_ppm())).sum()
     }
 
     /// Bytes that all leases together may take of a GPU.
@@ -126,9 +160,7 @@ impl Books {
 
     /// Enters a lease, on the fullest GPUs that still have room, so that large requests find room later.
     pub fn grant(&mut self, id: u64, ask: Ask) -> Result<&Lease, Refusal> {
-        if ask.share_ppm == 0 || u64::from(ask.share_ppm) > PPM {
-            return Err(Refusal::Share);
-        }
+        check_compute(ask.share_ppm, ask.limit_ppm)?;
         let count = ask.gpus as usize;
         if count == 0 || count > self.cards.len() {
             return Err(Refusal::Count(self.cards.len()));
@@ -150,9 +182,7 @@ impl Books {
 
     /// Enters a lease on the GPUs that somebody else has chosen.
     pub fn grant_on(&mut self, id: u64, ask: Ask, gpus: &[usize]) -> Result<&Lease, Refusal> {
-        if ask.share_ppm == 0 || u64::from(ask.share_ppm) > PPM {
-            return Err(Refusal::Share);
-        }
+        check_compute(ask.share_ppm, ask.limit_ppm)?;
         let distinct: BTreeSet<usize> = gpus.iter().copied().collect();
         let all_there = distinct.iter().all(|&gpu| gpu < self.cards.len());
         if gpus.is_empty() || distinct.len() != gpus.len() || !all_there {
@@ -164,10 +194,61 @@ impl Books {
         Ok(self.enter(id, ask, gpus.to_vec()))
     }
 
+    /// Changes what a lease has, on the GPUs that it has. Nothing is changed by a refusal.
+    pub fn resize(&mut self, id: u64, resize: &Resize) -> Result<&Lease, Refusal> {
+        let lease = self.leases.get(&id).ok_or(Refusal::Gone)?;
+        let ask = resize.of(lease);
+        check_compute(ask.share_ppm, ask.limit_ppm)?;
+        for (place, &gpu) in lease.gpus.iter().enumerate() {
+            let most_ppm = self.free_ppm_but(id, gpu, &ask);
+            let most_memory = self.cards[gpu].memory.saturating_sub(self.leased_memory(gpu) - lease.memory);
+            // What it has already is never too much: its pool may promise less than it did.
+            let is_more = ask.share_ppm > lease.held_ppm() && !lease.suspended || ask.memory > lease.memory;
+            let counted_ppm = if lease.suspended { 0 } else { u64::from(ask.share_ppm) };
+            if is_more && (counted_ppm > most_ppm || ask.memory > most_memory) {
+                let (share, memory) = (percent_text(most_ppm), bytes_text(most_memory));
+                return Err(Refusal::NoRoom { gpu, share, memory });
+            }
+            let (used, reserved) = (lease.used(place), lease.reserves(place));
+            if ask.memory < lease.memory && ask.memory < used + reserved {
+                let (held, reserved) = (bytes_text(used + reserved), bytes_text(reserved));
+                return Err(Refusal::Held { gpu, held, reserved });
+            }
+        }
+        let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
+        lease.memory = ask.memory;
+        lease.ask = ask;
+        Ok(lease)
+    }
+
+    /// Gives the compute of a lease back while it keeps its memory.
+    pub fn suspend(&mut self, id: u64) -> Result<&Lease, Refusal> {
+        let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
+        lease.suspended = true;
+        Ok(lease)
+    }
+
+    /// Takes the compute of a suspended lease again, if it is free.
+    pub fn resume(&mut self, id: u64) -> Result<&Lease, Refusal> {
+        let lease = self.leases.get(&id).ok_or(Refusal::Gone)?;
+        let most_ppm = |gpu: &usize| (self.free_ppm_but(id, *gpu, &lease.ask), *gpu);
+        let scarcest = lease.gpus.iter().map(most_ppm).min();
+        if let Some((most_ppm, gpu)) = scarcest
+            && lease.suspended
+            && most_ppm < u64::from(lease.ask.share_ppm)
+        {
+            let (share, asked) = (percent_text(most_ppm), percent_text(lease.ask.share_ppm.into()));
+            return Err(Refusal::NotResumed { gpu, share, asked });
+        }
+        let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
+        lease.suspended = false;
+        Ok(lease)
+    }
+
     fn enter(&mut self, id: u64, ask: Ask, gpus: Vec<usize>) -> &Lease {
         let memory = gpus.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
         let shared = vec![0; gpus.len()];
-        let lease = Lease { ask, gpus, memory, sessions: BTreeMap::new(), shared };
+        let lease = Lease { ask, gpus, memory, suspended: false, sessions: BTreeMap::new(), shared };
         self.leases.entry(id).insert_entry(lease).into_mut()
     }
 
@@ -179,10 +260,13 @@ impl Books {
 
     /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however much is promised of its parts.
     fn free_ppm(&self, gpu: usize, ask: &Ask) -> u64 {
-        let is_whole = |share_ppm: u32| u64::from(share_ppm) == PPM;
-        let one_alone = is_whole(ask.share_ppm) || self.on(gpu).any(|lease| is_whole(lease.ask.share_ppm));
-        let promised = if one_alone { PPM } else { u64::from(ask.promised_ppm) };
-        promised.saturating_sub(self.leased_ppm(gpu))
+        free_beside(self.on(gpu), ask)
+    }
+
+    /// The same for the lease of this number, which has a part of the GPU already.
+    fn free_ppm_but(&self, id: u64, gpu: usize, ask: &Ask) -> u64 {
+        let others = self.leases.iter().filter(|(other, lease)| **other != id && lease.gpus.contains(&gpu));
+        free_beside(others.map(|(_, lease)| lease), ask)
     }
 
     fn memory_of(&self, gpu: usize, ask: &Ask) -> u64 {
@@ -301,6 +385,16 @@ impl Books {
 }
 
 impl Lease {
+    /// The part of each GPU's compute that nobody else may have.
+    pub(crate) fn held_ppm(&self) -> u32 {
+        if self.suspended { 0 } else { self.ask.share_ppm }
+    }
+
+    /// What the arbiter divides GPU time by.
+    pub(crate) fn weight(&self) -> Weight {
+        Weight { share_ppm: self.ask.share_ppm, limit_ppm: self.ask.limit_ppm }
+    }
+
     /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one of them is not taken, and changes at any
     /// time.
     pub fn used(&self, gpu: usize) -> u64 {
@@ -336,6 +430,52 @@ impl Lease {
     }
 }
 
+impl Resize {
+    /// What the lease would have been asked for as.
+    fn of(&self, lease: &Lease) -> Ask {
+        let before = &lease.ask;
+        let share_ppm = self.share_ppm.unwrap_or(before.share_ppm);
+        let was_capped = before.limit_ppm == before.share_ppm && u64::from(before.limit_ppm) < PPM;
+        let limit_ppm = match self.limit_ppm {
+            Some(0) => share_ppm,
+            Some(limit_ppm) => limit_ppm,
+            None if was_capped => share_ppm,
+            None => before.limit_ppm,
+        };
+        Ask {
+            gpus: before.gpus,
+            share_ppm,
+            memory: self.memory.unwrap_or(lease.memory),
+            limit_ppm,
+            promised_ppm: self.promised_ppm.unwrap_or(before.promised_ppm),
+        }
+    }
+}
+
+fn check_compute(share_ppm: u32, limit_ppm: u32) -> Result<(), Refusal> {
+    if share_ppm == 0 || u64::from(share_ppm) > PPM {
+        return Err(Refusal::Share);
+    }
+    if limit_ppm < share_ppm || u64::from(limit_ppm) > PPM {
+        let (share, limit) = (percent_text(share_ppm.into()), percent_text(limit_ppm.into()));
+        return Err(Refusal::Limit { share, limit });
+    }
+    Ok(())
+}
+
+/// Millionths of a GPU that a lease may have beside these. A whole GPU is one lease's alone, however much is promised of
+/// its parts.
+fn free_beside<'a>(others: impl Iterator<Item = &'a Lease>, ask: &Ask) -> u64 {
+    let is_whole = |share_ppm: u32| u64::from(share_ppm) == PPM;
+    let (mut leased_ppm, mut one_alone) = (0, is_whole(ask.share_ppm));
+    for lease in others {
+        leased_ppm += u64::from(lease.held_ppm());
+        one_alone |= is_whole(lease.held_ppm());
+    }
+    let promised_ppm = if one_alone { PPM } else { u64::from(ask.promised_ppm) };
+    promised_ppm.saturating_sub(leased_ppm)
+}
+
 /// `share_ppm` millionths of an amount, rounded down.
 fn share_of(amount: u64, share_ppm: u32) -> u64 {
     (u128::from(amount) * u128::from(share_ppm) / u128::from(PPM)) as u64
@@ -369,7 +509,106 @@ mod tests {
     }
 
     fn ask(share_ppm: u32, memory: u64) -> Ask {
-        Ask { gpus: 1, share_ppm, memory, hard_cap: false, promised_ppm: PPM as u32 }
+        let whole = PPM as u32;
+        Ask { gpus: 1, share_ppm, memory, limit_ppm: whole, promised_ppm: whole }
+    }
+
+    #[test]
+    fn a_lease_grows_and_shrinks_within_its_gpu() {
+        let mut books = node(1);
+        books.grant(1, ask(500_000, 8 * GIB)).unwrap();
+        books.grant(2, ask(250_000, 4 * GIB)).unwrap();
+        let share = |share_ppm| Resize { share_ppm: Some(share_ppm), ..Resize::default() };
+        let memory = |memory| Resize { memory: Some(memory), ..Resize::default() };
+        let refusal = books.resize(2, &share(500_001)).unwrap_err().to_string();
+        assert!(refusal.contains("up to 50 % of the compute and 8.0 GiB"), "{refusal}");
+        let refusal = books.resize(2, &memory(8 * GIB + 1)).unwrap_err().to_string();
+        assert!(refusal.contains("up to 50 % of the compute and 8.0 GiB"), "{refusal}");
+        assert_eq!((books.leased_ppm(0), books.leased_memory(0)), (750_000, 12 * GIB), "nothing has changed");
+        let lease = books.resize(2, &Resize { memory: Some(8 * GIB), ..share(500_000) }).unwrap();
+        assert_eq!((lease.ask.share_ppm, lease.memory), (500_000, 8 * GIB));
+        books.resize(1, &Resize { memory: Some(GIB), ..share(1) }).unwrap();
+        books.resize(2, &share(999_999)).unwrap();
+        assert_eq!((books.leased_ppm(0), books.leased_memory(0)), (1_000_000, 9 * GIB));
+        assert_eq!(books.resize(2, &share(0)), Err(Refusal::Share));
+        assert_eq!(books.resize(3, &share(1)), Err(Refusal::Gone));
+    }
+
+    #[test]
+    fn memory_that_sessions_hold_stays_theirs() {
+        let mut books = node(1);
+        books.grant(1, ask(500_000, 8 * GIB)).unwrap();
+        books.open_session(1, 10);
+        books.take(1, 10, 0, 3 * GIB, 0).unwrap();
+        let reserved = books.fill_reserve(1, 10, 0);
+        let memory = |memory| Resize { memory: Some(memory), ..Resize::default() };
+        let refusal = books.resize(1, &memory(3 * GIB)).unwrap_err().to_string();
+        assert!(refusal.contains("hold 3.1 GiB") && refusal.contains("128.0 MiB of it"), "{refusal}");
+        books.resize(1, &memory(3 * GIB + reserved)).unwrap();
+        assert!(books.take(1, 10, 0, 1, 0).is_none(), "the new limit counts at once");
+        assert_eq!(books.take(1, 10, 0, reserved, reserved), Some(0), "and what was set aside can be used");
+        books.resize(1, &memory(16 * GIB)).unwrap();
+        assert!(books.take(1, 10, 0, 12 * GIB, 0).is_some(), "so does one that is raised");
+    }
+
+    #[test]
+    fn the_compute_of_a_suspended_lease_is_free_and_its_memory_is_not() {
+        let mut books = node(1);
+        books.grant(1, ask(750_000, 12 * GIB)).unwrap();
+        books.suspend(1).unwrap();
+        assert_eq!((books.leased_ppm(0), books.leased_memory(0)), (0, 12 * GIB));
+        assert!(books.grant(2, ask(500_000, 5 * GIB)).is_err(), "its memory is its own");
+        books.grant(2, ask(500_000, 4 * GIB)).unwrap();
+        let refusal = books.resume(1).unwrap_err().to_string();
+        assert!(refusal.contains("50 % of the compute of GPU 0 are free now"), "{refusal}");
+        assert!(books.lease(1).unwrap().suspended);
+        let share = |share_ppm| Resize { share_ppm: Some(share_ppm), ..Resize::default() };
+        books.resize(1, &share(900_000)).expect("it counts only when it is resumed");
+        assert!(books.resume(1).is_err());
+        books.resize(1, &share(500_000)).unwrap();
+        books.resume(1).unwrap();
+        assert_eq!(books.leased_ppm(0), 1_000_000);
+        books.resume(1).expect("resuming twice is harmless");
+        books.end(1);
+        books.grant(3, ask(500_000, GIB)).unwrap();
+    }
+
+    #[test]
+    fn a_hard_cap_follows_the_share_and_another_limit_stays() {
+        let mut books = node(1);
+        let capped = Ask { limit_ppm: 250_000, ..ask(250_000, GIB) };
+        books.grant(1, capped.clone()).unwrap();
+        let resize = |share_ppm, limit_ppm| Resize { share_ppm, limit_ppm, ..Resize::default() };
+        let mut check = |resize: Resize, expect: (u32, u32)| {
+            let ask = &books.resize(1, &resize).unwrap().ask;
+            assert_eq!((ask.share_ppm, ask.limit_ppm), expect, "{resize:?}");
+        };
+        check(resize(Some(500_000), None), (500_000, 500_000));
+        check(resize(None, Some(750_000)), (500_000, 750_000));
+        check(resize(Some(250_000), None), (250_000, 750_000));
+        check(resize(None, Some(0)), (250_000, 250_000));
+        check(resize(Some(100_000), Some(1_000_000)), (100_000, 1_000_000));
+        check(resize(Some(1_000_000), None), (1_000_000, 1_000_000));
+        check(resize(Some(100_000), None), (100_000, 1_000_000));
+        let refusal = books.resize(1, &resize(None, Some(99_999))).unwrap_err().to_string();
+        assert!(refusal.contains("not below the share (10 %)"), "{refusal}");
+        assert!(matches!(books.grant(2, Ask { limit_ppm: 1, ..capped }), Err(Refusal::Limit { .. })));
+    }
+
+    #[test]
+    fn a_lease_grows_to_a_whole_gpu_only_where_it_is_alone() {
+        let mut books = node(1);
+        let of_150 = |share_ppm| Ask { promised_ppm: 1_500_000, ..ask(share_ppm, GIB) };
+        let share = |share_ppm| Resize { share_ppm: Some(share_ppm), ..Resize::default() };
+        books.grant_on(1, of_150(750_000), &[0]).unwrap();
+        books.grant_on(2, of_150(500_000), &[0]).unwrap();
+        assert!(books.resize(1, &share(1_000_000)).is_err());
+        books.resize(1, &share(999_999)).unwrap();
+        books.end(2);
+        books.resize(1, &share(1_000_000)).unwrap();
+        // Its pool promises less than it did: what it has stays, and it can become less.
+        books.grant_on(3, of_150(1), &[0]).unwrap_err();
+        books.resize(1, &Resize { promised_ppm: Some(500_000), ..share(750_000) }).unwrap();
     }
 
     #[test]

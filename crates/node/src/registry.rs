@@ -8,7 +8,9 @@ pub(crate) mod joined;
 mod openings;
 mod peers;
 pub(crate) mod readings;
+pub(crate) mod resize;
 mod shared;
+pub(crate) mod suspend;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +31,7 @@ use sluice_wire::handshake::{LeaseToken, Once, Peer, PeerToken, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 
-use crate::arbiter::{PPM, Pace, Weight};
+use crate::arbiter::{PPM, Pace};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::exports::Exports;
@@ -198,6 +200,10 @@ struct SessionRecord {
     counters: Arc<CounterPage>,
     secret: SessionSecret,
     resumes: bool,
+    /// The worker serves it, and has read all that it is told before.
+    is_up: bool,
+    /// It gets no GPU time, whatever becomes of its lease.
+    suspended: bool,
     /// The client's connection is gone.
     parted: bool,
     peer_tokens: PeerTokens,
@@ -396,6 +402,8 @@ impl Registry {
             link: Arc::clone(&link),
             counters,
             secret: SessionSecret(random()),
+            is_up: false,
+            suspended: false,
             parted: false,
             peer_tokens: PeerTokens::default(),
         };
@@ -433,13 +441,11 @@ impl Registry {
 
     /// Tells a worker what it serves and lets it compete for the GPUs.
     fn start_worker(&self, lease: u64, session: u64, link: &Arc<Link>, tls: Option<Keys>) -> Option<()> {
-        let (start, gpus, weight) = self.start_of(lease, session)?;
-        let start = Start { tls, ..start };
-        self.turns.join(session, lease, &gpus, weight, Arc::clone(link));
+        let start = Start { tls, ..self.start_of(lease, session, link)? };
         link.send(&start).ok()
     }
 
-    fn start_of(&self, lease: u64, session: u64) -> Option<(Start, Vec<usize>, Weight)> {
+    fn start_of(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<Start> {
         let mut ledger = self.lock();
         let record = ledger.leases.get_mut(&lease)?;
         record.sessions_total += 1;
@@ -469,8 +475,12 @@ impl Registry {
             host_memory: self.host_memory,
             driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         };
-        let weight = Weight { share_ppm: entry.ask.share_ppm, hard_cap: entry.ask.hard_cap };
-        Some((start, entry.gpus.clone(), weight))
+        // With the table locked: the lease cannot be resized between.
+        self.turns.join(session, lease, &entry.gpus, entry.weight(), Arc::clone(link));
+        if entry.suspended {
+            self.turns.set_suspended(session, true);
+        }
+        Some(start)
     }
 
     /// Answers a worker until it is gone, or its client is. The answer is why, where that is known.
@@ -557,9 +567,13 @@ impl Registry {
                     self.client_resumed(session);
                     Ok(())
                 }
-                Packet::Ready
-                | Packet::Taken(_)
+                Packet::Ready => {
+                    self.session_is_up(session);
+                    Ok(())
+                }
+                Packet::Taken(_)
                 | Packet::Reserved { .. }
+                | Packet::Resized { .. }
                 | Packet::Used(_)
                 | Packet::Exported(_)
                 | Packet::Imported(_)
@@ -825,7 +839,7 @@ impl Ledger {
                 peer: record.client.peer.clone(),
                 gpu: entry.gpus.first().map_or(0, |&gpu| gpu as u32),
                 share_ppm: entry.ask.share_ppm,
-                hard_cap: entry.ask.hard_cap,
+                limit_ppm: entry.ask.limit_ppm,
                 memory: entry.memory,
                 memory_used: entry.used_by(session) + lease.exports.bytes_of(session),
                 kernels: counts.kernels,
@@ -834,6 +848,7 @@ impl Ledger {
                 busy_us: counts.gpu_ns / 1000,
                 age_ms: record.started.elapsed().as_millis() as u64,
                 parted: record.parted,
+                suspended: self.session_is_suspended(record),
             })
         };
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()

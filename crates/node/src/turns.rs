@@ -59,6 +59,34 @@ impl Turns {
         state.members.insert(SessionKey(session), Member { link, gpus: gpus.to_vec() });
     }
 
+    /// Changes the weight of a lease on these GPUs, in force at once.
+    pub(crate) fn set_weight(&self, lease: u64, gpus: &[usize], weight: Weight) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        for &gpu in gpus {
+            state.gpus[gpu].arbiter.set_weight(now_ns, LeaseKey(lease), weight);
+            self.step(&mut state, gpu, now_ns);
+        }
+    }
+
+    /// Gives a session no GPU time, or lets it compete again.
+    pub(crate) fn set_suspended(&self, session: u64, suspended: bool) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        let Some(gpus) = state.members.get(&SessionKey(session)).map(|member| member.gpus.clone()) else {
+            return;
+        };
+        for gpu in gpus {
+            let arbiter = &mut state.gpus[gpu].arbiter;
+            if suspended {
+                arbiter.suspend(now_ns, SessionKey(session));
+            } else {
+                arbiter.resume(now_ns, SessionKey(session));
+            }
+            self.step(&mut state, gpu, now_ns);
+        }
+    }
+
     /// A worker has work and no turn on the lease's `gpu`th GPU.
     pub(crate) fn want(&self, session: u64, gpu: u32) {
         self.change(session, gpu, |arbiter, now_ns| arbiter.want(now_ns, SessionKey(session)));

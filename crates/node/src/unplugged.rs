@@ -238,6 +238,9 @@ mod tests {
             promised_ppm: GPU_PPM,
             memory: 1 << 20,
             hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: 0,
             expires_at_ms: 100,
         }
     }
@@ -257,6 +260,45 @@ mod tests {
         assert_eq!((status.gpus[0].share_leased_ppm, node.held().len()), (1_500_000, 2));
         node.end(second);
         claim(of_150(5, 750_000)).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_lease_is_charged_for_what_it_has_at_each_time() {
+        let Started { node, signer, clock, folder } = start("resize");
+        let at = |ms: u64| clock.0.store(ms, Ordering::Relaxed);
+        let of = |version, share_ppm, memory| {
+            signer.sign(&Grant { version, memory, expires_at_ms: 1_000_000, ..grant(5, share_ppm) })
+        };
+        let lease = node.claim(&of(0, 500_000, 1 << 20)).unwrap();
+        at(1001);
+        node.work(lease, 700_000_000);
+        let (number, size) = node.registry.regrant(&of(1, 750_000, 3 << 20)).unwrap();
+        assert_eq!((number, size.share_ppm, size.memory), (lease, 750_000, 3 << 20));
+        at(3004);
+        node.registry.regrant(&of(1, 750_000, 3 << 20)).unwrap();
+        assert!(node.registry.regrant(&of(0, 1, 1)).is_err(), "an earlier one is of no use");
+        // There is no room for this one: it is refused for good, and all stays as it is.
+        let refused = node.registry.regrant(&of(2, 750_000, 2 << 30)).unwrap_err().to_string();
+        assert!(refused.contains("GPU 0 has no room for that"), "{refused}");
+        assert_eq!(node.registry.regrant(&of(2, 750_000, 2 << 30)).unwrap_err().to_string(), refused);
+        let resized = node.registry.report().resized;
+        assert_eq!((resized.len(), resized[0].version, resized[0].refused.clone()), (1, 2, Some(refused)));
+        at(6010);
+        node.registry.regrant(&of(3, 1000, 1 << 20)).unwrap();
+        assert_eq!(node.registry.report().resized[0].refused, None);
+        at(10_020);
+        node.end(lease);
+        assert!(node.registry.regrant(&of(4, 1, 1)).is_err(), "it is over");
+        let text = std::fs::read(folder.join("usage.journal")).unwrap();
+        let lines = text.split_inclusive(|&byte| byte == b'\n').map(|line| read_journal_line(line).unwrap());
+        let records: Vec<UsageRecord> = lines.collect();
+        let seen = |r: &UsageRecord| (r.held_ms(), r.share_ppm, r.memory_mib, r.used_ppm_ms, r.last);
+        assert_eq!(
+            records.iter().map(seen).collect::<Vec<_>>(),
+            [(1001, 500_000, 1, 700_000_000, false), (5009, 750_000, 3, 0, false), (4010, 1000, 1, 0, true),]
+        );
+        assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         std::fs::remove_dir_all(folder).unwrap();
     }
 

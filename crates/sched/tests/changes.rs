@@ -322,3 +322,44 @@ fn a_queue_that_is_added_takes_part_within_what_those_above_it_deserve() {
     while !scheduler.cycle(2).is_empty() {}
     assert_eq!(gpus(&scheduler, "b"), 4);
 }
+
+#[test]
+fn a_job_that_runs_takes_more_or_less_where_it_is() {
+    let mut scheduler = scheduler(&[2], &[("a", 0.0)]);
+    let queue = scheduler.queues().find("a").unwrap();
+    let part = |gpus, milli, gib: u32| Request::cpu(0, 0).with_gpus(gpus, milli).with_gpu_memory(gib * 1024);
+    // On both GPUs, and another one beside it on one of them.
+    let pair = scheduler.submit(JobSpec::new(queue, part(2, 400, 40))).unwrap();
+    let other = scheduler.submit(JobSpec::new(queue, part(1, 200, 40))).unwrap();
+    assert_eq!(scheduler.cycle(0).len(), 2);
+    let used = |scheduler: &Scheduler| {
+        let allocated = scheduler.allocated(queue);
+        (allocated[Resource::Gpu], allocated[Resource::GpuMemory] / 1024)
+    };
+    let place = |scheduler: &Scheduler| {
+        scheduler.job(pair).unwrap().tasks().map(|(task, p)| (task, p.node, p.gpus)).collect::<Vec<_>>()
+    };
+    let before = place(&scheduler);
+    assert_eq!(used(&scheduler), (1000, 120));
+    for (milli, gib) in [(801, 40), (400, 41)] {
+        assert!(scheduler.change_request(1, pair, milli, gib * 1024).is_err(), "{milli} {gib}");
+        assert_eq!((used(&scheduler), place(&scheduler)), ((1000, 120), before.clone()));
+        assert_eq!(scheduler.job(pair).unwrap().spec().request, part(2, 400, 40));
+    }
+    scheduler.change_request(1, pair, 800, 20 * 1024).unwrap();
+    assert_eq!((used(&scheduler), place(&scheduler)), ((1800, 80), before.clone()));
+    assert_eq!(scheduler.cycle(2), [], "there is nothing to do about it");
+
+    // What it gives back is somebody else's, and what it gave up altogether as well.
+    let waits = scheduler.submit(JobSpec::new(queue, part(1, 500, 10))).unwrap();
+    assert_eq!(scheduler.cycle(3), []);
+    scheduler.change_request(4, pair, 0, 20 * 1024).unwrap();
+    assert_eq!(scheduler.cycle(5).len(), 1);
+    assert_eq!((scheduler.job(waits).unwrap().running(), place(&scheduler)), (1, before));
+    assert!(scheduler.change_request(6, pair, 800, 20 * 1024).is_err(), "it is given away");
+    scheduler.finish(waits);
+    scheduler.change_request(7, pair, 800, 20 * 1024).unwrap();
+    scheduler.finish(pair);
+    scheduler.finish(other);
+    assert_eq!(used(&scheduler), (0, 0));
+}

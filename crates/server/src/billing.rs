@@ -250,7 +250,7 @@ mod tests {
 
     fn sum(tenant: &str, reserved: u64) -> Sum {
         let goods = Goods::default();
-        Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0, 0] }
+        Sum { tenant: tenant.parse().unwrap(), goods, records: 1, amounts: [reserved, 0, 0, 0, 0] }
     }
 
     fn rates(prices: &[Price]) -> Rates<'_> {

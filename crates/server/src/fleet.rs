@@ -11,6 +11,7 @@ mod events;
 mod health;
 mod lease;
 mod refusals;
+mod resize;
 mod silence;
 mod tenants;
 mod times;
@@ -31,7 +32,8 @@ pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
 pub(crate) use events::Event;
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
-pub(crate) use lease::{LeaseRecord, LinePlace, Seat};
+pub(crate) use lease::{LeaseRecord, LinePlace, Seat, Size};
+pub(crate) use resize::NoResize;
 pub(crate) use silence::Incident;
 pub(crate) use tenants::{Guarantee, Tenants, top};
 
@@ -386,7 +388,9 @@ impl Fleet {
             entry.online = true;
             self.news.nodes.insert(node);
         }
-        entry.report = Report { usage: Vec::new(), faults: Vec::new(), ..report };
+        let resized = report.resized.clone();
+        entry.report = Report { usage: Vec::new(), faults: Vec::new(), resized: Vec::new(), ..report };
+        self.settle_resizes(node, &resized);
         for id in self.account.on_node(node) {
             self.compare(id, node, (&held, &ended), is_current, now_ms);
         }
@@ -749,7 +753,19 @@ impl Fleet {
 
     /// The grants of the tasks that wait to be claimed.
     pub(crate) fn grants_of(&self, lease: &LeaseRecord) -> Vec<Grant> {
-        let grant = |(task, seat): (u32, &Seat)| Grant {
+        let may_be_claimed = match lease.state {
+            // All start together or none does.
+            LeaseState::Granted => lease.seats.iter().all(|seat| !seat.over),
+            state => state == LeaseState::Running,
+        };
+        let waits = |(_, seat): &(u32, &Seat)| may_be_claimed && seat.stays() && !seat.claimed;
+        let grant = |(task, seat): (u32, &Seat)| self.grant_of(lease, task, seat);
+        lease.held().filter(waits).map(grant).collect()
+    }
+
+    /// A grant of what a task has now, good as long as it can be claimed.
+    fn grant_of(&self, lease: &LeaseRecord, task: u32, seat: &Seat) -> Grant {
+        let grant = Grant {
             lease: lease.id,
             attempt: lease.attempt,
             task,
@@ -758,19 +774,16 @@ impl Fleet {
             tier: lease.ask.tier,
             pool: self.pools_of(seat).next().unwrap_or(DEFAULT_POOL).into(),
             gpus: seat.gpus.clone(),
-            share_ppm: lease.share_ppm(seat),
+            share_ppm: 0,
             promised_ppm: self.promised_of(seat),
-            memory: seat.memory,
-            hard_cap: lease.ask.hard_cap,
+            memory: 0,
+            hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: seat.version,
             expires_at_ms: self.claim_until(lease, seat),
         };
-        let may_be_claimed = match lease.state {
-            // All start together or none does.
-            LeaseState::Granted => lease.seats.iter().all(|seat| !seat.over),
-            state => state == LeaseState::Running,
-        };
-        let waits = |(_, seat): &(u32, &Seat)| may_be_claimed && seat.stays() && !seat.claimed;
-        lease.held().filter(waits).map(grant).collect()
+        resize::sized(grant, lease.size(seat))
     }
 
     /// As users see it, without grants and what the plan knows.
@@ -783,6 +796,7 @@ impl Fleet {
                 address: node.map_or_else(String::new, |node| node.address.clone()),
                 gpus: seat.gpus.clone(),
                 grant: None,
+                resize: None,
                 leave_at_ms: seat.leave_at_ms,
             }
         };
@@ -799,12 +813,15 @@ impl Fleet {
             gpus: lease.ask.gpus,
             tasks: if places.is_empty() { lease.ask.tasks } else { places.len() as u32 },
             share_ppm: match (lease.seats.first(), lease.ask.units_milli) {
-                (Some(seat), _) => lease.share_ppm(seat),
+                (Some(seat), _) => lease.size(seat).share_ppm,
                 (None, Some(_)) => 0,
                 (None, None) => lease.ask.share_ppm,
             },
             units_milli: lease.ask.units_milli,
-            memory: lease.seats.first().map_or(lease.ask.memory, |seat| seat.memory),
+            limit_ppm: lease.seats.first().map_or(lease.ask.limit_ppm(), |seat| lease.size(seat).limit_ppm),
+            memory: lease.seats.first().map_or(lease.ask.memory, |seat| lease.size(seat).memory),
+            suspended: lease.held().any(|(_, seat)| lease.size(seat).suspended),
+            resizing: resize::view(lease),
             priority: lease.ask.priority,
             tier: lease.ask.tier,
             preemptible: lease.is_preemptible(),

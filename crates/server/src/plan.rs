@@ -25,6 +25,7 @@ mod follow;
 pub(crate) mod never;
 mod pools;
 mod queues;
+mod resize;
 mod sites;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -182,6 +183,7 @@ impl Plan {
             self.let_go(fleet);
             self.leave_fenced(fleet);
         }
+        self.resize_waiting(fleet, clock);
         let mut more = true;
         for _ in 0..ROUNDS_MAX {
             let actions = self.scheduler.cycle(clock.now_ms);

@@ -14,7 +14,7 @@ use sluice_api::audit::{Entry, Head};
 use sluice_api::bill::{Bill, Budget, BudgetStatus, Currency, Seller};
 use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
-use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, ResizeLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_metrics::expiry_s;
@@ -25,7 +25,7 @@ use crate::auth::{Principal, Recognised};
 use crate::billing::{self, Period};
 use crate::commits::{Batch, Commits, Epoch, Lost, Ticket};
 use crate::disk::{self, Disk};
-use crate::fleet::{Event, Fleet, Incident, LeaseRecord, Passed, Patience, Spent};
+use crate::fleet::{Event, Fleet, Incident, LeaseRecord, NoResize, Passed, Patience, Spent};
 use crate::history::History;
 use crate::http::{Link, Network, Streams};
 use crate::identity;
@@ -618,6 +618,19 @@ impl Books {
         self.plan.as_ref().map_or("undecided", |plan| plan.why_kind(&self.fleet, lease))
     }
 
+    /// Has a lease resized, or where there is no room for that and it may wait, has it wait.
+    pub(crate) fn resize(&mut self, id: LeaseId, resize: &ResizeLease, now_ms: u64) -> Result<(), NoResize> {
+        let to = self.fleet.resized(id, resize)?;
+        let in_the_way = self.fleet.no_room_to_resize(id, to, now_ms);
+        let Books { fleet, plan, .. } = self;
+        match in_the_way.or_else(|| plan.as_mut()?.make_room(fleet, id, to)) {
+            None => fleet.send_resize(id, to),
+            Some(NoResize::NoRoom(reason)) if resize.wait => fleet.wait_to_resize(id, to, reason),
+            Some(refusal) => return Err(refusal),
+        }
+        Ok(())
+    }
+
     /// Why a request could never be granted, as far as is known.
     pub(crate) fn never(&self, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
         never::over_quota(&self.fleet, tenant, ask)
@@ -642,6 +655,12 @@ impl Change<'_> {
 
     pub(crate) fn fleet(&mut self) -> &mut Fleet {
         &mut self.books.fleet
+    }
+
+    /// As [`Books::resize`].
+    pub(crate) fn resize(&mut self, id: LeaseId, resize: &ResizeLease) -> Result<(), NoResize> {
+        let now_ms = self.now_ms;
+        self.books.resize(id, resize, now_ms)
     }
 
     /// The provider that was there before.

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
 mod bench;
+mod elastic;
 mod record;
 mod teams;
 
@@ -15,6 +16,7 @@ use crate::quantity::{Memory, Period, Share, Units};
 use crate::simulate::SimulateArgs;
 
 pub(crate) use bench::*;
+pub(crate) use elastic::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 
@@ -46,6 +48,12 @@ pub(crate) enum Command {
     Gpus(QueryArgs),
     /// List the programs that use a node's GPUs now
     Sessions(QueryArgs),
+    /// Give a lease more or less of its GPUs while its programs run
+    Resize(ResizeArgs),
+    /// Give a program no GPU time until it is resumed; it keeps its memory, and its calls wait
+    Suspend(SuspendArgs),
+    /// Let a suspended program go on
+    Resume(SuspendArgs),
     /// Check this machine and a node, and say what to do about what is found
     Doctor(QueryArgs),
     /// Show the GPU of the lease this program runs under, as nvidia-smi does
@@ -156,6 +164,10 @@ pub(crate) struct RunArgs {
     /// "hard": never more than the share, even while nobody else computes
     #[arg(long, value_name = "KIND", default_value = "none")]
     pub(crate) cap: Cap,
+
+    /// Never more than this of each GPU's compute time, even while nobody else computes: not below the share
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["cap", "units"])]
+    pub(crate) limit: Option<Share>,
 
     /// End a kernel that runs longer than this, such as 10s or 500ms
     #[arg(long, value_name = "TIME")]

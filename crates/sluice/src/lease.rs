@@ -93,7 +93,7 @@ impl Taken {
             share_ppm: SHARE_WHOLE_PPM,
             memory: wanted.memory,
             gpus: wanted.gpus,
-            hard_cap: false,
+            limit_ppm: SHARE_WHOLE_PPM,
             kernel_timeout_ms: 0,
             name: wanted.name.to_owned(),
         };

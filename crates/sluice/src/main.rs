@@ -15,11 +15,13 @@ mod quantity;
 mod query;
 mod record;
 mod replay;
+mod resize;
 mod run;
 mod server;
 mod simulate;
 mod smi;
 mod surroundings;
+mod suspend;
 mod table;
 mod tasks;
 
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
         Command::Worker { arguments } => place::worker(&arguments),
         Command::Gpus(arguments) => answer(query::gpus(&arguments)),
         Command::Sessions(arguments) => answer(query::sessions(&arguments)),
+        Command::Resize(arguments) => answer(resize::run(&arguments)),
+        Command::Suspend(arguments) => answer(suspend::run(&arguments, true)),
+        Command::Resume(arguments) => answer(suspend::run(&arguments, false)),
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
         Command::Up(arguments) => answer(server::process::up(&arguments)),
         Command::Server(arguments) => answer(server::process::server(&arguments)),

@@ -7,12 +7,12 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use sluice_control::{Connection, uuid_text};
 use sluice_wire::address::Endpoint;
-use sluice_wire::control::{Control, GpuStatus, SessionStatus, Status, StatusRequest};
+use sluice_wire::control::{Control, GpuStatus, SHARE_WHOLE_PPM, SessionStatus, Status, StatusRequest};
 
 use crate::cli::{GpuChoice, Output, QueryArgs};
 use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period};
-use crate::run::share_text;
+use crate::run::{compute_text, share_text};
 use crate::server::lists;
 use crate::surroundings::Scratch;
 use crate::table::{self, Align};
@@ -149,6 +149,7 @@ struct SessionRow {
     gpu: u32,
     share_ppm: u32,
     hard_cap: bool,
+    limit_ppm: u32,
     memory: u64,
     memory_used: u64,
     kernels: u64,
@@ -158,9 +159,11 @@ struct SessionRow {
     age_ms: u64,
     /// The client's connection is cut, and the session waits for it.
     parted: bool,
+    suspended: bool,
 }
 
 const SESSION_COLUMNS: &[(&str, Align)] = &[
+    ("LEASE", Align::Right),
     ("SESSION", Align::Right),
     ("PROGRAM", Align::Left),
     ("CLIENT", Align::Left),
@@ -185,7 +188,8 @@ impl From<&SessionStatus> for SessionRow {
             peer: session.peer.clone(),
             gpu: session.gpu,
             share_ppm: session.share_ppm,
-            hard_cap: session.hard_cap,
+            hard_cap: session.limit_ppm == session.share_ppm && session.limit_ppm < SHARE_WHOLE_PPM,
+            limit_ppm: session.limit_ppm,
             memory: session.memory,
             memory_used: session.memory_used,
             kernels: session.kernels,
@@ -194,6 +198,7 @@ impl From<&SessionStatus> for SessionRow {
             busy_us: session.busy_us,
             age_ms: session.age_ms,
             parted: session.parted,
+            suspended: session.suspended,
         }
     }
 }
@@ -202,14 +207,15 @@ impl SessionRow {
     fn cells(&self) -> Vec<String> {
         let memory = |bytes| Memory::from_bytes(bytes).to_string();
         let period = |duration| Period::from_duration(duration).to_string();
-        let cap = if self.hard_cap { " hard" } else { "" };
         let cut = if self.parted { " (cut)" } else { "" };
+        let suspended = if self.suspended { " (suspended)" } else { "" };
         vec![
+            self.lease.to_string(),
             self.session.to_string(),
-            self.name.clone(),
+            format!("{}{suspended}", self.name),
             format!("{}{cut}", self.peer),
             self.gpu.to_string(),
-            format!("{}{cap}", share_text(self.share_ppm)),
+            compute_text(self.share_ppm, self.limit_ppm),
             memory(self.memory),
             memory(self.memory_used),
             self.kernels.to_string(),

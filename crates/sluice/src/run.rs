@@ -9,7 +9,9 @@ use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
 use sluice_control::{Connection, Failure, Keeper};
 use sluice_wire::address::Endpoint;
-use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, Usage};
+use sluice_wire::control::{
+    Control, DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, Usage, UsageRequest,
+};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
@@ -102,12 +104,21 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
         share_ppm: arguments.share.ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
         gpus,
-        hard_cap: arguments.cap == Cap::Hard,
+        limit_ppm: limit_ppm(arguments),
         kernel_timeout_ms: kernel_timeout_ms(arguments),
         name: program_name(&arguments.program),
     };
     let (connection, lease) = ask_node(address, request).map_err(failed)?;
     Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
+}
+
+/// What each node gives at most; it is the node that says whether that makes sense.
+fn limit_ppm(arguments: &RunArgs) -> u32 {
+    match (arguments.cap, arguments.limit) {
+        (_, Some(limit)) => limit.ppm(),
+        (Cap::Hard, None) => arguments.share.ppm(),
+        (Cap::None, None) => SHARE_WHOLE_PPM,
+    }
 }
 
 /// Runs the program once, with the GPUs of its leases as one list; the answer is the exit code.
@@ -148,6 +159,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         units_milli: arguments.units.map(Units::milli),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,
+        limit_ppm: arguments.limit.map(Share::ppm),
         priority: arguments.priority,
         preemptible: !arguments.no_preempt,
         name: program_name(&arguments.program),
@@ -275,7 +287,11 @@ pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &st
         }
     };
     let memory = lease.devices.first().map_or(0, |device: &DeviceSnapshot| device.memory);
-    let cap = if arguments.cap == Cap::Hard { ", never more" } else { "" };
+    let cap = match arguments.limit {
+        Some(limit) => format!(", never more than {limit}"),
+        None if arguments.cap == Cap::Hard => ", never more".to_owned(),
+        None => String::new(),
+    };
     format!("{gpus}{cap}, {} of memory, on {place}", Memory::from_bytes(memory))
 }
 
@@ -297,9 +313,27 @@ pub(crate) fn share_text(ppm: u32) -> String {
     Share::from_ppm(ppm).to_string()
 }
 
+/// The share and the limit of a lease as people write them.
+pub(crate) fn compute_text(share_ppm: u32, limit_ppm: u32) -> String {
+    let share = share_text(share_ppm);
+    match limit_ppm {
+        SHARE_WHOLE_PPM.. => share,
+        limit_ppm if limit_ppm == share_ppm => format!("{share} hard"),
+        limit_ppm => format!("{share} to {}", share_text(limit_ppm)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compute_is_a_share_with_its_limit() {
+        assert_eq!(compute_text(250_000, 1_000_000), "25%");
+        assert_eq!(compute_text(250_000, 250_000), "25% hard");
+        assert_eq!(compute_text(250_000, 500_000), "25% to 50%");
+        assert_eq!(compute_text(1_000_000, 1_000_000), "100%");
+    }
 
     #[test]
     fn a_program_is_named_by_what_it_runs() {

@@ -7,6 +7,7 @@ pub(crate) mod lists;
 pub(crate) mod nodes;
 pub(crate) mod process;
 pub(crate) mod reconcile;
+pub(crate) mod resize;
 
 mod focus;
 mod leases;

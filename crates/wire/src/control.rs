@@ -3,7 +3,7 @@
 use sluice_cuda::{CUdevice_attribute, CUlimit, CUuuid, Presence};
 
 use crate::{
-    codec::{Decode, Encode, Reader, decode, message},
+    codec::{Decode, Encode, Reader, choice, decode, message},
     error::WireError,
     handshake::{LeaseToken, Once, SessionSecret},
 };
@@ -21,8 +21,9 @@ message! {
         /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
         memory: u64,
         gpus: u32,
-        /// Whether the share is also the limit when the GPU would be idle otherwise.
-        hard_cap: bool,
+        /// Millionths of each GPU's compute that it gets at most, also while the GPU would be idle otherwise: not below
+        /// `share_ppm`, and `SHARE_WHOLE_PPM` for no limit.
+        limit_ppm: u32,
         /// The longest a kernel may run, in milliseconds; 0 for no limit.
         kernel_timeout_ms: u32,
         /// The program, for people to read.
@@ -86,6 +87,53 @@ message! {
         /// What could have been granted instead, per GPU.
         free: Vec<GpuFree>,
     }
+}
+
+message! {
+    /// Changes what a lease has while its programs run. Answered by `LeaseResized`, or by `Refused`, and then the lease is
+    /// as it was.
+    pub struct LeaseResize {
+        lease: LeaseName,
+        /// The new share; as it was without.
+        share_ppm: Option<u32>,
+        /// Bytes on each GPU; as it was without.
+        memory: Option<u64>,
+        /// The new limit of compute, `SHARE_WHOLE_PPM` for none, 0 for one that equals the share. Without, a limit that
+        /// equals the share goes on doing so, and another one stays.
+        limit_ppm: Option<u32>,
+    }
+}
+
+choice! {
+    /// Which lease is meant.
+    pub enum LeaseName {
+        /// The one that this token opens: its owner asks.
+        Own(LeaseToken) = 0,
+        /// The lease of this number, or that of the session of this number: everybody may ask who may ask for leases.
+        Numbered(u64) = 1,
+    }
+}
+
+message! {
+    /// Changes what a lease of a server has, as a later grant of it says. Answered as `LeaseResize`. The node hears of the grant from its
+    /// server as well; whoever has it can be faster.
+    pub struct LeaseRegrant { grant: String }
+}
+
+message! {
+    /// Gives the sessions of a lease no GPU time until they are resumed, or lets them have it again. They keep their memory, and calls of
+    /// their programs wait. The number of a session means that session alone. Answered by `Suspended`, or by `Refused`.
+    pub struct Suspend { lease: LeaseName, suspended: bool }
+}
+
+message! {
+    /// The sessions that are suspended now, or that have been resumed.
+    pub struct Suspended { sessions: Vec<u64> }
+}
+
+message! {
+    /// What a lease has on each of its GPUs from now on.
+    pub struct LeaseResized { lease: u64, share_ppm: u32, limit_ppm: u32, memory: u64 }
 }
 
 message! {
@@ -264,7 +312,8 @@ message! {
         peer: String,
         gpu: u32,
         share_ppm: u32,
-        hard_cap: bool,
+        /// `SHARE_WHOLE_PPM` for no limit.
+        limit_ppm: u32,
         memory: u64,
         memory_used: u64,
         kernels: u64,
@@ -275,6 +324,8 @@ message! {
         age_ms: u64,
         /// Its client's connection is gone, and the client is waited for.
         parted: bool,
+        /// It gets no GPU time until it is resumed.
+        suspended: bool,
     }
 }
 
@@ -425,6 +476,11 @@ control! {
     26 PeerReady
     27 TokenWanted
     28 TokenProof
+    29 LeaseResize
+    30 LeaseResized
+    31 LeaseRegrant
+    32 Suspend
+    33 Suspended
 }
 
 impl Control {

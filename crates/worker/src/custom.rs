@@ -3,6 +3,7 @@
 #![allow(non_snake_case)] // CUDA's names
 
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_cuda::*;
 use sluice_wire::{
@@ -54,7 +55,7 @@ impl Custom for Session {
         let (_, device) = self.device()?;
         checks::limit(command.limit)?;
         // Heap and buffers of device code come out of the card, not out of the lease's books.
-        if command.value > device.memory {
+        if command.value > device.memory.load(Relaxed) {
             return Err(CUresult::INVALID_VALUE);
         }
         // SAFETY: two numbers.
@@ -145,12 +146,13 @@ impl Custom for Session {
     ) -> Result<(), CUresult> {
         let (gpu, device) = self.device()?;
         let used = self.budget.used(gpu)?;
-        let mut free = device.memory.saturating_sub(used);
+        let total = device.memory.load(Relaxed);
+        let mut free = total.saturating_sub(used);
         if self.is_loaded {
             // Contexts and other users of the card take what no lease knows of.
             free = free.min(self.card_free()?.saturating_add(self.budget.held(gpu)));
         }
-        commands::cuMemGetInfo_v2Reply { free, total: device.memory }.encode(reply);
+        commands::cuMemGetInfo_v2Reply { free, total }.encode(reply);
         Ok(())
     }
 

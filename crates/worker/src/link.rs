@@ -127,6 +127,8 @@ pub enum Packet {
     Taken(Option<u64>),
     /// So much more is kept for the session.
     Reserved { gpu: u32, bytes: u64 },
+    /// So much memory of each of its GPUs is the lease's from now on, in bytes.
+    Resized { memory: u64 },
     /// The answer to `QueryUsed`, bytes.
     Used(u64),
     /// The answer to `Export`: its number from now on.

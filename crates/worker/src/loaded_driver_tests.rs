@@ -150,7 +150,7 @@ fn memory_for_all_gpus_is_one_gpus_where_there_is_no_way_to_it() {
     let second = Device {
         ordinal: first.ordinal,
         context: first.context,
-        memory: first.memory,
+        memory: first.memory.load(std::sync::atomic::Ordering::Relaxed).into(),
         gate: Arc::clone(&first.gate),
         streams: Arc::clone(&first.streams),
         launch_times: None,
@@ -187,7 +187,7 @@ fn no_more_memory_is_free_than_the_card_has() {
     let of_lease = free(&stage);
     stage.session().is_loaded = true;
     assert_eq!(free(&stage), of_lease, "the card has more than the lease");
-    stage.session().devices[0].memory = u64::MAX / 2;
+    stage.session().devices[0].memory = (u64::MAX / 2).into();
     assert_eq!(free(&stage), on_card as u64 + held);
     stage.session().is_loaded = false;
     assert_eq!(free(&stage), u64::MAX / 2, "our own drivers have what they lend");

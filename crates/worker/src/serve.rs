@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -177,6 +178,7 @@ fn start_driver(
         let needs_times = start.kernel_timeout_ms > 0 && !is_software;
         let launch_times = needs_times.then(|| LaunchTimes::new(table));
         let (gate, handle_types) = (Arc::new(gate), sharing::handle_types(&table, ordinal));
+        let memory = AtomicU64::new(memory);
         devices
             .push((Device { ordinal, context, memory, gate, streams, launch_times, handle_types }, snapshot));
     }
@@ -261,6 +263,10 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client
             | Packet::Exported(_)
             | Packet::Imported(_)
             | Packet::PeerOffered { .. }) => answers.pass_on((answer, fd)),
+            Packet::Resized { memory } => {
+                let devices = session.into_iter().flat_map(|session| &session.devices);
+                devices.for_each(|device| device.memory.store(memory, Relaxed));
+            }
             Packet::Reserved { gpu, bytes } => answers.reserved(gpu, bytes),
             Packet::PeerConnected { number, tls, refused } => {
                 let taken_over = peers::taken_over(fd, tls, refused);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::{
@@ -86,8 +86,8 @@ pub(crate) struct Device {
     pub(crate) ordinal: i32,
     /// The primary context.
     pub(crate) context: CUcontext,
-    /// Of the lease, in bytes.
-    pub(crate) memory: u64,
+    /// Bytes of its memory that are the lease's: may change at any time.
+    pub(crate) memory: AtomicU64,
     pub(crate) gate: Arc<Gate>,
     pub(crate) streams: Arc<Streams>,
     /// Where kernels have a limit that the driver does not keep.

@@ -61,6 +61,9 @@ mod tests {
             promised_ppm: sluice_api::GPU_PPM,
             memory: 1,
             hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: 0,
             expires_at_ms,
         };
         let mut claims = Claims::default();

@@ -323,6 +323,7 @@ pub(super) mod tests {
             from_ms: 0,
             until_ms: 1,
             share_ppm: 1,
+            suspended: false,
             gpus: 1,
             memory_mib: 1,
             used_ppm_ms: 0,

@@ -4,7 +4,7 @@
 //! moves no record.
 
 use sluice_api::grant::Grant;
-use sluice_api::node::{Attempt, NodeId};
+use sluice_api::node::{Attempt, NodeId, Resized};
 use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
 use sluice_worker::counters::Counts;
 
@@ -29,13 +29,29 @@ pub(crate) struct Metered {
     cut_ms: u64,
     counts: Counts,
     sequence: u32,
+    /// What became of the last grant that was to change what the lease has.
+    resized: Option<Resized>,
+    /// How long the lease had been held when it was resized last, and what was reserved until then, in nanoseconds of a whole GPU.
+    resized_at_ms: u64,
+    recorded_before_ns: u64,
 }
 
 impl Metered {
     /// `recorded` is how many records of the attempt there are, from before the node was started again.
     pub(crate) fn new(node: NodeId, grant: Grant, model: Model, begun_at_ms: u64, recorded: u32) -> Metered {
         let counts = Counts::default();
-        Metered { node, grant, model, begun_at_ms, cut_ms: 0, counts, sequence: recorded }
+        Metered {
+            node,
+            grant,
+            model,
+            begun_at_ms,
+            cut_ms: 0,
+            counts,
+            sequence: recorded,
+            resized: None,
+            resized_at_ms: 0,
+            recorded_before_ns: 0,
+        }
     }
 
     pub(crate) fn attempt(&self) -> Attempt {
@@ -57,7 +73,31 @@ impl Metered {
     /// What its records say that was reserved, up to the last cut: nanoseconds of a whole GPU.
     pub(crate) fn recorded_ns(&self) -> u64 {
         let share_ppm = u64::from(self.grant.share_ppm) * self.grant.gpus.len() as u64;
-        share_ppm.saturating_mul(self.cut_ms)
+        let since_resized_ms = self.cut_ms.saturating_sub(self.resized_at_ms);
+        self.recorded_before_ns.saturating_add(share_ppm.saturating_mul(since_resized_ms))
+    }
+
+    /// What became of the last grant that was to change what the lease has.
+    pub(crate) fn resized(&self) -> Option<&Resized> {
+        self.resized.as_ref()
+    }
+
+    /// The latest version of the grant that was looked at here.
+    pub(crate) fn version(&self) -> u32 {
+        self.resized.as_ref().map_or(self.grant.version, |resized| resized.version)
+    }
+
+    /// The lease has what a later grant says from now on. It was cut at this moment, so no record is of two sizes.
+    pub(crate) fn regrant(&mut self, grant: Grant) {
+        let (attempt, version) = (self.attempt(), grant.version);
+        self.resized = Some(Resized { attempt, version, refused: None });
+        (self.recorded_before_ns, self.resized_at_ms) = (self.recorded_ns(), self.cut_ms);
+        self.grant = grant;
+    }
+
+    /// The lease stays as it is, whatever the grant of this version says.
+    pub(crate) fn refuse(&mut self, version: u32, reason: String) {
+        self.resized = Some(Resized { attempt: self.attempt(), version, refused: Some(reason) });
     }
 
     /// How long it is since the last cut, for a lease that has been held for `held_ms`.
@@ -114,6 +154,7 @@ impl Metered {
             from_ms: self.begun_at_ms + self.cut_ms,
             until_ms: self.begun_at_ms + held_ms,
             share_ppm: self.grant.share_ppm,
+            suspended: self.grant.suspended,
             gpus: gpus as u32,
             memory_mib: (memory * gpus).div_ceil(1 << 20),
             // A millionth of a GPU for a millisecond is the whole one for a nanosecond.
@@ -149,6 +190,9 @@ mod tests {
             promised_ppm: sluice_api::GPU_PPM,
             memory: (1 << 20) + 1,
             hard_cap: false,
+            limit_ppm: None,
+            suspended: false,
+            version: 0,
             expires_at_ms: 0,
         };
         let model = Model { name: "H100".into(), gflops: 66_908 };

@@ -81,6 +81,10 @@ impl Reporter {
         for attempt in answer.end {
             registry.end_attempt(attempt);
         }
+        for grant in &answer.resize {
+            // What is refused is part of the next report; of what is over nothing need be said.
+            let _ = registry.regrant(grant);
+        }
     }
 
     /// What the server has need not be kept; if more waits, the next report does not.

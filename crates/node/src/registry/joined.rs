@@ -1,14 +1,15 @@
 //! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
 
-use sluice_api::node::{Attempt, GpuReport, Report, SessionReport};
-use sluice_wire::control::SessionStatus;
+use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
+use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
 use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
 
 use super::cuts::{Hold, Holding};
-use super::{Granted, LeaseRecord, Meter, Registry};
+use super::{Granted, LeaseRecord, Ledger, Meter, Registry};
 use crate::join::{ClaimRefusal, Metered};
-use crate::lease::{Ask, Refusal};
+use crate::lease::{Ask, Refusal, Resize};
+use crate::registry::resize::Size;
 
 /// While too much waits for the disk, records of leases that go on wait until they are so long: a longer one says the same, but is
 /// priced as of its beginning, and the server takes none of more than a day. That is 24 records a day for each lease.
@@ -27,6 +28,10 @@ pub(crate) enum NoLease {
     Stale,
     #[error("the lease is over")]
     Over,
+    #[error("{0}")]
+    NotResized(String),
+    #[error("the node's disk is full: it cannot write down what the lease has used so far")]
+    Full,
     /// It may be asked for again once that is so: nothing is said.
     #[error("the lease that an earlier attempt has got is ending")]
     Ending,
@@ -57,7 +62,7 @@ impl Registry {
             gpus: grant.gpus.len() as u32,
             share_ppm: grant.share_ppm,
             memory: grant.memory,
-            hard_cap: grant.hard_cap,
+            limit_ppm: grant.limit_ppm(),
             promised_ppm: grant.promised_ppm,
         };
         let share_ppm = ask.share_ppm_in_all();
@@ -74,6 +79,81 @@ impl Registry {
         drop(ledger);
         membership.tell();
         Ok(granted)
+    }
+
+    /// Changes what a lease of the server has, as a later grant of it says; the answer is the lease's number here. What a grant of the
+    /// same version has led to is the answer again.
+    pub(crate) fn regrant(&self, text: &str) -> Result<(u64, Size), NoLease> {
+        let membership = self.membership.as_ref().ok_or(NoLease::NotJoined)?;
+        let grant = membership.check(text, self.clock.wall_ms())?;
+        if membership.is_full() {
+            // What it has used so far cannot be written down as that. The server says it again.
+            return Err(NoLease::Full);
+        }
+        let mut ledger = self.lock();
+        let attempt = Attempt { lease: grant.lease, attempt: grant.attempt, task: grant.task };
+        let is_it = |record: &LeaseRecord| record.metered.as_ref().is_some_and(|m| m.attempt() == attempt);
+        let found = ledger.leases.iter().find(|(_, record)| is_it(record)).map(|(&id, _)| id);
+        let lease = found.ok_or(NoLease::Over)?;
+        let known = ledger.leases.get(&lease).and_then(|record| record.metered.as_ref());
+        let (version, resized) = known.map_or((0, None), |known| (known.version(), known.resized().cloned()));
+        if grant.version <= version {
+            return match resized.filter(|_| grant.version == version) {
+                Some(Resized { refused: Some(reason), .. }) => Err(NoLease::NotResized(reason)),
+                Some(_) => ledger.books.lease(lease).map(|entry| (lease, entry.size())).ok_or(NoLease::Over),
+                None => Err(NoLease::Stale),
+            };
+        }
+        let resize = Resize {
+            share_ppm: Some(grant.share_ppm),
+            memory: Some(grant.memory),
+            limit_ppm: Some(grant.limit_ppm()),
+            promised_ppm: Some(grant.promised_ppm),
+        };
+        let counts = ledger.counts(lease);
+        let resized = self.apply(&mut ledger, lease, &resize, grant.suspended);
+        let mut records = Vec::new();
+        if let Some(record) = ledger.leases.get_mut(&lease)
+            && let Some(metered) = &mut record.metered
+        {
+            match &resized {
+                Ok(_) => {
+                    records = metered.cut(self.since_ms(record.started), counts, record.memory_peak, false);
+                    metered.regrant(grant);
+                }
+                Err(refusal) => metered.refuse(grant.version, refusal.to_string()),
+            }
+        }
+        drop(ledger);
+        membership.record(&records);
+        membership.tell();
+        resized.map(|size| (lease, size)).map_err(|refusal| NoLease::NotResized(refusal.to_string()))
+    }
+
+    /// All of it, or nothing.
+    fn apply(
+        &self,
+        ledger: &mut Ledger,
+        lease: u64,
+        resize: &Resize,
+        suspended: bool,
+    ) -> Result<Size, Refusal> {
+        let was_suspended = ledger.books.lease(lease).is_some_and(|entry| entry.suspended);
+        if suspended {
+            self.set_lease_suspended(ledger, lease, true)?;
+        }
+        // What is to be resumed is resized first: it may have become less for that.
+        let resized = self.resize_in(ledger, lease, resize).and_then(|size| {
+            if !suspended {
+                self.set_lease_suspended(ledger, lease, false)?;
+            }
+            Ok(size)
+        });
+        if resized.is_err() && suspended && !was_suspended {
+            // Nobody has had its share meanwhile.
+            let _ = self.set_lease_suspended(ledger, lease, false);
+        }
+        resized
     }
 
     /// The last record of a lease, if a server granted it.
@@ -142,12 +222,14 @@ impl Registry {
             busy_ppm: meter.busy_ppm,
         };
         let attempt = |id: u64| ledger.leases.get(&id)?.metered.as_ref().map(Metered::attempt);
+        let resized = |record: &LeaseRecord| record.metered.as_ref()?.resized().cloned();
         let session = |status: SessionStatus| Some(session_report(attempt(status.lease)?, status));
         Report {
             gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
             leases: ledger.leases.keys().filter_map(|&id| attempt(id)).collect(),
             sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
             closed,
+            resized: ledger.leases.values().filter_map(resized).collect(),
             ..Report::default()
         }
     }
@@ -184,7 +266,8 @@ fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
         peer: status.peer,
         gpu: status.gpu,
         share_ppm: status.share_ppm,
-        hard_cap: status.hard_cap,
+        hard_cap: status.limit_ppm == status.share_ppm && status.limit_ppm < SHARE_WHOLE_PPM,
+        limit_ppm: status.limit_ppm,
         memory: status.memory,
         memory_used: status.memory_used,
         kernels: status.kernels,
@@ -192,5 +275,6 @@ fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
         bytes_out: status.bytes_out,
         busy_us: status.busy_us,
         age_ms: status.age_ms,
+        suspended: status.suspended,
     }
 }

@@ -10,6 +10,7 @@ mod openings;
 mod own_memory;
 mod raw;
 mod replays;
+mod resize;
 mod shares;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +22,7 @@ use openings::*;
 use own_memory::*;
 use raw::{Connection, Session, lease, once, request};
 use replays::*;
+use resize::*;
 use sluice_cuda::{CUresult, Fn};
 use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
 use sluice_wire::control::{Control, Status, StatusRequest, UsageRequest};
@@ -147,6 +149,11 @@ const TESTS: &[Test] = tests! {
     strangers_keep_nobody_out
     whoever_does_not_get_to_the_end_of_a_message_is_cut_off
     a_large_message_is_refused_at_its_header
+    a_running_program_sees_its_new_memory
+    a_lease_is_resized_by_its_owner_and_by_its_number
+    shares_change_while_programs_compute
+    a_suspended_session_waits_and_goes_on_where_it_was
+    a_suspended_lease_gives_its_share_back
 };
 
 /// A node in this process, on a free port.

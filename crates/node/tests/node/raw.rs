@@ -120,7 +120,7 @@ pub(crate) fn request(share_ppm: u32, memory: u64) -> LeaseRequest {
         share_ppm,
         memory,
         gpus: 1,
-        hard_cap: false,
+        limit_ppm: 1_000_000,
         kernel_timeout_ms: 0,
         name: "test".into(),
     }

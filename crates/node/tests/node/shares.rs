@@ -18,7 +18,7 @@ struct Load {
     rounds: u64,
     /// Kernels that are queued before the session waits for them.
     batch: u32,
-    hard_cap: bool,
+    limit_ppm: u32,
 }
 
 const SECONDS: u64 = 10;
@@ -26,7 +26,7 @@ const SECONDS: u64 = 10;
 const ENDLESS: u64 = 1 << 40;
 
 pub(crate) fn print(node: &TestNode) {
-    let load = |share_ppm, rounds, batch| Load { share_ppm, rounds, batch, hard_cap: false };
+    let load = |share_ppm, rounds, batch| Load { share_ppm, rounds, batch, limit_ppm: 1_000_000 };
     let middle = 20_000;
     let cases: [(&str, Vec<Load>); 6] = [
         ("75/25", vec![load(750_000, middle, 4), load(250_000, middle, 4)]),
@@ -34,11 +34,11 @@ pub(crate) fn print(node: &TestNode) {
         ("75 tiny kernels, 25 long", vec![load(750_000, 50, 64), load(250_000, 2 * ENDLESS, 1)]),
         ("25 tiny kernels, 75 long", vec![load(250_000, 50, 64), load(750_000, 2 * ENDLESS, 1)]),
         ("75 tiny, each waited for; 25 long", vec![load(750_000, 50, 1), load(250_000, 2 * ENDLESS, 1)]),
-        ("25 alone under a hard cap", vec![Load { hard_cap: true, ..load(250_000, middle, 4) }]),
+        ("25 alone under a hard cap", vec![Load { limit_ppm: 250_000, ..load(250_000, middle, 4) }]),
     ];
     for (name, loads) in cases {
         let alone: Vec<f64> =
-            loads.iter().map(|&l| run(node, &[Load { hard_cap: false, ..l }], 2)[0]).collect();
+            loads.iter().map(|&l| run(node, &[Load { limit_ppm: 1_000_000, ..l }], 2)[0]).collect();
         let together = run(node, &loads, SECONDS);
         let parts: Vec<f64> = together.iter().zip(&alone).map(|(t, a)| t / a).collect();
         let total: f64 = parts.iter().sum();
@@ -64,7 +64,7 @@ fn run(node: &TestNode, loads: &[Load], seconds: u64) -> Vec<f64> {
 
 fn work(node: &TestNode, load: Load, start: &Barrier, seconds: u64) -> f64 {
     let request =
-        sluice_wire::control::LeaseRequest { hard_cap: load.hard_cap, ..request(load.share_ppm, 64 * MIB) };
+        sluice_wire::control::LeaseRequest { limit_ppm: load.limit_ppm, ..request(load.share_ppm, 64 * MIB) };
     let lease = lease(&node.address, request);
     let mut session = Session::open(&node.address, lease.granted.token);
     let module = session.load(SPIN);

@@ -241,6 +241,76 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Each task of the job takes another share, which may be none, and amount of memory of its GPUs from now on. Tasks that run stay where they are, so
+    /// there has to be room beside what the scheduler has given to others there; nothing is changed by an error.
+    pub fn change_request(
+        &mut self,
+        now: Millis,
+        id: JobId,
+        gpu_milli: u16,
+        gpu_memory_mib: u32,
+    ) -> Result<(), ClusterError> {
+        let Some(job) = self.jobs.get(&id) else { return Ok(()) };
+        let (before, tasks) = (job.spec, job.tasks().map(|(n, p)| (n, *p)).collect::<Vec<_>>());
+        let request =
+            before.request.with_gpus(before.request.gpus, gpu_milli).with_gpu_memory(gpu_memory_mib);
+        // Of the fastest GPU that it accepts, as before; one that has nothing for a while will have as many again.
+        let (had_milli, had_units) = (before.request.gpu_milli, before.request.gpu_units_milli);
+        let units = match (had_milli, gpu_milli) {
+            (0, _) | (_, 0) => had_units.into(),
+            _ => u64::from(had_units) * u64::from(gpu_milli) / u64::from(had_milli),
+        };
+        let gpu_units_milli = u32::try_from(units).unwrap_or(u32::MAX);
+        let request = Request { gpu_units_milli, memory_by_share: false, ..request };
+        if request == before.request {
+            return Ok(());
+        }
+        self.now = self.now.max(now);
+        self.leave_line(id);
+        self.set_request(id, request);
+        let result = self.reshape_tasks(id, &tasks, request);
+        if result.is_err() {
+            self.set_request(id, before.request);
+        }
+        self.line_up(id);
+        self.changed_from_outside();
+        result
+    }
+
+    /// Puts each of these tasks, which run, back where it is with another request; all as they were on an error.
+    fn reshape_tasks(
+        &mut self,
+        id: JobId,
+        tasks: &[(u32, Placement)],
+        request: Request,
+    ) -> Result<(), ClusterError> {
+        for &(number, _) in tasks {
+            self.take_off(id, number);
+        }
+        for (done, &(number, before)) in tasks.iter().enumerate() {
+            let request = request.on(self.cluster.node(before.node).spec());
+            let Err(error) = self.put_on(id, number, Placement { request, ..before }) else { continue };
+            for &(number, _) in &tasks[..done] {
+                self.take_off(id, number);
+            }
+            for &(number, before) in tasks {
+                let restored = self.put_back_on(id, number, before);
+                debug_assert_eq!(restored, Ok(()), "it was there a moment ago");
+            }
+            return Err(error);
+        }
+        tasks.iter().for_each(|(_, placement)| self.room_came_to_be(placement.node));
+        Ok(())
+    }
+
+    fn set_request(&mut self, id: JobId, request: Request) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut job.spec.request, request);
+        let JobSpec { queue, tasks_max, preemptible, .. } = job.spec;
+        self.books.demand(queue, Amounts::of(&before, tasks_max), preemptible, false);
+        self.books.demand(queue, Amounts::of(&request, tasks_max), preemptible, true);
+    }
+
     /// Counts tasks as running that already do, since `started`: after a restart of the caller, before the first cycle. The job has
     /// been submitted, and these tasks of it do not run yet; nothing is changed by an error.
     pub fn adopt(

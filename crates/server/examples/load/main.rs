@@ -416,12 +416,14 @@ fn has_sessions(plane: &Plane, nodes: &[Mutex<Node>], count: usize) -> Result<()
             gpu: 0,
             share_ppm: 1_000_000,
             hard_cap: false,
+            limit_ppm: 1_000_000,
             memory: 80 << 30,
             memory_used: 1 << 30,
             kernels: 1,
             bytes_in: 1,
             bytes_out: 1,
             busy_us: 1,
+            suspended: false,
             age_ms: 1,
         };
         node.report.sessions = (0..count as u64).map(session).collect();
@@ -448,6 +450,7 @@ fn record_usage(node: &mut Node, now: Duration) {
         from_ms: until_ms - 10_000,
         until_ms,
         share_ppm: 1_000_000,
+        suspended: false,
         gpus: 1,
         memory_mib: 1024,
         used_ppm_ms: 1,

@@ -1,6 +1,7 @@
 //! A lease as the books have it, and where its tasks are.
 
-use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, TASKS_MAX};
+use sluice_api::GPU_PPM;
+use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, ResizeLease, TASKS_MAX};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
@@ -13,9 +14,18 @@ pub(crate) struct Seat {
     pub(crate) gpus: Vec<u32>,
     /// Bytes on each of them.
     pub(crate) memory: u64,
-    /// Millionths of each of them, where units were asked for.
+    /// Millionths of each of them, where units were asked for, or while it is resized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share_ppm: Option<u32>,
+    /// Counts the sizes that its node was told of after the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) version: u32,
+    /// Its sessions get no GPU time; the share that it counts as is none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) suspended: bool,
+    /// A change of what it has that is under way or was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resizing: Option<SeatResize>,
     /// Its node has had it.
     #[serde(default)]
     pub(crate) claimed: bool,
@@ -30,13 +40,85 @@ pub(crate) struct Seat {
     pub(crate) granted_at_ms: Option<u64>,
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// What a seat has of each of its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Size {
+    pub(crate) share_ppm: u32,
+    /// [`GPU_PPM`] for no limit.
+    pub(crate) limit_ppm: u32,
+    /// Bytes.
+    pub(crate) memory: u64,
+    /// It keeps its memory, and no share is held for it.
+    #[serde(default)]
+    pub(crate) suspended: bool,
+}
+
+impl Size {
+    /// Millionths of a GPU that nobody else may have.
+    pub(crate) fn held_ppm(self) -> u32 {
+        if self.suspended { 0 } else { self.share_ppm }
+    }
+
+    /// After a change.
+    pub(crate) fn resized(self, resize: &ResizeLease) -> Size {
+        let share_ppm = resize.share_ppm.unwrap_or(self.share_ppm);
+        let was_capped = self.limit_ppm == self.share_ppm && self.limit_ppm < GPU_PPM;
+        let limit_ppm = match resize.limit_ppm {
+            Some(0) => share_ppm,
+            Some(limit_ppm) => limit_ppm,
+            None if was_capped => share_ppm,
+            None => self.limit_ppm,
+        };
+        let memory = resize.memory.unwrap_or(self.memory);
+        Size { share_ppm, limit_ppm, memory, suspended: resize.suspended.unwrap_or(self.suspended) }
+    }
+}
+
+/// A change of what a seat has.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SeatResize {
+    pub(crate) from: Size,
+    pub(crate) to: Size,
+    pub(crate) stage: Stage,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// There is no room for it yet; the seat has what it had.
+    Waiting {
+        reason: String,
+    },
+    /// The seat counts as the larger of both until its node says which it is.
+    Sent,
+    Refused {
+        reason: String,
+    },
+}
+
 /// An attempt has no more tasks than this one after another: seats stay in the books until it is over.
 const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
 
 impl Seat {
     pub(crate) fn new(node: NodeId, gpus: Vec<u32>, memory: u64) -> Seat {
         let (claimed, over) = (false, false);
-        Seat { node, gpus, memory, share_ppm: None, claimed, over, leave_at_ms: None, granted_at_ms: None }
+        Seat {
+            node,
+            gpus,
+            memory,
+            share_ppm: None,
+            version: 0,
+            suspended: false,
+            resizing: None,
+            claimed,
+            over,
+            leave_at_ms: None,
+            granted_at_ms: None,
+        }
     }
 
     /// Whether its task goes on, as far as is known.
@@ -75,6 +157,19 @@ impl LeaseRecord {
     /// Of each GPU of a seat, in millionths.
     pub(crate) fn share_ppm(&self, seat: &Seat) -> u32 {
         seat.share_ppm.unwrap_or(self.ask.share_ppm)
+    }
+
+    /// What a seat has, as far as is known: until a change is confirmed, what it had before.
+    pub(crate) fn size(&self, seat: &Seat) -> Size {
+        match &seat.resizing {
+            Some(SeatResize { from, stage: Stage::Sent, .. }) => *from,
+            _ => {
+                // Only leases that asked for a share can be suspended.
+                let share_ppm = if seat.suspended { self.ask.share_ppm } else { self.share_ppm(seat) };
+                let limit_ppm = if self.ask.hard_cap { share_ppm } else { self.ask.limit_ppm() };
+                Size { share_ppm, limit_ppm, memory: seat.memory, suspended: seat.suspended }
+            }
+        }
     }
 
     /// Compute of all GPUs that it holds, in millionths of one.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use sluice_api::audit::Entry;
 use sluice_api::lease::{
     HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseEvent, LeaseHistory, LeaseId, LeaseState, NewLease, PRIORITY_MAX,
-    Refused, StateFilter, TASKS_MAX,
+    Refused, ResizeLease, StateFilter, TASKS_MAX,
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -23,7 +23,7 @@ use super::answer::{Answer, Refusal};
 use super::extract::{Body, ForLease, Name, OfTenant, Options, PageOptions, cut, page, wait};
 use super::{once, tags};
 use crate::auth::Principal;
-use crate::fleet::{LeaseRecord, LinePlace};
+use crate::fleet::{LeaseRecord, LinePlace, NoResize};
 use crate::lease_key;
 use crate::policy::Action;
 use crate::server::{Books, Change, Server};
@@ -113,6 +113,13 @@ fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
     }
     if !(1..=GPU_PPM).contains(&ask.share_ppm) {
         return wrong("share_ppm", format!("1 to {GPU_PPM} (a whole GPU), not {}", ask.share_ppm));
+    }
+    if ask.limit_ppm.is_some_and(|limit| !(ask.share_ppm..=GPU_PPM).contains(&limit)) {
+        return wrong("limit_ppm", format!("not below the share ({}), and at most {GPU_PPM}", ask.share_ppm));
+    }
+    if ask.limit_ppm.is_some() && (ask.hard_cap || ask.units_milli.is_some()) {
+        let detail = "`hard_cap` says that the limit is the share, and with `units_milli` the share is not known: leave one out";
+        return wrong("limit_ppm", detail.into());
     }
     if ask.units_milli.is_some_and(|units| !(1..=GFLOPS_MAX).contains(&units)) {
         return wrong("units_milli", format!("1 to {GFLOPS_MAX} thousandths of a unit"));
@@ -382,6 +389,55 @@ pub(super) async fn end(
     }
     change.commit().await?;
     view(&server, &principal, id).await
+}
+
+/// Give a running lease more or less
+///
+/// Its share, its limit of compute or its memory changes while its programs run, as soon as its nodes have heard of it: those are told with
+/// their next report, and by whoever hands them the grants in `places[].resize` of the answer. `resizing` says how far that is. What the
+/// lease has is charged for as of the moment in which a node takes it. Memory that its programs hold stays theirs: a node refuses less.
+/// Its owner and administrators may do so.
+#[utoipa::path(patch, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
+    request_body = ResizeLease, responses((status = 200, body = Lease)))]
+pub(super) async fn resize(
+    State(server): State<Arc<Server>>,
+    ForLease(principal, id): ForLease,
+    headers: HeaderMap,
+    Body(resize): Body<ResizeLease>,
+) -> Answer<Lease> {
+    let Json(lease) = view(&server, &principal, id).await?;
+    let mut change = server.change().await?;
+    let is_own = change.fleet().lease(id).is_some_and(|lease| lease.token == principal.token.id);
+    let allowed = match is_own {
+        true => principal.need(Action::Lease, &lease.tenant),
+        false => principal.need(Action::Preempt, &lease.tenant),
+    };
+    let checked = allowed.and_then(|()| unchanged(&mut change, &headers, id)).and_then(|()| {
+        change.resize(id, &resize).map_err(|refusal| {
+            let (NoResize::NoRoom(reason) | NoResize::Never(reason)) = refusal;
+            Problem::new(Kind::Conflict, reason)
+        })
+    });
+    if let Err(problem) = checked {
+        change.leave();
+        return Err(problem.into());
+    }
+    if !is_own {
+        change.is_by_hand();
+    }
+    change.audit_leases(&principal);
+    change.commit().await?;
+    let Json(mut lease) = view(&server, &principal, id).await?;
+    let grants = |books: &Books, now_ms| {
+        let record = books.fleet.lease(id);
+        record.map_or_else(Vec::new, |record| books.fleet.resizing_grants_of(record, now_ms))
+    };
+    for grant in server.read(grants).await? {
+        if let Some(place) = lease.places.iter_mut().find(|place| place.task == grant.task) {
+            place.resize = Some(server.signer.sign(&grant));
+        }
+    }
+    Ok(Json(lease))
 }
 
 /// A node refused a grant

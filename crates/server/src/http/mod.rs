@@ -51,7 +51,7 @@ const BODY_SIZE_MAX: usize = 4 << 20;
 fn declared() -> OpenApiRouter<Arc<Server>> {
     let api = OpenApiRouter::new()
         .routes(routes!(leases::list, leases::create))
-        .routes(routes!(leases::get, leases::end))
+        .routes(routes!(leases::get, leases::end, leases::resize))
         .routes(routes!(leases::history))
         .routes(routes!(leases::refused))
         .routes(routes!(leases::preempt))

@@ -193,8 +193,10 @@ pub(super) async fn report(
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
     let (leadership, report_every_ms) = (change.fleet().leadership, change.fleet().report_every_ms());
+    let resize = change.fleet().resizing_grants(id, now_ms);
     change.commit().await?;
-    Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, report_every_ms }))
+    let resize = resize.iter().map(|grant| server.signer.sign(grant)).collect();
+    Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, report_every_ms }))
 }
 
 /// A node speaks for itself only, and about leases as they were granted.

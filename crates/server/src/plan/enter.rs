@@ -32,8 +32,9 @@ impl Plan {
     pub(super) fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
         let memory = lease.seats.first().map_or(0, |seat| seat.memory);
         // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
-        let bare = bare_request(&lease.ask, memory);
-        let full = self.request(fleet, &lease.tenant, &lease.ask);
+        let ask = counted(lease);
+        let bare = bare_request(&ask, memory);
+        let full = self.request(fleet, &lease.tenant, &ask);
         let request = full.map_or(bare, |full| match full.memory_by_share {
             true => full,
             false => full.with_gpu_memory(bare.gpu_memory_mib),
@@ -186,6 +187,13 @@ impl Plan {
             }
         }
     }
+}
+
+/// What a lease asks for, with the share that it counts as while that changes.
+fn counted(lease: &LeaseRecord) -> NewLease {
+    let seat = lease.seats.iter().find(|seat| seat.stays()).filter(|_| lease.ask.units_milli.is_none());
+    let share_ppm = seat.map_or(lease.ask.share_ppm, |seat| lease.share_ppm(seat));
+    NewLease { share_ppm, ..lease.ask.clone() }
 }
 
 /// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.

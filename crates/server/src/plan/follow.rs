@@ -191,6 +191,7 @@ impl Plan {
             self.lose_unseated(id);
             self.resize(fleet, lease);
         } else if keeps_its_place(lease) {
+            self.follow_size(lease);
             self.follow_tasks(fleet, lease);
         }
     }

@@ -14,7 +14,7 @@ use crate::fleet::LeaseRecord;
 static LEASES: Insert = Insert::new(
     "lease (id, tenant, name, ask, token, state, attempt, reason, seats, preempt_at_ms, created_at_ms, queued_at_ms, \
      granted_at_ms, ended_at_ms, revision)",
-    "ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
+    "ON CONFLICT (id) DO UPDATE SET ask = excluded.ask, state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
      seats = excluded.seats, preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
      granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision",
 );

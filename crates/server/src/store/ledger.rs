@@ -31,7 +31,7 @@ pub(crate) struct Sum {
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
-     task, tier, pool, model, gflops)",
+     task, tier, pool, model, gflops, suspended_ppm_ms)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
@@ -67,6 +67,7 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(record.pool.clone())
         .bind(record.model.clone())
         .bind(signed(record.gflops))
+        .bind(signed(record.suspended_ppm_ms()))
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
@@ -170,6 +171,7 @@ impl Store {
         Ok(LeaseUse {
             records: unsigned(&row, "records")?,
             reserved_ppm_ms: total(&row, "reserved")?,
+            suspended_ppm_ms: total(&row, "suspended")?,
             used_ppm_ms: total(&row, "used")?,
             memory_mib_ms: total(&row, "memory")?,
             kernels: total(&row, "kernels")?,
@@ -210,6 +212,7 @@ impl Store {
                 from_ms: unsigned(row, "from_ms")?,
                 until_ms: unsigned(row, "until_ms")?,
                 share_ppm: small(row, "share_ppm")?,
+                suspended: unsigned(row, "suspended_ppm_ms")? > 0,
                 gpus: small(row, "gpus")?,
                 memory_mib: unsigned(row, "memory_mib")?,
                 used_ppm_ms: unsigned(row, "used_ppm_ms")?,
@@ -258,11 +261,11 @@ fn sums_sql(parts: &[Period]) -> String {
         "WITH hours (at, first, until, after_ms, over_ms) AS (VALUES {hours}), \
          ends (at, begins_ms, until_ms, over_ms) AS (VALUES {ends}) \
          SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, {amounts} FROM ( \
-         SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes \
+         SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes, suspended_ppm_ms \
          FROM hours CROSS JOIN usage_hour \
          WHERE hour >= hours.first AND hour < hours.until AND NOT {after_hours} \
          UNION ALL \
-         SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, bytes_in + bytes_out \
+         SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, bytes_in + bytes_out, suspended_ppm_ms \
          FROM ends CROSS JOIN usage_record \
          WHERE from_ms >= ends.begins_ms AND from_ms < ends.until_ms AND (ends.over_ms = 0 OR {after_ends}) \
          ) AS each_of GROUP BY at, {goods} ORDER BY at, {goods}",
@@ -281,6 +284,7 @@ fn amounts_sql(bytes: &str) -> String {
         ("used_ppm_ms", "used"),
         ("memory_mib_ms", "memory"),
         (bytes, "transfer"),
+        ("suspended_ppm_ms", "suspended"),
     ];
     columns.map(|(column, name)| total_sql(column, name)).join(", ")
 }
@@ -311,8 +315,13 @@ fn total(row: &AnyRow, name: &str) -> Result<u64> {
 }
 
 fn sum(row: &AnyRow) -> Result<Sum> {
-    let amounts =
-        [total(row, "reserved")?, total(row, "used")?, total(row, "memory")?, total(row, "transfer")?];
+    let amounts = [
+        total(row, "reserved")?,
+        total(row, "used")?,
+        total(row, "memory")?,
+        total(row, "transfer")?,
+        total(row, "suspended")?,
+    ];
     let (tenant, records) = (parsed(row, "tenant")?, unsigned(row, "records")?);
     Ok(Sum { tenant, goods: goods(row)?, records, amounts })
 }
@@ -367,14 +376,14 @@ mod tests {
             "tenant": tenant, "model": model, "gflops": gflops,
             "from_ms": from_ms, "until_ms": from_ms + 10_000 + u64::from(sequence), "share_ppm": 250_000, "gpus": 1,
             "memory_mib": lease, "used_ppm_ms": from_ms % 1000, "kernels": 1, "bytes_in": sequence, "bytes_out": from_ms % 100, "memory_peak": 1,
-            "last": false,
+            "suspended": from_ms % 3 == 0, "last": false,
         });
         serde_json::from_value(record).unwrap()
     }
 
     /// What is said of records one by one.
     fn added_up(records: &BTreeMap<String, UsageRecord>, part: &Period) -> Vec<Sum> {
-        let mut sums: BTreeMap<(String, Goods), (u64, [u64; 4])> = BTreeMap::new();
+        let mut sums: BTreeMap<(String, Goods), (u64, [u64; Meter::ALL.len()])> = BTreeMap::new();
         for record in records.values().filter(|r| (part.from_ms..part.until_ms).contains(&r.from_ms)) {
             let UsageRecord { tier, pool, model, gflops, .. } = record.clone();
             let goods = Goods { tier, pool, model, gflops };
@@ -385,6 +394,7 @@ mod tests {
                 record.used_ppm_ms,
                 record.memory_mib_ms(),
                 record.transfer_bytes(),
+                record.suspended_ppm_ms(),
             ];
             amounts.iter_mut().zip(of).for_each(|(sum, amount)| *sum += amount);
         }

@@ -190,6 +190,14 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0017_sums.postgres.sql"),
         ],
     ),
+    (
+        18,
+        "suspended",
+        [
+            include_str!("../../migrations/0018_suspended.sqlite.sql"),
+            include_str!("../../migrations/0018_suspended.postgres.sql"),
+        ],
+    ),
 ];
 
 /// Where everything that is counted is kept.

@@ -35,6 +35,7 @@ const CALLS: &[(&str, &str, Call)] = &[
         c.post(&format!("/leases/{}/refusals", t.lease), &json!({ "attempt": 9, "reason": "" }))
     }),
     ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
+    ("resize", "resize", |c, t| c.patch(&format!("/leases/{}", t.lease), &json!({ "share_ppm": 1 }))),
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
     ("charges", "charges", |c, _| c.get("/charges?tenant=acme")),
     ("get invoice", "invoice", |c, _| c.get("/invoices/1")),
@@ -189,7 +190,8 @@ fn every_endpoint_for_every_role() {
     let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
     let money = ["bill", "charges", "get invoice"];
-    let administrator = [&leases[..], &["preempt"], &money, &["quota"], &tenants, &fleet, &tokens].concat();
+    let administrator =
+        [&leases[..], &["preempt", "resize"], &money, &["quota"], &tenants, &fleet, &tokens].concat();
     check(Role::TenantAdmin, "acme", &administrator);
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());

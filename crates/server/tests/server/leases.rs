@@ -10,6 +10,8 @@ use sluice_api::tenant::TenantStatus;
 use sluice_api::token::{MadeToken, RevokedToken, Role};
 use sluice_api::usage::UsageRecord;
 
+use sluice_api::GPU_PPM;
+
 use crate::ledger::record;
 use crate::{ScriptedNode, Server, ask, problem, request, settings, wait_for, wait_for_state};
 
@@ -57,12 +59,14 @@ fn session(lease: u64) -> SessionReport {
         gpu: 0,
         share_ppm: 250_000,
         hard_cap: false,
+        limit_ppm: GPU_PPM,
         memory: 4 << 30,
         memory_used: 0,
         kernels: 0,
         bytes_in: 0,
         bytes_out: 0,
         busy_us: 0,
+        suspended: false,
         age_ms: 0,
     }
 }

@@ -31,6 +31,7 @@ pub(crate) fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: 
         from_ms: hours.0,
         until_ms: hours.1,
         share_ppm: 250_000,
+        suspended: false,
         gpus: 1,
         memory_mib: 1024,
         used_ppm_ms: GPU_HOUR_PPM_MS / 8,

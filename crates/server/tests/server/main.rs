@@ -14,6 +14,7 @@ mod postgres;
 mod private_postgres;
 mod removal;
 mod replicas;
+mod resize;
 mod small_disk;
 mod watch;
 

@@ -5,12 +5,16 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 use sluice_api::client::Client;
-use sluice_api::lease::{Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place};
+use sluice_api::lease::{
+    Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place, ResizeState, Resizing,
+};
 
 use super::lists::{asks_for, millionths, now_ms, since, starts};
 use crate::cli::Output;
 use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
+use crate::resize::size_text;
+use crate::run::share_text;
 use crate::table::{self, Align};
 
 /// Of one answer; a lease has fewer.
@@ -68,6 +72,8 @@ fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
     if let Some(reason) = &lease.reason {
         facts.push((if lease.state == LeaseState::Queued { "waits" } else { "reason" }, reason.clone()));
     }
+    facts.extend(lease.suspended.then(|| ("suspended", "its programs get no GPU time".to_owned())));
+    facts.extend(lease.resizing.as_ref().map(|resizing| ("resizing", resizing_text(resizing))));
     facts.extend(lease.places.iter().map(|place| ("place", place_text(place))));
     if let Some(at_ms) = lease.granted_at_ms {
         let until_ms = lease.ended_at_ms.unwrap_or_else(now_ms);
@@ -99,9 +105,23 @@ fn wanted(lease: &Lease, asked: &NewLease) -> String {
     let period = |ms| Period::from_duration(Duration::from_millis(ms));
     words.extend(asked.duration_ms.map(|ms| format!("for {}", period(ms))));
     words.extend(asked.hold_ms.map(|ms| format!("held for {} until claimed", period(ms))));
+    words.extend(asked.limit_ppm.map(|limit| format!("at most {}", share_text(limit))));
     words.extend(asked.hard_cap.then(|| "never more than its share".to_owned()));
     words.extend((!lease.preemptible).then(|| "never preempted".to_owned()));
     words.join(", ")
+}
+
+/// `sent: 50% of each GPU and 8.0 GiB of its memory`
+fn resizing_text(resizing: &Resizing) -> String {
+    let &Resizing { share_ppm, limit_ppm, memory, suspended, .. } = resizing;
+    let state = match resizing.state {
+        ResizeState::Waiting => "waits for room",
+        ResizeState::Sent => "sent to its nodes",
+        ResizeState::Refused => "refused",
+    };
+    let reason = resizing.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+    let suspended = if suspended { ", suspended" } else { "" };
+    format!("{state}: {}{suspended}{reason}", size_text(share_ppm, limit_ppm, memory))
 }
 
 fn place_text(place: &Place) -> String {
@@ -137,6 +157,11 @@ fn how(event: &LeaseEvent) -> String {
         })
         .collect();
     words.extend((!on.is_empty()).then(|| format!("on {}", on.join(", "))));
+    let size = ["share_ppm", "limit_ppm", "memory"].map(|amount| detail[amount].as_u64());
+    if let [Some(share_ppm), Some(limit_ppm), Some(memory)] = size {
+        words.push(size_text(share_ppm as u32, limit_ppm as u32, memory));
+        words.extend((detail["suspended"] == true).then(|| "suspended".to_owned()));
+    }
     words.extend(detail["reason"].as_str().map(str::to_owned));
     let tasks: Vec<String> = detail["tasks"].as_array().into_iter().flatten().map(Value::to_string).collect();
     words.extend((!tasks.is_empty()).then(|| format!("tasks {}", tasks.join(", "))));
@@ -171,6 +196,10 @@ mod tests {
             "attempt 1: because; tasks 1; for lease 8",
         );
         check(json!({ "attempt": 2, "reason": null }), "attempt 2");
+        check(
+            json!({ "attempt": 1, "share_ppm": 500_000, "limit_ppm": 1_000_000, "memory": 8u64 << 30, "tasks": [0] }),
+            "attempt 1: 50% of each GPU and 8 GiB of its memory; tasks 0",
+        );
         check(json!("of a later release"), "");
     }
 

@@ -18,7 +18,7 @@ use super::{client, watch};
 use crate::cli::{LeaseListArgs, ListArgs, Output};
 use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
-use crate::run::share_text;
+use crate::run::{compute_text, share_text};
 use crate::table::{self, Align};
 
 use Align::{Left, Right};
@@ -171,10 +171,10 @@ pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
         vec![
             session.lease.to_string(),
             status.tenant.to_string(),
-            session.name.clone(),
+            format!("{}{}", session.name, if session.suspended { " (suspended)" } else { "" }),
             status.node.clone(),
             session.gpu.to_string(),
-            share_text(session.share_ppm),
+            compute_text(session.share_ppm, session.limit_ppm),
             memory(session.memory),
             memory(session.memory_used),
             session.kernels.to_string(),

@@ -94,7 +94,7 @@ impl Stage {
         let mut device = Device {
             ordinal: 0,
             context,
-            memory: MEMORY,
+            memory: MEMORY.into(),
             gate,
             streams,
             launch_times: None,

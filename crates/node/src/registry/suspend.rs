@@ -1,0 +1,73 @@
+//! Sessions that get no GPU time for a while, and keep their memory.
+//!
+//! A session is suspended by itself, or with its lease. A suspended lease gives its share back, so
+//! that others can be granted it, and has to find it free again when it is resumed; that of a
+//! session that is suspended by itself goes to the other sessions of its lease.
+
+use super::{Ledger, Registry, SessionRecord};
+use crate::lease::Refusal;
+
+/// Why something is not suspended or resumed; the text is what the user reads.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotChanged {
+    #[error(transparent)]
+    Books(#[from] Refusal),
+    #[error("lease {0} is suspended as a whole: resume that")]
+    WithLease(u64),
+}
+
+impl Registry {
+    /// Suspends or resumes a lease, or the session of this number alone; the answer is the sessions
+    /// that this is about.
+    pub(crate) fn set_suspended(&self, number: u64, suspended: bool) -> Result<Vec<u64>, NotChanged> {
+        let mut ledger = self.lock();
+        let Some(session) = ledger.sessions.get_mut(&number) else {
+            self.set_lease_suspended(&mut ledger, number, suspended)?;
+            return Ok(ledger.sessions_of(number));
+        };
+        let lease = session.lease;
+        if !suspended && ledger.books.lease(lease).is_some_and(|lease| lease.suspended) {
+            return Err(NotChanged::WithLease(lease));
+        }
+        if let Some(session) = ledger.sessions.get_mut(&number) {
+            session.suspended = suspended;
+        }
+        self.turns.set_suspended(number, suspended || ledger.is_suspended(lease));
+        Ok(vec![number])
+    }
+
+    pub(super) fn set_lease_suspended(
+        &self,
+        ledger: &mut Ledger,
+        lease: u64,
+        suspended: bool,
+    ) -> Result<(), Refusal> {
+        if suspended {
+            ledger.books.suspend(lease)?;
+        } else {
+            ledger.books.resume(lease)?;
+        }
+        for (&number, session) in ledger.sessions.iter_mut().filter(|(_, session)| session.lease == lease) {
+            // What was suspended by itself is resumed with the whole.
+            session.suspended &= suspended;
+            self.turns.set_suspended(number, suspended);
+        }
+        Ok(())
+    }
+}
+
+impl Ledger {
+    fn is_suspended(&self, lease: u64) -> bool {
+        self.books.lease(lease).is_some_and(|lease| lease.suspended)
+    }
+
+    /// Whether a session gets no GPU time.
+    pub(super) fn session_is_suspended(&self, session: &SessionRecord) -> bool {
+        session.suspended || self.is_suspended(session.lease)
+    }
+
+    fn sessions_of(&self, lease: u64) -> Vec<u64> {
+        let of = self.sessions.iter().filter(|(_, session)| session.lease == lease);
+        of.map(|(&number, _)| number).collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! Leases whose size changes while they run: the scheduler counts what the fleet counts.
+
+use sluice_api::lease::LeaseId;
+use sluice_sched::ClusterError;
+
+use super::enter::milli;
+use super::{Clock, Plan};
+use crate::fleet::{Fleet, LeaseRecord, NoResize, Seat, Size};
+
+impl Plan {
+    /// Has the scheduler count a lease as what it has and is to have; what is in the way is what
+    /// others are due to get.
+    pub(crate) fn make_room(&mut self, fleet: &Fleet, id: LeaseId, to: Size) -> Option<NoResize> {
+        let lease = fleet.lease(id)?;
+        let sizes = || lease.held().map(|(_, seat)| lease.size(seat)).chain([to]);
+        let (held_ppm, memory) = (sizes().map(Size::held_ppm).max()?, sizes().map(|size| size.memory).max()?);
+        let refused = self.count_as(id, held_ppm, memory).err()?;
+        let reason = match refused {
+            ClusterError::OverCommit { .. } => "what is free there is due to leases that wait for it".into(),
+            other => other.to_string(),
+        };
+        Some(NoResize::NoRoom(reason))
+    }
+
+    /// Begins the changes that have waited for room.
+    pub(super) fn resize_waiting(&mut self, fleet: &mut Fleet, clock: Clock) {
+        for (id, to) in fleet.waiting_resizes() {
+            let in_the_way = fleet.no_room_to_resize(id, to, clock.now_ms);
+            match in_the_way.or_else(|| self.make_room(fleet, id, to)) {
+                None => fleet.send_resize(id, to),
+                Some(NoResize::NoRoom(reason) | NoResize::Never(reason)) => {
+                    fleet.wait_to_resize(id, to, reason)
+                }
+            }
+        }
+    }
+
+    /// Takes over what a lease counts as in the fleet.
+    pub(super) fn follow_size(&mut self, lease: &LeaseRecord) {
+        if lease.ask.units_milli.is_some() {
+            return;
+        }
+        // One that never was asks for its memory as it did.
+        let resized = |seat: &&Seat| seat.stays() && seat.version > 0;
+        let Some(seat) = lease.seats.iter().find(resized) else { return };
+        // It grows only after `make_room`: there is nothing to refuse.
+        let _ = self.count_as(lease.id, lease.share_ppm(seat), seat.memory);
+    }
+
+    fn count_as(&mut self, id: LeaseId, share_ppm: u32, memory: u64) -> Result<(), ClusterError> {
+        let Some(work) = self.work.get_mut(&id).filter(|work| work.granted.is_some()) else { return Ok(()) };
+        let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+        self.scheduler.change_request(self.now_ms, work.job, milli(share_ppm.into()), memory_mib)?;
+        work.memory = memory;
+        Ok(())
+    }
+}

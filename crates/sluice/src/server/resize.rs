@@ -1,0 +1,50 @@
+//! `sluice resize` of a lease of a server.
+//!
+//! The server decides and signs; its nodes hear of it with their next report. Whoever asks is here
+//! anyway, and hands them what was signed at once.
+
+use anyhow::{Result, bail};
+use sluice_api::client::Client;
+use sluice_api::lease::{Lease, LeaseState, Place, ResizeLease, ResizeState};
+use sluice_control::Connection;
+use sluice_wire::control::LeaseRegrant;
+
+use crate::resize::size_text;
+
+/// Sees the lease change, to its end.
+pub(crate) fn resize(client: &Client, id: u64, resize: &ResizeLease) -> Result<()> {
+    let mut lease: Lease = client.patch(&format!("/leases/{id}"), resize)?;
+    for place in &lease.places {
+        hand_over(place);
+    }
+    let mut said = None;
+    while let Some(resizing) = &lease.resizing {
+        match resizing.state {
+            ResizeState::Refused => bail!("{}", resizing.reason.as_deref().unwrap_or("its node refused it")),
+            ResizeState::Waiting if said != resizing.reason => {
+                said.clone_from(&resizing.reason);
+                eprintln!(
+                    "sluice: lease {id} waits for room: {}",
+                    said.as_deref().unwrap_or("there is none")
+                );
+            }
+            ResizeState::Waiting | ResizeState::Sent => {}
+        }
+        if lease.state == LeaseState::Ended {
+            bail!("lease {id} has ended");
+        }
+        lease = client.get(&format!("/leases/{id}?revision={}", lease.revision))?;
+    }
+    let size = size_text(lease.share_ppm, lease.limit_ppm, lease.memory);
+    let suspended = if lease.suspended { ", and is suspended" } else { "" };
+    eprintln!("sluice: lease {id} has {size}{suspended}");
+    Ok(())
+}
+
+/// Where the node cannot be reached from here, or is slow, its server tells it.
+fn hand_over(place: &Place) {
+    let Some((grant, node)) = place.resize.clone().zip(place.address.parse().ok()) else { return };
+    if let Ok(mut connection) = Connection::open(&node) {
+        let _ = connection.ask(LeaseRegrant { grant });
+    }
+}

@@ -1,0 +1,43 @@
+//! `sluice suspend` and `sluice resume`: programs that get no GPU time for a while.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use sluice_api::lease::ResizeLease;
+use sluice_control::Connection;
+use sluice_wire::address::Endpoint;
+use sluice_wire::control::{Control, LeaseName, Suspend};
+
+use crate::cli::SuspendArgs;
+use crate::place::Place;
+use crate::server::resize as server;
+
+pub(crate) fn run(arguments: &SuspendArgs, suspended: bool) -> Result<ExitCode> {
+    match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Place::Server(client) => {
+            let change =
+                ResizeLease { suspended: Some(suspended), wait: arguments.wait, ..ResizeLease::default() };
+            server::resize(&client, arguments.number, &change)?;
+        }
+        Place::Node(_) if arguments.wait => bail!("--wait is for leases of a server: a node has no queue"),
+        Place::Node(node) => suspend_on(&node, arguments.number, suspended)?,
+        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Result<()> {
+    let mut connection = Connection::open(node)?;
+    let suspend = Suspend { lease: LeaseName::Numbered(number), suspended };
+    let Control::Suspended(answer) = connection.ask(suspend)? else {
+        return Err(connection.unexpected().into());
+    };
+    let sessions: Vec<String> = answer.sessions.iter().map(u64::to_string).collect();
+    let done = if suspended { "suspended" } else { "resumed" };
+    match sessions.as_slice() {
+        [] => eprintln!("sluice: lease {} is {done}; no program runs under it", number),
+        [session] => eprintln!("sluice: session {session} is {done}"),
+        sessions => eprintln!("sluice: sessions {} are {done}", sessions.join(", ")),
+    }
+    Ok(())
+}
