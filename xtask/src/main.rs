@@ -17,6 +17,7 @@ mod process;
 mod python;
 mod relay;
 mod test;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ cargo xtask demo                  run a CUDA program on a quarter of a GPU, over
 cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named;
                                   --record: write what the programs called into docs/cuda-support.md
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
+cargo xtask web [--check]         build the web view into web/dist, or only check that it is current
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
 cargo xtask bench lupine --lupine-client PATH --lupine-server PATH
                                   the same beside a build of Lupine: its libcuda.so.1 and its lupine_driver_server
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["codegen", ..] => codegen::run(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        ["web", options @ ..] => web::run(options).map(|()| ExitCode::SUCCESS),
         ["demo"] => demo::run(),
         ["test", options @ ..] => test::run(options),
         ["bench", names @ ..] => bench::run(names),

@@ -15,6 +15,7 @@ pub mod lease;
 pub mod node;
 pub mod pool;
 pub mod problem;
+pub mod session;
 pub mod tenant;
 pub mod text;
 pub mod token;

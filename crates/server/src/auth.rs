@@ -23,6 +23,7 @@ use crate::identity::Provider;
 use crate::lease_key;
 use crate::policy::{self, Action};
 use crate::server::Server;
+use crate::sessions::Claimed;
 use crate::store::StoredToken;
 
 const PREFIX: &str = "slc";
@@ -157,8 +158,10 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
     {
         return provider.recognise(text).await;
     }
-    let id = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('_')?.split_once('_'));
-    let Some((id, _)) = id.filter(|_| text.len() < 256) else {
+    let session = Claimed::read(text);
+    let own = || text.strip_prefix(PREFIX)?.strip_prefix('_')?.split_once('_').map(|(id, _)| id);
+    let id = session.as_ref().map(|session| session.token).or_else(own);
+    let Some(id) = id.filter(|_| text.len() < 256) else {
         return refused("the token in the header Authorization is none of this server");
     };
     let known = server.recognised.get(id, server.fence().is_some());
@@ -167,9 +170,11 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
         Some(stored) => Some(stored),
         None => server.store.token(id).await.map_err(crate::server::unwell)?,
     };
-    let Some(stored) =
-        stored.filter(|stored| blake3::Hash::from_hex(&stored.hash).is_ok_and(|kept| kept == hash(text)))
-    else {
+    let is_known = |stored: &StoredToken| match &session {
+        Some(session) => server.sessions.opens(session, stored),
+        None => blake3::Hash::from_hex(&stored.hash).is_ok_and(|kept| kept == hash(text)),
+    };
+    let Some(stored) = stored.filter(is_known) else {
         return refused("the token in the header Authorization is none of this server");
     };
     if stored.token.revoked {
@@ -177,6 +182,9 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
     }
     if stored.token.expires_at_ms <= now_ms {
         return refused("the token has expired; an administrator makes a new one with `sluice token create`");
+    }
+    if session.is_some_and(|session| session.until_ms <= now_ms) {
+        return refused("the session has ended; sign in again");
     }
     if looked_up {
         server.recognised.keep(stored.clone());

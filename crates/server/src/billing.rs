@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use sluice_api::bill::{
     BeforeAndAfter, Bill, Correction, CostChange, Goods, Line, Meter, Price, PricePer, Rate, Seller,
 };
+use sluice_api::lease::LeaseId;
 use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
@@ -86,6 +87,23 @@ impl<'a> Rates<'a> {
 /// The bill of a tenant and all below it from the ledger as it is now.
 pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
     Ledger::new(store).await?.bill(tenant, period).await
+}
+
+/// The bill of one lease alone, for what it has used until a moment. Corrections are of tenants, so none is on it.
+pub(crate) async fn bill_of_lease(
+    store: &Store,
+    lease: LeaseId,
+    tenant: TenantPath,
+    period: Period,
+) -> Result<Bill, StoreError> {
+    let ledger = Ledger::new(store).await?;
+    let until_ms = period.until_ms.min(ledger.last_ms.saturating_add(1)).max(period.from_ms);
+    let rates = Rates::new(&ledger.prices, &ledger.declared, Period { until_ms, ..period });
+    let parts = rates.parts(period);
+    let sums = store.usage_sums_of(lease, &parts).await?;
+    let parts: Parts = parts.into_iter().zip(sums).collect();
+    let Seller { currency, issuer } = ledger.seller.clone();
+    Ok(Bill { currency, issuer, ..bill(tenant, period, &rates, &parts, &[]) })
 }
 
 /// One bill for each, in their order. The records are read once for each period, however many bills are of it.

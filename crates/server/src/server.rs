@@ -33,6 +33,7 @@ use crate::keys::{self, KeysInUse};
 use crate::leader::{Role, Seen};
 use crate::metrics::{Counters, FleetPicture, Picture};
 use crate::plan::{Clock, Plan, never};
+use crate::sessions::Sessions;
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::watches::Watches;
 
@@ -46,6 +47,7 @@ pub(crate) struct Server {
     /// What tenants used so long ago counts half in the division of what is left over; none of it does without.
     pub(crate) half_life_ms: Option<u64>,
     pub(crate) recognised: Recognised,
+    pub(crate) sessions: Sessions,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
     /// As the last transaction found it.
@@ -146,6 +148,7 @@ impl Server {
         let books = Books::read(&store, commits.epoch(), (surroundings.clock)()).await?;
         let server = Server {
             store,
+            sessions: Sessions::new(&signer),
             signer,
             grace_ms: patience.grace_ms,
             quiet_ms: patience.quiet_ms,

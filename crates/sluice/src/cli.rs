@@ -8,7 +8,7 @@ mod teams;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sluice_api::lease::{Level, Link, TASKS_MAX};
+use sluice_api::lease::{LeaseId, Level, Link, TASKS_MAX};
 use sluice_api::pool::Tier;
 use sluice_node::Peering;
 
@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Logout,
     /// Show whose token is used, what it may do, and when it expires
     Whoami(ListArgs),
+    /// Print a link that signs you in to the server's web view, once
+    Web(WebArgs),
     /// List the queue: who waits, at which place, and why
     Queue(ListArgs),
     /// List tenants with their quotas and what they hold
@@ -186,6 +188,13 @@ pub(crate) struct RunArgs {
     /// The server to ask for a lease [default: $SLUICE_SERVER, else that of `sluice login`]
     #[arg(long, value_name = "URL", conflicts_with_all = ["node", "gpus"])]
     pub(crate) server: Option<String>,
+
+    /// With a server: run under this lease, which was asked for in the web view or through the API, instead of asking for one
+    #[arg(long, value_name = "ID", conflicts_with_all = [
+        "gpu_count", "share", "units", "memory", "cap", "node", "gpus", "nodes", "tenant", "priority", "tasks", "linked", "tier", "pool",
+        "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt",
+    ])]
+    pub(crate) lease: Option<LeaseId>,
 
     /// For whom, with a server [default: the token's tenant]
     #[arg(long, value_name = "PATH")]

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         Command::Login(arguments) => answer(server::admin::log_in(&arguments)),
         Command::Logout => answer(server::admin::log_out()),
         Command::Whoami(arguments) => answer(server::admin::whoami(&arguments)),
+        Command::Web(arguments) => answer(server::web::web(&arguments)),
         Command::Queue(arguments) => answer(server::lists::queue(&arguments)),
         Command::Tenants(arguments) => answer(server::lists::tenants(&arguments)),
         Command::Identity(command) => answer(server::admin::identity(&command)),

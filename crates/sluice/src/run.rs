@@ -47,6 +47,11 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
                 "--units needs a control plane, which knows the GPUs: --server, or `sluice up`; or take a share: -p",
             ));
         }
+        if arguments.lease.is_some() {
+            return Err(failed(
+                "--lease needs the control plane that has the lease: --server, or `sluice login`",
+            ));
+        }
         if arguments.nodes.is_some() {
             return Err(failed(
                 "--nodes needs a control plane, which chooses them; or name them: --node A,B",
@@ -164,7 +169,11 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         preemptible: !arguments.no_preempt,
         name: program_name(&arguments.program),
     };
-    let mut lease = ServerLease::ask(client, &ask, arguments.quiet).map_err(failed_with)?;
+    let lease = match arguments.lease {
+        Some(id) => ServerLease::take_up(client, id, arguments.quiet),
+        None => ServerLease::ask(client, &ask, arguments.quiet),
+    };
+    let mut lease = lease.map_err(failed_with)?;
     loop {
         let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
         let describe = lease.describe();

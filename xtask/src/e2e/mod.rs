@@ -27,6 +27,7 @@ mod simulate;
 mod surroundings;
 mod teams;
 mod tls;
+mod web;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -104,6 +105,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     identity::run(&wanted, tally);
+    web::run(&wanted, tally);
     if wanted("simulate: openb as published") {
         simulate::openb(tally);
     }

@@ -40,13 +40,15 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
     document["components"]["responses"] = json!({ "Refusal": refusal() });
     let paths = document["paths"].as_object_mut();
     for (method, operation) in paths.into_iter().flat_map(Map::values_mut).flat_map(operations) {
-        if method == "post" && operation["operationId"] != "report" {
+        if method == "post"
+            && !["report", "sign_in", "sign_in_link"].iter().any(|id| operation["operationId"] == *id)
+        {
             let key = "The same request under the same key is done once, and answered as it was the first time; another one under it is refused. \
                        Visible characters; kept for a week";
             let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255 });
             add_header(operation, "Idempotency-Key", schema, key);
         }
-        if method == "delete" {
+        if method == "delete" && operation["operationId"] != "sign_out" {
             let tag = "Only if it is as it was when a GET at this path gave this tag";
             add_header(operation, "If-Match", json!({ "type": "string" }), tag);
         }

@@ -40,13 +40,14 @@ const REQUEST_HEADERS: [HeaderName; 5] = [
     header::IF_NONE_MATCH,
     HeaderName::from_static("idempotency-key"),
 ];
-const ANSWER_HEADERS: [HeaderName; 6] = [
+const ANSWER_HEADERS: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::ETAG,
     header::RETRY_AFTER,
     header::WWW_AUTHENTICATE,
     header::LOCATION,
     HeaderName::from_static(EXPIRY_HEADER),
+    header::SET_COOKIE,
 ];
 
 pub(super) async fn to_the_leader(

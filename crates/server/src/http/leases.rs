@@ -267,7 +267,7 @@ fn unchanged(change: &mut Change<'_>, headers: &HeaderMap, id: LeaseId) -> Resul
     tags::check(headers, revision.unwrap_or(0))
 }
 
-fn no_lease(id: LeaseId) -> Refusal {
+pub(super) fn no_lease(id: LeaseId) -> Refusal {
     Problem::new(Kind::NotFound, format!("there is no lease {id}")).into()
 }
 

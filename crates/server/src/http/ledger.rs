@@ -17,9 +17,11 @@ use sluice_api::usage::UsageRecord;
 
 use super::admin::is_price_shown_to;
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
+use super::extract::{Body, ForLease, Name, OfTenant, Options, PageOptions, cut, page};
+use super::leases::no_lease;
 use crate::auth::Principal;
 use crate::billing::{self, Day, Period, Place};
+use crate::fleet::LeaseRecord;
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -83,6 +85,23 @@ pub(super) async fn bill(
 ) -> Answer<Bill> {
     let (tenant, period) = options.read(&server, &principal).await?;
     Ok(Json(billing::bill_of(&server.store, tenant, period).await?))
+}
+
+/// What one lease has used so far, and what that costs
+///
+/// As its nodes have delivered it. Lines are those of the tenant's bill, of this lease alone; corrections are not on it.
+#[utoipa::path(get, path = "/leases/{id}/bill", tag = "ledger", params(("id" = u64, Path)),
+    responses((status = 200, body = Bill)))]
+pub(super) async fn lease_bill(
+    State(server): State<Arc<Server>>,
+    ForLease(principal, id): ForLease,
+) -> Answer<Bill> {
+    let seen = |lease: &LeaseRecord| principal.may(Action::See, &lease.tenant);
+    let lease = server.lease(id).await?.filter(seen).ok_or_else(|| no_lease(id))?;
+    // A node's clock may be ahead of this server's: what it has used counts all the same.
+    let period = Period { from_ms: 0, until_ms: u64::MAX };
+    let bill = billing::bill_of_lease(&server.store, id, lease.tenant, period).await?;
+    Ok(Json(Bill { from_ms: lease.created_at_ms, until_ms: server.now_ms(), ..bill }))
 }
 
 impl BillOptions {

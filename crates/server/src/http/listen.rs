@@ -46,6 +46,8 @@ const PLAIN_TEXT_MAX: u64 = 64 << 10;
 pub(crate) struct Peer {
     pub(super) address: SocketAddr,
     pub(super) place: Arc<Place>,
+    /// Whether this server speaks TLS with it.
+    pub(super) encrypted: bool,
 }
 
 /// Serves connections until it is dropped; connections that have been accepted go on in their tasks.
@@ -59,7 +61,8 @@ pub(crate) async fn serve(
     loop {
         match listener.accept().await {
             Ok((socket, address)) => {
-                let peer = Peer { address, place: Arc::new(places.admit(address.ip())) };
+                let place = Arc::new(places.admit(address.ip()));
+                let peer = Peer { address, place, encrypted: acceptor.is_some() };
                 tokio::spawn(live(socket, acceptor.clone(), app.clone(), peer));
             }
             // The connection was lost before it was accepted.

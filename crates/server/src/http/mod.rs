@@ -10,6 +10,7 @@ mod listen;
 mod once;
 mod page;
 mod places;
+mod session;
 mod tags;
 
 mod admin;
@@ -23,6 +24,7 @@ mod metrics;
 mod nodes;
 mod upkeep;
 mod watch;
+mod web;
 
 use std::sync::Arc;
 
@@ -53,6 +55,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(leases::list, leases::create))
         .routes(routes!(leases::get, leases::end, leases::resize))
         .routes(routes!(leases::history))
+        .routes(routes!(ledger::lease_bill))
         .routes(routes!(leases::refused))
         .routes(routes!(leases::preempt))
         .routes(routes!(leases::queue))
@@ -74,6 +77,8 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(declared::pool, declared::remove_pool))
         .routes(routes!(identity::login))
         .routes(routes!(identity::identity, identity::forget_identity))
+        .routes(routes!(session::sign_in, session::session, session::sign_out))
+        .routes(routes!(session::sign_in_link))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::token, admin::revoke_token))
@@ -106,7 +111,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .route("/api/v1", get(async move || Html(page)))
         .route("/healthz", get(async || "ok\n"))
         .route("/metrics", get(metrics::metrics))
-        .fallback(async || Refusal(Problem::new(Kind::NotFound, "there is nothing at this path")))
+        .fallback(web::file)
         .method_not_allowed_fallback(async || {
             let detail = "/api/v1/openapi.json lists what the path takes";
             Refusal(Problem::new(Kind::MethodNotAllowed, detail))
@@ -117,6 +122,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .layer(middleware::from_fn(tags::tag))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), expiry::announce))
         .layer(middleware::from_fn_with_state(Arc::new(limits), limits::limit))
+        .layer(middleware::from_fn_with_state(Arc::clone(&server), session::from_cookie))
         .layer(middleware::from_fn(to_its_end))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), metrics::count))
         .with_state(server)

@@ -136,6 +136,22 @@ impl Store {
         rows.iter().map(|row| Ok((unsigned(row, "lease")?, unsigned(row, "node")?, sum(row)?))).collect()
     }
 
+    /// For each part, sums per tenant and sort of goods over the records of one lease that begin in it.
+    pub(crate) async fn usage_sums_of(&self, lease: LeaseId, parts: &[Period]) -> Result<Vec<Vec<Sum>>> {
+        let sql = format!(
+            "SELECT tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, {amounts} FROM usage_record \
+             WHERE lease = $1 AND from_ms >= $2 AND from_ms < $3 GROUP BY tenant, tier, pool, model, gflops",
+            amounts = amounts_sql("bytes_in + bytes_out"),
+        );
+        let mut sums = Vec::with_capacity(parts.len());
+        for part in parts {
+            let query = sqlx::query(AssertSqlSafe(sql.clone())).bind(signed(lease));
+            let query = query.bind(signed(part.from_ms)).bind(signed(part.until_ms));
+            sums.push(query.fetch_all(&self.pool).await?.iter().map(sum).collect::<Result<_>>()?);
+        }
+        Ok(sums)
+    }
+
     /// When the first record of a period begins.
     pub(crate) async fn first_usage_ms(&self, period: Period) -> Result<Option<u64>> {
         let query = sqlx::query(

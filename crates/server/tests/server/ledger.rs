@@ -85,6 +85,30 @@ fn usage_that_arrives_often_is_counted_once() {
 
 /// More than an hour, a lease or a bill can hold: they have the most, and what others have used is counted.
 #[test]
+fn the_bill_of_a_lease_is_its_part_of_its_tenants() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token("acme", Role::Member);
+    let [one, two] = [250_000, 500_000].map(|share| request(&member, &ask(share)).id);
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let (id, from_ms) = (node.joined.node, server.admin.get::<Bill>("/bill?tenant=acme").unwrap().until_ms);
+    let used = |lease, sequence, share_ppm| UsageRecord {
+        share_ppm,
+        ..record(id, lease, sequence, "acme", (from_ms, from_ms + HOUR_MS))
+    };
+    node.report.usage = vec![used(one, 1, 250_000), used(one, 2, 250_000), used(two, 1, 500_000)];
+    assert_eq!(node.say().usage_taken, 3);
+    let bill = |path: &str| -> Bill { member.get(path).unwrap() };
+    let [of_one, of_two] = [one, two].map(|lease| bill(&format!("/leases/{lease}/bill")));
+    // At 2 for a GPU-hour held, and 0.50 for one used.
+    assert_eq!((of_one.total_micro, of_one.records), (2 * (500_000 + 62_500), 2));
+    assert_eq!((of_two.total_micro, of_two.records), (1_000_000 + 62_500, 1));
+    let whole = bill(&format!("/bill?tenant=acme&until_ms={}", from_ms + 2 * HOUR_MS));
+    assert_eq!(whole.total_micro, of_one.total_micro + of_two.total_micro);
+    let foreign = server.token("globex", Role::Member);
+    assert_eq!(problem(foreign.get::<Value>(&format!("/leases/{one}/bill"))).status, 404);
+}
+
+#[test]
 fn what_nobody_can_have_used_stops_nothing() {
     let (_folder, server) = Server::with_tenants();
     let mut node = ScriptedNode::join(&server, "one", 1);

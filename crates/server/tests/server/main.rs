@@ -15,6 +15,7 @@ mod private_postgres;
 mod removal;
 mod replicas;
 mod resize;
+mod session;
 mod small_disk;
 mod watch;
 

@@ -212,6 +212,17 @@ pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// `sluice web`.
+#[derive(Debug, Args)]
+pub(crate) struct WebArgs {
+    #[command(flatten)]
+    pub(crate) at: AtServer,
+
+    /// Open it in the browser ($BROWSER, else xdg-open)
+    #[arg(long)]
+    pub(crate) open: bool,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct LoginArgs {
     /// https://HOST:PORT[/FINGERPRINT] or http://HOST:PORT, as the server prints it

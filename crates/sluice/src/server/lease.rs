@@ -74,6 +74,20 @@ impl ServerLease {
         Ok(ServerLease { client, id: lease.id, seen: lease, quiet, early_end: Some(early_end) })
     }
 
+    /// Takes up a lease that was asked for elsewhere with the same token. It ends with this process, as one that this asked for does.
+    pub(crate) fn take_up(client: Client, id: LeaseId, quiet: bool) -> Result<ServerLease> {
+        let seen: Lease = insist(|| client.get(&format!("/leases/{id}")))?;
+        if matches!(seen.state, LeaseState::Running | LeaseState::Preempting) {
+            bail!("lease {id} has a program already");
+        }
+        let is_ready = seen.state == LeaseState::Granted;
+        if is_ready && seen.places.iter().all(|place| place.grant.is_none()) {
+            bail!("lease {id} was asked for with another token, and only that one can claim it");
+        }
+        let early_end = end_early(&Arc::new(Mutex::new(Some((client.clone(), id)))))?;
+        Ok(ServerLease { client, id, seen, quiet, early_end: Some(early_end) })
+    }
+
     pub(crate) fn describe(&self) -> String {
         format!("lease {} of {}", self.id, self.seen.tenant)
     }

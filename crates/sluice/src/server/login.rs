@@ -157,7 +157,7 @@ fn with_device(web: &Web, metadata: Metadata, login: &Login) -> Result<CoreToken
 }
 
 /// Whatever opens pages here; a person can do it as well.
-fn open(url: &str) {
+pub(super) fn open(url: &str) {
     let program =
         std::env::var_os("BROWSER").filter(|name| !name.is_empty()).unwrap_or_else(|| "xdg-open".into());
     let mut command = Command::new(program);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use sluice_api::client::{NODE_FILE, Settings, data_folder};
+use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, data_folder};
 use sluice_node::{JoinConfig, NodeConfig};
 use sluice_server::{Certificate, Config, Database, Running};
 
@@ -14,6 +14,7 @@ use crate::cli::{
 };
 use crate::place::{self, EndSignals};
 use crate::quantity::Units;
+use crate::server::web;
 
 /// `sluice server`.
 pub(crate) fn server(arguments: &ServerCommandArgs) -> Result<ExitCode> {
@@ -85,6 +86,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     if let Some(url) = server.metrics_url() {
         eprintln!("sluice: metrics at {url}");
     }
+    say_web_view(arguments.server.data.as_deref());
     let lent = lend(arguments, server.url(), signals);
     match (server.stop(), lent) {
         // Why the server ended is why the node found none.
@@ -93,6 +95,20 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
             stopped?;
             lent
         }
+    }
+}
+
+/// Says where the web view is. Where no link can be made, the server runs all the same, and `sluice web` makes one later.
+fn say_web_view(data_folder: Option<&Path>) {
+    let link = data(data_folder).and_then(|folder| {
+        let settings = Settings::read(&folder.join(ADMIN_FILE))?;
+        web::link(&settings.context("the control plane left no token for the administrator")?.client())
+    });
+    match link {
+        Ok((link, until)) => {
+            eprintln!("sluice: web view, signed in as the administrator, once, until {until}: {link}")
+        }
+        Err(error) => eprintln!("sluice: no link to the web view could be made: {error:#}"),
     }
 }
 

@@ -1,0 +1,293 @@
+// The web view of a real installation, in a real browser, in each role.
+
+import assert from 'node:assert/strict';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { AxeBuilder } from '@axe-core/playwright';
+import { chromium } from 'playwright-core';
+
+import { Installation, PATIENCE_MS, until } from './installation.mjs';
+
+const SCREENSHOTS = process.env.SCREENSHOTS;
+/** A program's name is its tenant's to choose: it is text, whatever it says. */
+const HOSTILE = `"><img src=x onerror="window.hit=1"><script>window.hit=1</script>{@html 1}`;
+
+const installation = await Installation.start();
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] });
+const failures = [];
+
+/** A page of a browser that nobody has used before. */
+async function visit({ width = 1360, height = 860, theme = 'light' } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const page = await context.newPage();
+  page.on('pageerror', (error) => failures.push(String(error)));
+  page.on('console', (message) => {
+    if (/Content Security Policy/i.test(message.text())) failures.push(message.text());
+  });
+  page.on('request', (request) => {
+    if (!request.url().startsWith(installation.url) && !/^(data|blob):/.test(request.url())) failures.push(`asks elsewhere: ${request.url()}`);
+  });
+  return page;
+}
+
+async function signedIn(role, options) {
+  const page = await visit(options);
+  await page.goto(installation.url);
+  await page.getByLabel('Token').fill(installation.tokens[role]);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('heading', { name: 'Overview', level: 1 }).waitFor();
+  return page;
+}
+
+const PAGES = {
+  member: ['/', '/new', '/leases', '/queue', '/tenants', '/bill', '/invoices', '/gpus', '/nodes', '/health'],
+  tenant_admin: ['/', '/tenants', '/tokens', '/bill'],
+  provider: ['/pools', '/invoices', '/tokens', '/nodes/gpu1'],
+  platform: ['/', '/leases/1', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools'],
+};
+
+/** The page at a path, with what it shows read. */
+async function open(page, path) {
+  await page.goto(installation.url + path);
+  await page.locator('h1').waitFor();
+  await page.locator('[aria-busy=true]').first().waitFor({ state: 'detached' });
+}
+
+async function steps() {
+  await step('a link signs in once', async () => {
+    const link = installation.run(['web'], installation.tokens.member).trim();
+    const page = await visit();
+    await page.goto(link);
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+    assert.ok(!page.url().includes('sign-in'), page.url());
+    const cookies = await page.context().cookies(`${installation.url}/api/v1/session`);
+    assert.equal(cookies.length, 1);
+    assert.ok(cookies[0].httpOnly && cookies[0].sameSite === 'Strict', JSON.stringify(cookies));
+    assert.equal(await page.evaluate(() => document.cookie + JSON.stringify(sessionStorage)), '{}');
+    const again = await visit();
+    await again.goto(link);
+    await again.getByText('This link has been used').waitFor();
+    await page.getByRole('button', { name: 'Sign out' }).click();
+    await page.getByRole('heading', { name: 'Sign in' }).waitFor();
+    await page.context().close();
+    await again.context().close();
+  });
+
+  await step('a wrong token is refused, with the reason', async () => {
+    const page = await visit();
+    await page.goto(installation.url);
+    await page.getByLabel('Token').fill('slc_a_b');
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('alert').waitFor();
+    await page.context().close();
+  });
+
+  let lease;
+  await step('a lease is asked for with the keyboard alone', async () => {
+    const page = await signedIn('member');
+    await page.locator('body').press('g');
+    await page.keyboard.press('n');
+    await page.getByRole('heading', { name: 'New lease' }).waitFor();
+    await page.locator('.price', { hasText: 'EUR' }).waitFor();
+    const reach = async (locator) => {
+      for (let tabs = 0; tabs < 80; tabs += 1) {
+        if (await locator.evaluate((element) => element === document.activeElement)) return;
+        await page.keyboard.press('Tab');
+      }
+      assert.fail(`the keyboard does not come to ${locator}`);
+    };
+    await reach(page.getByLabel('Name'));
+    await page.keyboard.type(HOSTILE);
+    await reach(page.getByLabel('Share of each GPU'));
+    for (let presses = 0; presses < 5; presses += 1) await page.keyboard.press('ArrowRight');
+    await page.getByText('50 %', { exact: true }).waitFor();
+    await reach(page.getByRole('button', { name: 'Ask for it' }));
+    await page.keyboard.press('Enter');
+    await page.waitForURL(/\/leases\/\d+/);
+    lease = Number(page.url().split('/').at(-1));
+    await page.getByRole('heading', { name: HOSTILE }).waitFor();
+    await page.getByText(`sluice run --lease ${lease}`).waitFor();
+    await page.context().close();
+  });
+
+  await step('a program takes up the lease, and its page shows what it gets', async () => {
+    installation.program(['--lease', String(lease)], installation.tokens.member);
+    const page = await signedIn('member');
+    await open(page, `/leases/${lease}`);
+    await page.getByText('Running').first().waitFor();
+    await page.getByText('Compute: share given against guaranteed').waitFor();
+    await page.getByText('Got a place').waitFor();
+    await page.getByText(/Guaranteed 50 %/).waitFor();
+    await until('a cost', async () => (await installation.ask(`/leases/${lease}/bill`)).total_micro > 0);
+    await page.context().close();
+  });
+
+  await step('a second lease waits, and the queue says why', async () => {
+    const sales = installation.tokens.sales;
+    installation.program(['-p', '0.5', '--duration', '10min'], sales);
+    await until('sales computes', async () => (await installation.ask('/leases?state=running', sales)).items.length === 1);
+    installation.program(['-p', '0.5', '--duration', '10min'], sales);
+    const page = await signedIn('sales');
+    await open(page, '/queue');
+    await page.getByText(/limit: queue "acme\/sales"/).first().waitFor();
+    await page.getByText(/in \d+ min/).first().waitFor();
+    await shot(page, 'queue');
+    const [runs] = (await installation.ask('/leases?state=running', sales)).items;
+    await open(page, `/leases/${runs.id}`);
+    await shot(page, 'lease');
+    await page.context().close();
+  });
+
+  await step('foreign tenants are in no answer', async () => {
+    const page = await visit();
+    const seen = [];
+    page.on('response', async (response) => {
+      if (response.url().includes('/api/v1/') && !response.url().endsWith('/watch')) seen.push(await response.text().catch(() => ''));
+    });
+    await page.goto(installation.url);
+    await page.getByLabel('Token').fill(installation.tokens.globex);
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByRole('heading', { name: 'Overview' }).waitFor();
+    for (const path of ['/leases', '/queue', '/tenants', '/bill', '/gpus', '/nodes/gpu1', `/leases/${lease}`]) await open(page, path);
+    await page.getByText('Not found').waitFor();
+    const text = seen.join('\n');
+    assert.ok(seen.length > 10 && text.includes('globex'));
+    for (const foreign of ['acme', 'onerror', 'compute.py', 'Ada of']) assert.ok(!text.includes(foreign), foreign);
+    await page.context().close();
+  });
+
+  await step('money is what `sluice bill` says, to the millionth', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/bill?period=month');
+    const begin = new Date(Date.UTC(new Date().getUTCFullYear(), new Date().getUTCMonth(), 1)).toISOString().slice(0, 10);
+    await until('the page and the command say the same', async () => {
+      const bill = JSON.parse(installation.run(['bill', '--tenant', '/', '--from', begin, '-o', 'json']));
+      const shown = await page.locator('.stat', { hasText: 'Total' }).locator('.value').textContent();
+      const [whole, fraction] = shown.replace(' EUR', '').replaceAll(',', '').split('.');
+      return Number(whole) * 1_000_000 + Number(fraction.padEnd(6, '0')) === bill.total_micro && bill.total_micro > 0;
+    });
+    await page.context().close();
+  });
+
+  await step('an operator fences a GPU, drains a node, and uses both again', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/nodes/gpu2');
+    await page.getByRole('button', { name: 'Fence…' }).click();
+    await page.getByLabel('Why').fill('smells of smoke');
+    await page.getByLabel('Its sessions').selectOption('finish');
+    await page.getByRole('button', { name: 'Fence', exact: true }).click();
+    await page.getByText('smells of smoke').first().waitFor();
+    assert.equal((await installation.ask('/gpus?node=gpu2')).items[0].fence.why, 'smells of smoke');
+    await page.getByRole('button', { name: 'Use again…' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Use again' }).click();
+    await page.getByText('Healthy').waitFor();
+    await page.getByRole('button', { name: 'Drain…' }).click();
+    await page.getByLabel('Why').fill('new fans');
+    await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
+    await page.getByText('new fans').waitFor();
+    await page.getByRole('button', { name: 'Use again' }).click();
+    await page.getByText('new fans').waitFor({ state: 'detached' });
+    await page.context().close();
+  });
+
+  await step('a tenant administrator sets a quota and makes a token', async () => {
+    const page = await signedIn('tenant_admin');
+    await open(page, '/tenants');
+    await page.getByRole('button', { name: 'Change acme/sales' }).click();
+    await page.getByLabel('Weight').fill('3');
+    await page.getByRole('button', { name: 'Save' }).click();
+    await until('the weight', async () => (await installation.ask('/tenants?tenant=acme/sales')).items[0].quota.over_quota_weight === 3);
+    await open(page, '/tokens');
+    await page.getByRole('button', { name: 'New token…' }).click();
+    await page.getByLabel('Name').fill('from the page');
+    await page.getByRole('button', { name: 'Make it' }).click();
+    const secret = await page.getByText(/^slc_/).textContent();
+    assert.equal((await installation.ask('/whoami', secret)).name, 'from the page');
+    await page.context().close();
+  });
+
+  await step('a page outlives a restart of the server, and says meanwhile that it is stale', async () => {
+    const page = await signedIn('member');
+    await open(page, '/leases');
+    await installation.stopServer();
+    await page.getByText(/stale since/).waitFor();
+    await installation.startServer();
+    await page.getByText(/stale since/).waitFor({ state: 'detached' });
+    await page.getByText('Live', { exact: true }).waitFor();
+    const made = await installation.ask('/leases', installation.tokens.member, { share_ppm: 50_000, name: 'asked for later', hold_ms: 600_000 });
+    await page.getByText('asked for later').waitFor();
+    await until('its end', async () => fetch(`${installation.url}/api/v1/leases/${made.id}`, { method: 'DELETE', headers: { authorization: `Bearer ${made.key}` } }).then((answer) => answer.ok));
+    await page.context().close();
+  });
+
+  for (const [role, paths] of Object.entries(PAGES)) {
+    await step(`${role}: pages are accessible, and fit on a phone`, async () => {
+      const page = await signedIn(role, { width: 390, height: 844 });
+      for (const path of paths) {
+        await open(page, path.replace('/leases/1', `/leases/${lease}`));
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(width <= 390, `${path} is ${width} pixels wide`);
+      }
+      await page.setViewportSize({ width: 1360, height: 860 });
+      // The operator sees all kinds of pages; of the others one in each theme stands for the rest.
+      for (const [theme, seen] of role === 'platform' ? [['light', paths], ['dark', paths]] : [['light', paths.slice(0, 1)], ['dark', paths.slice(1, 2)]]) {
+        await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
+        for (const path of seen) {
+          await open(page, path.replace('/leases/1', `/leases/${lease}`));
+          const { violations } = await new AxeBuilder({ page }).analyze();
+          const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+          const told = serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`);
+          assert.deepEqual(told, [], `${path}, ${theme}`);
+        }
+      }
+      assert.equal(await page.evaluate(() => window.hit), undefined, 'a program’s name was run');
+      await page.context().close();
+    });
+  }
+
+  await step('screenshots', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/');
+    await shot(page, 'overview');
+    await open(page, '/gpus');
+    await shot(page, 'gpus');
+    await page.emulateMedia({ colorScheme: 'dark' });
+    await open(page, '/new');
+    await page.getByLabel('Tenant').selectOption('acme/research');
+    await shot(page, 'new-lease');
+    await page.context().close();
+  });
+}
+
+async function step(name, check) {
+  const began = Date.now();
+  try {
+    await check();
+    console.log(`ok   ${name} (${((Date.now() - began) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failures.push(`${name}: ${error?.stack ?? error}`);
+    console.log(`FAIL ${name}`);
+  }
+}
+
+/** Kept for the documents where the caller says so. */
+async function shot(page, name) {
+  if (!SCREENSHOTS) return;
+  mkdirSync(SCREENSHOTS, { recursive: true });
+  // What moves has come to rest, and charts have something to show.
+  await page.waitForTimeout(name === 'lease' ? 20_000 : 500);
+  await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`) });
+}
+
+try {
+  await steps();
+} finally {
+  await browser.close();
+  await installation.end();
+}
+if (failures.length) {
+  console.error(failures.join('\n'));
+  process.exit(1);
+}

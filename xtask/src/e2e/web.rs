@@ -1,0 +1,79 @@
+//! The web view in a browser: a real server, two nodes with software GPUs, and Chromium, driven by `tests/web`.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::e2e::{finish, tail};
+use crate::node::sluice;
+use crate::process;
+use crate::test::Tally;
+
+const NAME: &str = "web: the web view in a browser";
+/// Catches a hang.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The scripts, besides the list of their packages.
+const SCRIPTS: [&str; 2] = ["web.mjs", "installation.mjs"];
+
+/// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment it writes those of the documents.
+pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
+    if !wanted(NAME) {
+        return;
+    }
+    let runs = |program: &str| {
+        let mut command = Command::new(program);
+        let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let Some(chromium) =
+        ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| runs(name))
+    else {
+        return tally.skip(NAME, "no Chromium is installed");
+    };
+    if !runs("node") {
+        return tally.skip(NAME, "no Node.js is installed");
+    }
+    eprintln!("-- {NAME}");
+    tally.record(NAME, check(chromium));
+}
+
+fn check(chromium: &str) -> Result<()> {
+    let scripts = scripts()?;
+    let chromium = process::output_of(Command::new("which").arg(chromium))?;
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new("node");
+    command.arg("web.mjs").current_dir(&scripts).env("SLUICE", sluice()).env("CHROMIUM", chromium.trim());
+    command.env("FOLDER", folder.path()).env("PROGRAMS", crate::root().join("tests/programs"));
+    if std::env::var_os("SCREENSHOTS").is_some() {
+        command.env("SCREENSHOTS", crate::root().join("docs/screenshots"));
+    }
+    let ended = finish(&mut command, "web", LIMIT)?;
+    ensure!(ended.code == Some(0), "{:?}: {}", ended.code, tail(&ended.output));
+    Ok(())
+}
+
+/// The scripts with their packages, installed once.
+fn scripts() -> Result<PathBuf> {
+    let (source, folder) = (crate::root().join("tests/web"), crate::target_folder().join("web-test"));
+    std::fs::create_dir_all(&folder)?;
+    for name in SCRIPTS {
+        std::fs::copy(source.join(name), folder.join(name))?;
+    }
+    let wanted = std::fs::read_to_string(source.join("package.json"))?;
+    let stamp = folder.join("package.json");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder);
+    }
+    let mut install = Command::new("npm");
+    install.args(["install", "--no-audit", "--no-fund", "--no-save", "--prefix"]).arg(&folder);
+    let packages = serde_json::from_str::<Value>(&wanted)?;
+    for (name, version) in packages["dependencies"].as_object().context("packages")? {
+        install.arg(format!("{name}@{}", version.as_str().context("a version")?));
+    }
+    process::run(&mut install)?;
+    std::fs::write(stamp, wanted)?;
+    Ok(folder)
+}
