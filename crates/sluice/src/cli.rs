@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Gpus(QueryArgs),
     /// List the programs that use a node's GPUs now
     Sessions(QueryArgs),
+    /// Watch GPUs and sessions on this terminal: sort, filter, end
+    Top(TopArgs),
     /// Give a lease more or less of its GPUs while its programs run
     Resize(ResizeArgs),
     /// Give a program no GPU time until it is resumed; it keeps its memory, and its calls wait
@@ -93,6 +95,8 @@ pub(crate) enum Command {
     Apply(ApplyArgs),
     /// Show what was used and what it costs
     Bill(BillArgs),
+    /// List usage records, or show them as they arrive
+    Usage(UsageArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),
@@ -417,6 +421,21 @@ pub(crate) struct QueryArgs {
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// The node to watch, as `sluice node` prints it [default: $SLUICE_NODE]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
+    pub(crate) node: Option<String>,
+
+    /// The server to watch [default: $SLUICE_SERVER, else that of `sluice login`]
+    #[arg(long, value_name = "URL", conflicts_with = "node")]
+    pub(crate) server: Option<String>,
+
+    /// How often to ask, such as 1s or 500ms
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub(crate) interval: Period,
 }
 
 /// Where a command that uses a GPU by itself gets one.

@@ -24,6 +24,7 @@ mod surroundings;
 mod suspend;
 mod table;
 mod tasks;
+mod top;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Worker { arguments } => place::worker(&arguments),
         Command::Gpus(arguments) => answer(query::gpus(&arguments)),
         Command::Sessions(arguments) => answer(query::sessions(&arguments)),
+        Command::Top(arguments) => answer(top::run(&arguments)),
         Command::Resize(arguments) => answer(resize::run(&arguments)),
         Command::Suspend(arguments) => answer(suspend::run(&arguments, true)),
         Command::Resume(arguments) => answer(suspend::run(&arguments, false)),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Pools(arguments) => answer(server::lists::pools(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
+        Command::Usage(arguments) => answer(server::usage::usage(&arguments)),
         Command::Invoice(command) => answer(server::bills::invoice(&command)),
         Command::Correct(arguments) => answer(server::bills::correct(&arguments)),
         Command::Reconcile(arguments) => answer(server::reconcile::reconcile(&arguments)),

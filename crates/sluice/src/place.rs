@@ -403,7 +403,7 @@ impl EndSignals {
         Ok(EndSignals(set))
     }
 
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut signal = 0;
         // SAFETY: the set is initialised and `signal` outlives the call.
         unsafe { libc::sigwait(&self.0, &mut signal) };

@@ -9,9 +9,7 @@ use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
 use sluice_control::{Connection, Failure, Keeper};
 use sluice_wire::address::Endpoint;
-use sluice_wire::control::{
-    Control, DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, Usage, UsageRequest,
-};
+use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, Usage};
 
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};

@@ -8,6 +8,7 @@ pub(crate) mod nodes;
 pub(crate) mod process;
 pub(crate) mod reconcile;
 pub(crate) mod resize;
+pub(crate) mod usage;
 pub(crate) mod web;
 
 mod focus;

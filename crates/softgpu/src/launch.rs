@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sluice_cuda::{CUfunction, CUkernel};
 
 use crate::context::{CONTEXTS, Context};
-use crate::device::driver;
 use crate::function::Function;
 use crate::machine::{Grid, Kernel, Shape};
 use crate::op::Op;

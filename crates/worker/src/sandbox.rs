@@ -31,6 +31,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::INHERITED_FDS;
 
+pub use sluice_transport::raise_descriptor_limit;
+
 pub use jail::{Jail, USER};
 
 /// Makes a worker say what it would have, instead of serving a session; the argument behind it is the path of a cache folder or null.
@@ -86,19 +88,6 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     // SAFETY: plain numbers.
     check("prctl", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
-}
-
-/// Lets this process have as many descriptors as it may: shared memory and events are one each. The usual limit is for
-/// programs that call `select`.
-pub fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the first call writes one structure, the second reads it. Where either fails the limit stays as it was.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-    }
 }
 
 /// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the folder of the

@@ -27,6 +27,7 @@ mod simulate;
 mod surroundings;
 mod teams;
 mod tls;
+mod top;
 mod web;
 
 use std::path::PathBuf;
@@ -86,6 +87,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(surroundings::TESTS)
         .chain(teams::TESTS)
         .chain(tls::TESTS)
+        .chain(top::TESTS)
         .chain(https::TESTS)
     {
         if wanted(name) {

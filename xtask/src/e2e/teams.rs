@@ -45,6 +45,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("metrics: rules", metrics::rules),
+    ("metrics: pages, bills and dashboards agree", metrics::pages_bills_and_dashboards_agree),
 ];
 
 /// Catches a hang; nothing takes this long.
@@ -589,7 +590,7 @@ impl Process {
         Ok(address.to_owned())
     }
 
-    fn expect_line(&mut self, expect: &str) -> Result<()> {
+    pub(crate) fn expect_line(&mut self, expect: &str) -> Result<()> {
         let line = self.line()?;
         ensure!(line == expect, "{} said {line:?}: {}", self.name, tail(&said(&self.messages)));
         Ok(())
@@ -634,6 +635,11 @@ impl Process {
     fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so its process id is still its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// How it ends.
+    pub(crate) fn end(&mut self) -> Result<std::process::ExitStatus> {
+        Ok(self.child.wait()?)
     }
 
     pub(crate) fn expect_success(&mut self) -> Result<()> {

@@ -184,7 +184,9 @@ pub(crate) fn shares_change_while_programs_compute(node: &TestNode) {
         for shares in [[250_000, 250_000], [750_000, 250_000], [100_000, 800_000]] {
             // Down before up: both together are never more than the GPU.
             let order = if shares[0] < 250_000 { [0, 1] } else { [1, 0] };
-            order.iter().for_each(|&i| drop(share(i, shares[i])));
+            for i in order {
+                share(i, shares[i]);
+            }
             parts.push(part(node, sessions, Duration::from_secs(2)));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -114,6 +114,28 @@ pub(crate) struct BooksArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    #[command(flatten)]
+    pub(crate) at: AtServer,
+
+    /// Of this tenant and those below it [default: all that the token may see]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: Option<TenantPath>,
+
+    /// Records that begin within this time before now, such as 15min or 24h
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    pub(crate) since: Period,
+
+    /// Go on with the records that arrive, until interrupted
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// How to print; as JSON a record is a line
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     #[command(flatten)]
     pub(crate) books: BooksArgs,

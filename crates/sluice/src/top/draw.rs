@@ -1,0 +1,297 @@
+//! The screen, from 80 x 24 up; a smaller one shows less.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
+
+use super::state::{Gpu, Session, State};
+use crate::quantity::{Memory, Period};
+use crate::run::share_text;
+
+/// Readings that a line of history shows.
+const HISTORY_WIDTH: u16 = 12;
+/// Lines of GPUs before the rest is left out, so that sessions have room.
+const GPUS_MAX: u16 = 8;
+const KEYS: &str = "q quit  s sort  r reverse  / filter  p pause  k end  arrows select";
+/// From nothing to the whole GPU.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
+    let gpus = (state.gpus().len() as u16).min(GPUS_MAX) + 1;
+    let parts = [
+        Constraint::Length(1),
+        Constraint::Length(gpus),
+        Constraint::Length(1),
+        Constraint::Min(2),
+        Constraint::Length(1),
+    ];
+    let [title, upper, middle, lower, bottom] = Layout::vertical(parts).areas(frame.area());
+    frame.render_widget(title_line(state), title);
+    gpu_table(frame, upper, state);
+    frame.render_widget(sessions_line(state), middle);
+    session_table(frame, lower, state);
+    frame.render_widget(bottom_line(state), bottom);
+    if let Some(session) = &state.asking {
+        question(frame, session);
+    }
+}
+
+fn title_line(state: &State) -> Line<'static> {
+    let mut line = vec![Span::from("sluice top").bold(), Span::from(format!("  {}", plain(&state.source)))];
+    if state.paused {
+        line.push(Span::from("  paused").fg(Color::Yellow));
+    }
+    if let Some(why) = &state.failed {
+        let age = Period::from_duration(Duration::from_secs(state.taken.elapsed().as_secs()));
+        line.push(Span::from(format!("  as of {age} ago: {}", plain(why))).fg(Color::Red));
+    }
+    Line::from(line)
+}
+
+fn sessions_line(state: &State) -> Line<'static> {
+    let (shown, all) = (state.sessions().len(), state.sessions_in_all());
+    let count = if shown == all { format!("{all} sessions") } else { format!("{shown} of {all} sessions") };
+    let direction = if state.reversed { ", reversed" } else { "" };
+    let filter = match (state.filtering, state.filter.is_empty()) {
+        (true, _) => format!("  filter: {}_", plain(&state.filter)),
+        (false, false) => format!("  filter: {}", plain(&state.filter)),
+        (false, true) => String::new(),
+    };
+    Line::from(format!("{count} by {}{direction}{filter}", state.order.name())).bold()
+}
+
+fn bottom_line(state: &State) -> Line<'static> {
+    match &state.said {
+        Some(Ok(done)) => Line::from(plain(done)).fg(Color::Green),
+        Some(Err(why)) => Line::from(plain(why)).fg(Color::Red),
+        None if state.filtering => Line::from("Enter keeps the filter, Esc takes it away").dim(),
+        None => Line::from(KEYS).dim(),
+    }
+}
+
+fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let row = |gpu: &Gpu| {
+        let memory = format!("{}/{}", Memory::from_bytes(gpu.memory_used), Memory::from_bytes(gpu.memory));
+        Row::new([
+            plain(&gpu.name),
+            plain(&gpu.model),
+            share_text(gpu.busy_ppm / 10_000 * 10_000),
+            share_text(gpu.share_leased_ppm),
+            memory,
+            gpu.users.to_string(),
+            history(state.gpu_history(gpu)),
+        ])
+    };
+    let widths = [
+        Constraint::Min(5),
+        Constraint::Fill(1),
+        Constraint::Length(5),
+        Constraint::Length(6),
+        Constraint::Length(21),
+        Constraint::Length(5),
+        Constraint::Length(HISTORY_WIDTH),
+    ];
+    let header = header(&["GPU", "NAME", "BUSY", "LEASED", "MEMORY", "USERS", "HISTORY"]);
+    frame.render_widget(Table::new(state.gpus().iter().map(row), widths).header(header), area);
+}
+
+fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let sessions = state.sessions();
+    let row = |session: &&Session| {
+        let busy = state.busy_percent(session).map_or_else(|| "-".into(), |percent| format!("{percent}%"));
+        let gpu = if session.node.is_empty() {
+            session.gpu.to_string()
+        } else {
+            format!("{}/{}", session.node, session.gpu)
+        };
+        let tenant = if session.tenant.is_empty() { "-" } else { &session.tenant };
+        Row::new([
+            session.lease.to_string(),
+            plain(tenant),
+            plain(&session.program),
+            plain(&gpu),
+            share_text(session.share_ppm),
+            busy,
+            Memory::from_bytes(session.memory_used).to_string(),
+            Period::from_duration(Duration::from_millis(session.age_ms / 1000 * 1000)).to_string(),
+            history(state.session_history(session)),
+        ])
+    };
+    let widths = [
+        Constraint::Length(6),
+        Constraint::Max(14),
+        Constraint::Fill(1),
+        Constraint::Max(10),
+        Constraint::Length(5),
+        Constraint::Length(5),
+        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Length(HISTORY_WIDTH),
+    ];
+    let header = header(&["LEASE", "TENANT", "PROGRAM", "GPU", "SHARE", "HAS", "MEMORY", "AGE", "HISTORY"]);
+    let table = Table::new(sessions.iter().map(row), widths)
+        .header(header)
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let mut selection = TableState::new().with_selected(state.selected());
+    frame.render_stateful_widget(table, area, &mut selection);
+}
+
+fn header(titles: &[&'static str]) -> Row<'static> {
+    Row::new(titles.iter().copied()).style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))
+}
+
+fn question(frame: &mut Frame<'_>, session: &Session) {
+    let of =
+        if session.tenant.is_empty() { String::new() } else { format!(" of {}", plain(&session.tenant)) };
+    let text = match session.tenant.is_empty() {
+        true => {
+            format!("End the program {} (lease {})? It gets SIGTERM.", plain(&session.program), session.lease)
+        }
+        false => format!(
+            "End lease {}{of} ({})? All programs of the lease end.",
+            session.lease,
+            plain(&session.program)
+        ),
+    };
+    let area = frame.area().centered(Constraint::Max(60), Constraint::Max(6));
+    frame.render_widget(Clear, area);
+    let text = Paragraph::new(format!("{text}\n\ny: yes, any other key: no")).wrap(Wrap { trim: true });
+    frame.render_widget(text.block(Block::bordered().title("end")), area);
+}
+
+/// The latest readings, each as a column from nothing to 100 %.
+fn history(percents: impl Iterator<Item = u32>) -> String {
+    let percents: Vec<u32> = percents.collect();
+    let latest = percents.len().saturating_sub(usize::from(HISTORY_WIDTH));
+    let level = |&percent: &u32| LEVELS[(percent.min(100) as usize * (LEVELS.len() - 1)).div_ceil(100)];
+    percents[latest..].iter().map(level).collect()
+}
+
+/// A text from elsewhere: nothing in it moves the cursor or turns the direction of writing.
+fn plain(text: &str) -> String {
+    let is_plain = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_plain(c) { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    use super::super::state::Reading;
+    use super::*;
+
+    fn reading(sessions: u64) -> Reading {
+        let gpu = |index: u32| Gpu {
+            name: format!("gpu1/{index}"),
+            model: "NVIDIA H100 80GB HBM3".into(),
+            busy_ppm: 730_000,
+            share_leased_ppm: 750_000,
+            memory: 80 << 30,
+            memory_used: 21 << 30,
+            users: 3,
+        };
+        let session = |number: u64| Session {
+            node: "gpu1".into(),
+            session: number,
+            lease: 40 + number,
+            tenant: "acme/research".into(),
+            program: format!("python train{number}.py"),
+            share_ppm: 250_000,
+            memory_used: 7 << 30,
+            busy_us: number * 200_000,
+            age_ms: 1_000,
+            ..Session::default()
+        };
+        Reading { gpus: vec![gpu(0), gpu(1)], sessions: (1..=sessions).map(session).collect() }
+    }
+
+    fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, state)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    fn state(sessions: u64) -> State {
+        let mut state = State::new("http://127.0.0.1:7580".into());
+        state.take(Ok(reading(sessions)));
+        let mut later = reading(sessions);
+        for session in &mut later.sessions {
+            (session.busy_us, session.age_ms) = (session.busy_us + session.session * 100_000, 2_000);
+        }
+        state.take(Ok(later));
+        state
+    }
+
+    #[test]
+    fn eighty_columns_and_twenty_four_lines_show_gpus_and_sessions() {
+        let screen = screen(&state(3), 80, 24);
+        let expect = [
+            (0, "sluice top  http://127.0.0.1:7580"),
+            (1, "GPU    NAME                  BUSY  LEASED MEMORY                USERS HISTORY"),
+            (2, "gpu1/0 NVIDIA H100 80GB HBM3 73%   75%    21.0 GiB/80.0 GiB     3     ▇▇"),
+            (4, "3 sessions by GPU time"),
+            (23, KEYS),
+        ];
+        for (line, text) in expect {
+            assert_eq!(screen[line], text, "\n{}", screen.join("\n"));
+        }
+        let sessions: Vec<&str> = screen[6..9].iter().map(|line| &line[..2]).collect();
+        assert_eq!(sessions, ["43", "42", "41"], "the busiest first\n{}", screen.join("\n"));
+        assert!(screen[6].contains("acme/research") && screen[6].contains("30%"), "{}", screen[6]);
+    }
+
+    #[test]
+    fn many_sessions_scroll_with_the_selection() {
+        let mut state = state(100);
+        state.key(KeyEvent::new(KeyCode::End, KeyModifiers::NONE));
+        let screen = screen(&state, 80, 24);
+        assert!(screen[22].starts_with("41 "), "{}", screen.join("\n"));
+    }
+
+    #[test]
+    fn any_size_can_be_drawn() {
+        let mut state = state(5);
+        state.key(KeyEvent::new(KeyCode::Char('k'), KeyModifiers::NONE));
+        for (width, height) in [(1, 1), (10, 3), (40, 8), (79, 23), (300, 90)] {
+            screen(&state, width, height);
+        }
+    }
+
+    #[test]
+    fn the_question_names_what_would_end() {
+        let mut state = state(1);
+        state.key(KeyEvent::new(KeyCode::Char('k'), KeyModifiers::NONE));
+        let screen = screen(&state, 80, 24).join("\n");
+        assert!(screen.contains("End lease 41 of acme/research (python train1.py)?"), "{screen}");
+        assert!(screen.contains("y: yes"), "{screen}");
+    }
+
+    #[test]
+    fn hostile_names_change_nothing_but_their_cell() {
+        let mut state = state(0);
+        let mut reading = reading(1);
+        reading.sessions[0].program = "a\u{1b}[2J\r\nb\u{202e}c".into();
+        state.take(Ok(reading));
+        let screen = screen(&state, 120, 24);
+        assert!(screen[6].contains("a?[2J??b?c"), "{}", screen.join("\n"));
+    }
+
+    #[test]
+    fn stale_numbers_are_said_to_be_stale() {
+        let mut state = state(1);
+        state.take(Err("connection refused".into()));
+        let screen = screen(&state, 100, 24);
+        assert!(screen[0].contains("as of") && screen[0].contains("connection refused"), "{}", screen[0]);
+    }
+}
