@@ -80,7 +80,7 @@ impl Shown {
     }
 }
 
-/// `2026-11-23T15:02:11.318Z  acme/research  lease 9.1  25%  held 10 s  used 2.4 s  7 GiB`
+/// `2026-11-23T15:02:11.318Z  acme/research  lease 9.1  25%  held 10.0 s  used 2.4 s  7 GiB`
 fn line(record: &UsageRecord, output: Output) -> Result<String> {
     if output == Output::Json {
         return Ok(serde_json::to_string(record)?);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_record_is_a_line() {
         let said = line(&record("a", 0), Output::Table).unwrap();
-        assert!(said.ends_with("acme  lease 9.1  25%  held 10 s  used 2.4 s  1 GiB  last"), "{said}");
+        assert!(said.ends_with("acme  lease 9.1  25%  held 10.0 s  used 2.4 s  1 GiB  last"), "{said}");
         assert!(line(&record("a", 0), Output::Json).unwrap().starts_with('{'));
     }
 }

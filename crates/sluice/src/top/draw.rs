@@ -13,7 +13,9 @@ use crate::quantity::{Memory, Period};
 use crate::run::share_text;
 
 /// Readings that a line of history shows.
-const HISTORY_WIDTH: u16 = 12;
+const HISTORY_WIDTH: u16 = 10;
+/// A longer name of a node is cut, so that the other columns stay on the screen.
+const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
 const GPUS_MAX: u16 = 8;
 const KEYS: &str = "q quit  s sort  r reverse  / filter  p pause  k end  arrows select";
@@ -86,8 +88,9 @@ fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
             history(state.gpu_history(gpu)),
         ])
     };
+    let names = state.gpus().iter().map(|gpu| gpu.name.chars().count()).max().unwrap_or_default();
     let widths = [
-        Constraint::Min(5),
+        Constraint::Length(names.clamp(3, GPU_WIDTH_MAX) as u16),
         Constraint::Fill(1),
         Constraint::Length(5),
         Constraint::Length(6),
@@ -239,7 +242,7 @@ mod tests {
         let expect = [
             (0, "sluice top  http://127.0.0.1:7580"),
             (1, "GPU    NAME                  BUSY  LEASED MEMORY                USERS HISTORY"),
-            (2, "gpu1/0 NVIDIA H100 80GB HBM3 73%   75%    21.0 GiB/80.0 GiB     3     ▇▇"),
+            (2, "gpu1/0 NVIDIA H100 80GB HBM3 73%   75%    21 GiB/80 GiB         3     ▇▇"),
             (4, "3 sessions by GPU time"),
             (23, KEYS),
         ];
