@@ -18,6 +18,7 @@ use sluice_ptx::link::Input;
 
 use crate::conditional;
 use crate::context::LOCAL_BYTES_MAX;
+use crate::device::driver;
 use crate::execution;
 use crate::launch::PARAMS_MAX;
 use crate::link;
@@ -80,12 +81,15 @@ impl Machine for Compiling {
         (1, 1)
     }
 
-    /// A thread of the executor runs one block; of a cooperative launch each block has its own memory.
+    /// A thread of the executor runs one block, and there may be fewer of them than multiprocessors; of a
+    /// cooperative launch each block has its own memory.
     fn threads_with_local_memory(&self, _: &Limits, shape: &Shape, multiprocessors: u32) -> u64 {
+        let executor = driver().map_or(1, |driver| driver.threads as u64);
         let product =
             |size: [u32; 3]| size.iter().fold(1_u64, |product, &n| product.saturating_mul(u64::from(n)));
         let blocks = product(shape.grid);
-        let at_once = if shape.cooperative { blocks } else { blocks.min(u64::from(multiprocessors)) };
+        let at_once =
+            if shape.cooperative { blocks } else { blocks.min(executor.min(multiprocessors.into())) };
         at_once.saturating_mul(product(shape.block))
     }
 
