@@ -959,7 +959,7 @@ def abilities():
     refused(INVALID_VALUE, "cuDeviceGetHostAtomicCapabilities", able, operations, 0, device)
     refused(INVALID_DEVICE, "cuDeviceGetP2PAtomicCapabilities", able, operations, 2, device, device)
     between = c_int(9)
-    refused(INVALID_VALUE, "cuDeviceGetP2PAttribute", byref(between), 1, device, device)
+    refused(INVALID_DEVICE, "cuDeviceGetP2PAttribute", byref(between), 1, device, device)
     if out(c_int, "cuDeviceGetCount") > 1:
         # Devices of a lease reach no memory but their own.
         other = out(c_int, "cuDeviceGet", 1)
