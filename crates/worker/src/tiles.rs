@@ -158,13 +158,6 @@ pub(crate) fn reap(session: &Session) {
     }
 }
 
-/// The context has ended, and the events with it: no stream uses what they left behind.
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn context_ended(session: &Session) {
-    let left = std::mem::take(&mut session.tiles.lock().leaving);
-    left.into_iter().flat_map(|leaving| leaving.memory).for_each(|physical| give_up(session, physical));
-}
-
 pub(crate) fn map(session: &Session, command: &commands::cuMemMapArrayAsync) -> Result<(), CUresult> {
     let submit = session.table.cuMemMapArrayAsync.ok_or(CUresult::NOT_SUPPORTED)?;
     reap(session);

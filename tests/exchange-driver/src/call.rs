@@ -57,7 +57,7 @@ pub(crate) fn handle_of(kind: &str, number: usize) -> usize {
 /// Adds a line to the file of what arrived.
 pub(crate) fn log(mut line: String) {
     static FILE: LazyLock<Option<File>> = LazyLock::new(|| {
-        File::options().create(true).append(true).open(std::env::var_os("SLUICE_EXCHANGE")?).ok()
+        File::options().create(true).append(true).open(std::env::var_os("EXCHANGE_LOG")?).ok()
     });
     line.push('\n');
     if let Some(mut file) = FILE.as_ref() {

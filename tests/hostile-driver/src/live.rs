@@ -46,11 +46,22 @@ impl Live for CUstream {
     }
 }
 
+/// Whether a context is current on the calling thread.
+fn has_context() -> bool {
+    let mut context = CUcontext::NULL;
+    // SAFETY: the place is a local.
+    let asked = inner().cuCtxGetCurrent.is_some_and(|ask| unsafe { ask(&mut context) }.is_success());
+    asked && !context.is_null()
+}
+
 impl Live for CUevent {
     fn is_live(self) -> bool {
-        // Every other answer tells something about an event that is there.
+        // Every other answer tells something about an event that is there. Events end with their
+        // context, and the owner of some may outlive it: it has no current context then.
         // SAFETY: a handle.
-        inner().cuEventQuery.is_some_and(|ask| unsafe { ask(self) } != CUresult::INVALID_HANDLE)
+        let is_known =
+            inner().cuEventQuery.is_some_and(|ask| unsafe { ask(self) } != CUresult::INVALID_HANDLE);
+        is_known || !has_context()
     }
 }
 

@@ -42,7 +42,7 @@ fn exchange(name: &str, listen: &str) -> Result<()> {
     let _ = std::fs::remove_file(&arrived);
     let driver = format!("library:{}", release.join("libexchange_driver.so").display());
     let mut command = Command::new(node::sluice());
-    command.args(["node", "--listen", listen, "--gpus", &driver]).env("SLUICE_EXCHANGE", &arrived);
+    command.args(["node", "--listen", listen, "--gpus", &driver]).env("EXCHANGE_LOG", &arrived);
     let node = Node::start_command(&mut command)?;
     let mut command = sluice_run(&node, &[]);
     command.arg(release.join("exchange")).args([ROUNDS, &seed]).arg(&sent);

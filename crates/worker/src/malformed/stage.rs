@@ -36,7 +36,7 @@ use crate::peers::taken_over;
 use crate::session::{Device, Session, SessionParts};
 use crate::sharing::{self, EventSharing};
 use crate::streams::Streams;
-use crate::{brake, driver, tiles, virtual_memory};
+use crate::{brake, driver, virtual_memory};
 
 /// What the daemon of the test lends, in bytes.
 const MEMORY: u64 = 512 << 20;
@@ -240,7 +240,6 @@ impl Drop for Stage {
         // The client still returns from the host functions that the context waits for.
         // SAFETY: a CUDA driver's function.
         assert!(unsafe { driver.cuDevicePrimaryCtxReset_v2.unwrap()(0) }.is_success());
-        tiles::context_ended(&self.session);
         self.clear();
         // SAFETY: as above; the reservation is the session's, and nothing is mapped there any more.
         assert!(unsafe { driver.cuMemAddressFree.unwrap()(RESERVATION, RESERVED as usize) }.is_success());
