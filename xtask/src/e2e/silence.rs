@@ -287,7 +287,7 @@ fn dead_link() -> Result<()> {
         let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
         signal(worker, libc::SIGSTOP);
         told.tell(word)?;
-        wait_until_asked(worker)?;
+        wait_until_asked(&node)?;
         separation.cut_cable()?;
         signal(worker, libc::SIGCONT);
         expect_parting(&node, &format!("the answers to {word:?} under way"))?;
@@ -312,15 +312,15 @@ fn signal(worker: u32, signal: i32) {
 }
 
 /// Waits until something has come for a worker that is stopped, as `/proc/PID/net/tcp` shows it (proc_net_tcp in the kernel's
-/// documentation).
-fn wait_until_asked(worker: u32) -> Result<()> {
+/// documentation). A worker is in a network namespace of its own, and its socket in that of the node.
+fn wait_until_asked(node: &Node) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     let has_unread = |line: &str| {
         let queues = line.split_whitespace().nth(4)?;
         Some(queues.split_once(':')?.1.bytes().any(|digit| digit != b'0'))
     };
     while Instant::now() < deadline {
-        let table = std::fs::read_to_string(format!("/proc/{worker}/net/tcp"))?;
+        let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", node.pid()))?;
         if table.lines().skip(1).any(|line| has_unread(line) == Some(true)) {
             return Ok(());
         }
