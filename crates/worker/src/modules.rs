@@ -23,6 +23,8 @@ use crate::host_memory::Held;
 const PARAMETERS_MAX: usize = 8192;
 /// Function attributes that are asked for: all that CUDA 13 names (CUDA Driver API, `CUfunction_attribute`).
 const ATTRIBUTES: std::ops::Range<u32> = 0..16;
+/// Those of them that every driver has of every function.
+const OF_ALL: std::ops::Range<u32> = 0..10;
 
 /// Failed loads that are remembered.
 const FAILED_MAX: usize = 64;
@@ -228,7 +230,7 @@ pub(crate) fn function(
     // SAFETY: the module is live, the name is NUL-terminated, and the driver writes one handle.
     unsafe { get(&mut function, module, name.as_ptr()) }.ok()?;
     let info =
-        FunctionInfo { parameters: parameters(table, function)?, attributes: attributes(table, function)? };
+        FunctionInfo { parameters: parameters(table, function)?, attributes: attributes(table, function) };
     Ok((function, info))
 }
 
@@ -251,9 +253,13 @@ pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>
     // An enumerated function may not be loaded yet (CUDA Driver API, `cuModuleEnumerateFunctions`), and
     // NVIDIA's driver answers `FUNCTION_NOT_LOADED` for some of its attributes until it is got by name.
     let only = |enumerated| {
-        let name = name(table, enumerated)?;
-        let c_name = CString::new(name.as_str()).map_err(|_| CUresult::INVALID_IMAGE)?;
-        let (_, info) = function(table, module, &c_name)?;
+        let (name, attributes) = (name(table, enumerated)?, attributes(table, enumerated));
+        let info = if { OF_ALL }.all(|wanted| attributes.iter().any(|(attribute, _)| attribute.0 == wanted)) {
+            FunctionInfo { parameters: parameters(table, enumerated)?, attributes }
+        } else {
+            let name = CString::new(name.as_str()).map_err(|_| CUresult::INVALID_IMAGE)?;
+            function(table, module, &name)?.1
+        };
         Ok(NamedFunction { name, info })
     };
     let told = || match count(table, module)? {
@@ -325,24 +331,16 @@ pub(crate) fn parameters(table: &DriverTable, function: CUfunction) -> Result<Ve
     Ok(parameters)
 }
 
-/// The attributes that the driver has of a function.
-///
-/// What it refuses with `INVALID_VALUE` it does not have: older drivers know fewer. Any other error is the function's, such as that it
-/// cannot be loaded, and is returned.
-fn attributes(
-    table: &DriverTable,
-    function: CUfunction,
-) -> Result<Vec<(CUfunction_attribute, i32)>, CUresult> {
-    let get = table.cuFuncGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
-    let mut attributes = Vec::new();
-    for attribute in ATTRIBUTES.map(CUfunction_attribute) {
-        let mut value = 0;
-        // SAFETY: the function is live, and the driver writes one number to a local.
-        match unsafe { get(&mut value, attribute, function) } {
-            CUresult::SUCCESS => attributes.push((attribute, value)),
-            CUresult::INVALID_VALUE | CUresult::NOT_SUPPORTED => {}
-            other => return Err(other),
-        }
-    }
-    Ok(attributes)
+/// The attributes that the driver has of a function; older drivers know fewer.
+fn attributes(table: &DriverTable, function: CUfunction) -> Vec<(CUfunction_attribute, i32)> {
+    let Some(get) = table.cuFuncGetAttribute else { return Vec::new() };
+    ATTRIBUTES
+        .map(CUfunction_attribute)
+        .filter_map(|attribute| {
+            let mut value = 0;
+            // SAFETY: the function is live, and the driver writes one number to a local.
+            let result = unsafe { get(&mut value, attribute, function) };
+            result.is_success().then_some((attribute, value))
+        })
+        .collect()
 }
