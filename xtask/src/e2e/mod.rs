@@ -87,7 +87,6 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(surroundings::TESTS)
         .chain(teams::TESTS)
         .chain(tls::TESTS)
-        .chain(top::TESTS)
         .chain(https::TESTS)
     {
         if wanted(name) {
@@ -96,7 +95,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
-    for (name, test) in long.chain(api::LONG_TESTS) {
+    let long = long.chain(api::LONG_TESTS).chain(teams::LONG_TESTS).chain(top::LONG_TESTS);
+    for (name, test) in long {
         match all {
             _ if !wanted(name) => {}
             false => tally.skip(name, "only with --all"),

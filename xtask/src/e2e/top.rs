@@ -12,7 +12,7 @@ use crate::node::{Node, sluice};
 use crate::process;
 use crate::test::Skipped;
 
-pub(crate) const TESTS: &[Test] = &[("top on a terminal", top_on_a_terminal)];
+pub(crate) const LONG_TESTS: &[Test] = &[("top on a terminal", top_on_a_terminal)];
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
