@@ -1,16 +1,20 @@
 //! Arrays: how they look is known here, what is in them only on the node.
 
+pub(crate) mod texture;
+pub(crate) mod tiles;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{ArrayId, ArrayShape, Id, MipmappedArrayId, commands};
 
+use crate::abi::ids::{Kind, Table};
+use crate::abi::out;
 use crate::context::{self, Context};
 use crate::device::Device;
-use crate::ids::{self, Kind, Table};
-use crate::issue::{Issue, wanted};
+use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{capture, out};
+use crate::stream::capture;
 
 /// An array, or a level of a mipmapped one.
 #[derive(Debug)]
@@ -105,7 +109,7 @@ pub(crate) fn context_ended(context: CUcontext) {
 
 fn create(session: &Session, owner: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
     capture::check_safe()?;
-    let number = ids::mint(Kind::Array);
+    let number = context::mint(Kind::Array);
     let (pHandle, shape) = (ArrayId(number), ArrayShape::new(&desc));
     let asked = commands::cuArray3DCreate_v2 { pHandle, shape: shape.clone() };
     {
@@ -233,7 +237,7 @@ pub(crate) unsafe fn cuMipmappedArrayCreate(
     capture::check_safe()?;
     // SAFETY: not null, and the program passes a descriptor.
     let desc = unsafe { pMipmappedArrayDesc.read_unaligned() };
-    let number = ids::mint(Kind::MipmappedArray);
+    let number = context::mint(Kind::MipmappedArray);
     let command = commands::cuMipmappedArrayCreate {
         pHandle: MipmappedArrayId(number),
         shape: ArrayShape::new(&desc),
@@ -273,7 +277,7 @@ pub(crate) unsafe fn cuMipmappedArrayGetLevel(
     let array = match known {
         Some(array) => array,
         None => {
-            let number = ids::mint(Kind::Array);
+            let number = context::mint(Kind::Array);
             let command = commands::cuMipmappedArrayGetLevel {
                 pLevelArray: ArrayId(number),
                 hMipmappedArray: session.find(hMipmappedArray)?,

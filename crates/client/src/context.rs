@@ -1,15 +1,17 @@
-//! Contexts, and each thread's stack of them. All of it lives in the client: on the node a session has one context
-//! per device, and which of the program's contexts a command comes from makes no difference there.
+//! Contexts, and each thread's stack of them.
+//!
+//! All of it lives in the client: on the node a session has one context per device, and which of the
+//! program's contexts a command comes from makes no difference there. What begins and ends contexts,
+//! and their entry points, are in [`lifecycle`](crate::lifecycle).
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use sluice_cuda::*;
 
-use crate::green::{self, Green};
-use crate::ids::{self, Kind, Table};
-use crate::{arrays, event, module, session, stream};
+use crate::abi::ids::{self, Kind, Table};
 
 /// One context of the program.
 #[derive(Debug)]
@@ -18,16 +20,24 @@ pub(crate) struct Context {
     pub(crate) device: CUdevice,
     /// Never the same for two contexts of a process, and never 0.
     pub(crate) number: u64,
-    primary: bool,
+    pub(crate) primary: bool,
     /// The context that what is made in this one belongs to, streams aside: itself, but for a green one.
     pub(crate) owner: CUcontext,
     pub(crate) green: Option<Green>,
-    flags: AtomicU32,
-    cache_config: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    pub(crate) cache_config: AtomicU32,
     /// References of a context that is not primary: its creation and each `cuCtxAttach`.
-    attached: AtomicU32,
-    /// A primary context is dead while nobody retains it; any other is dead once destroyed.
-    alive: AtomicBool,
+    pub(crate) attached: AtomicU32,
+    /// A primary context is dead while it is not retained; any other is dead once destroyed.
+    pub(crate) alive: AtomicBool,
+}
+
+/// What makes a context a green one.
+#[derive(Debug)]
+pub(crate) struct Green {
+    pub(crate) handle: CUgreenCtx,
+    /// In the headers of commands.
+    pub(crate) place: u8,
 }
 
 /// A device's primary context and who holds it.
@@ -38,6 +48,13 @@ pub(crate) struct Primary {
 }
 
 static CONTEXTS: Table<Context> = Table::new();
+/// The primary context of each device of this process.
+static PRIMARIES: RwLock<BTreeMap<CUdevice, Arc<Context>>> = RwLock::new(BTreeMap::new());
+/// Whether the devices of this process are on several nodes; never again false once true.
+static SEVERAL_NODES: AtomicBool = AtomicBool::new(false);
+/// The number of green contexts that live; nearly always none.
+static GREEN_COUNT: AtomicU32 = AtomicU32::new(0);
+static WAS_EVER_GREEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The innermost context is the current one; null entries stand for "no context", which programs may set.
@@ -52,7 +69,7 @@ thread_local! {
 }
 
 impl Context {
-    fn create(device: CUdevice, primary: bool, flags: u32) -> Arc<Context> {
+    pub(crate) fn create(device: CUdevice, primary: bool, flags: u32) -> Arc<Context> {
         Context::create_with(device, primary, flags, None)
     }
 
@@ -93,12 +110,18 @@ impl Context {
 
 impl Primary {
     pub(crate) fn new(device: CUdevice) -> Primary {
-        Primary { context: Context::create(device, true, 0), retained: Mutex::new(0) }
+        Primary::of(Context::create(device, true, 0))
     }
 
-    /// The same context for a new session: nobody holds it, and its handle stays.
+    /// Returns the same context for a new session: it is not retained, and its handle stays.
     pub(crate) fn again(&self) -> Primary {
-        Primary { context: Arc::clone(&self.context), retained: Mutex::new(0) }
+        Primary::of(Arc::clone(&self.context))
+    }
+
+    fn of(context: Arc<Context>) -> Primary {
+        let mut primaries = PRIMARIES.write().unwrap_or_else(PoisonError::into_inner);
+        primaries.insert(context.device, Arc::clone(&context));
+        Primary { context, retained: Mutex::new(0) }
     }
 
     fn retained(&self) -> std::sync::MutexGuard<'_, u32> {
@@ -112,22 +135,18 @@ impl Primary {
         Context::create_with(self.context.device, false, flags, Some((owner, green)))
     }
 
-    fn retain(&self) -> CUcontext {
+    pub(crate) fn retain(&self) -> CUcontext {
         let mut retained = self.retained();
         *retained = retained.saturating_add(1);
         self.context.alive.store(true, Ordering::Release);
         self.context.handle
     }
 
-    pub(crate) fn release(&self) -> Result<(), CUresult> {
-        {
-            let mut retained = self.retained();
-            *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
-            if *retained > 0 {
-                return Ok(());
-            }
-        }
-        end(&self.context)
+    /// Gives up one reference. True for the last one, with which the context is to end.
+    pub(crate) fn release(&self) -> Result<bool, CUresult> {
+        let mut retained = self.retained();
+        *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
+        Ok(*retained == 0)
     }
 }
 
@@ -135,7 +154,7 @@ impl Primary {
 /// gives them: none, or one that is gone.
 pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
     if let Some(device) = elsewhere() {
-        return Ok(Arc::clone(&primary(device)?.context));
+        return primary_of(device).ok_or(CUresult::INVALID_DEVICE);
     }
     let context = innermost().ok_or(CUresult::INVALID_CONTEXT)?;
     if context.is_alive() { Ok(context) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }
@@ -158,27 +177,13 @@ pub(crate) fn named_or_current(handle: CUcontext) -> Result<Arc<Context>, CUresu
     if handle.is_null() { current() } else { named(handle) }
 }
 
-fn named(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
+pub(crate) fn named(handle: CUcontext) -> Result<Arc<Context>, CUresult> {
     CONTEXTS.get(handle.0 as u64).ok_or(CUresult::INVALID_CONTEXT)
 }
 
-fn innermost() -> Option<Arc<Context>> {
+/// Returns the innermost context of the calling thread's stack, whichever node its call goes to.
+pub(crate) fn innermost() -> Option<Arc<Context>> {
     with_innermost(Arc::clone)
-}
-
-/// The context, if it is alive, that an object or a module's function belongs to. Graphs, pools and
-/// memory that programs map themselves belong to a device alone: for these it is the device's
-/// primary one.
-pub(crate) fn of_handle(handle: u64) -> Option<Arc<Context>> {
-    let owner = match ids::kind(handle)? {
-        Kind::Stream => stream::owner(handle)?,
-        Kind::Event => event::owner(handle)?,
-        Kind::Module => module::owner(handle)?,
-        Kind::Function | Kind::Kernel => module::owner_of_function(handle)?,
-        Kind::Array | Kind::MipmappedArray => arrays::owner(handle)?,
-        _ => primary(ids::device(handle)?).ok()?.context.handle,
-    };
-    CONTEXTS.get(owner.0 as u64).filter(|context| context.is_alive())
 }
 
 /// Runs `body` with this context as the calling thread's.
@@ -210,7 +215,7 @@ fn with_innermost<T>(body: impl Copy + FnOnce(&Arc<Context>) -> T) -> Option<T> 
     }
 }
 
-fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Result<T, CUresult> {
+pub(crate) fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Result<T, CUresult> {
     let changed = |stack: &RefCell<Vec<Option<Arc<Context>>>>| {
         let mut stack = stack.borrow_mut();
         let result = body(&mut stack);
@@ -221,9 +226,9 @@ fn with_stack<T>(body: impl FnOnce(&mut Vec<Option<Arc<Context>>>) -> T) -> Resu
     STACK.try_with(changed).map_err(|_| CUresult::DEINITIALIZED)
 }
 
-/// Ends all contexts of a session that is lost, as far as they are known here; returns them.
-pub(crate) fn abandon(lost: &session::Session) -> Vec<CUcontext> {
-    let of_session = CONTEXTS.find(|context| lost.has(context.device));
+/// Ends all contexts of the devices of a session that is lost, and returns them.
+pub(crate) fn abandon(is_lost: impl std::ops::Fn(CUdevice) -> bool) -> Vec<CUcontext> {
+    let of_session = CONTEXTS.find(|context| is_lost(context.device));
     for handle in &of_session {
         let Some(context) = CONTEXTS.get(*handle) else { continue };
         context.kill();
@@ -232,330 +237,6 @@ pub(crate) fn abandon(lost: &session::Session) -> Vec<CUcontext> {
         }
     }
     of_session.into_iter().map(|handle| CUcontext(handle as usize)).collect()
-}
-
-/// Everything that belongs to a context goes with it; the device's memory follows in the order of the session.
-fn end(context: &Context) -> Result<(), CUresult> {
-    if !context.alive.swap(false, Ordering::AcqRel) {
-        return Ok(());
-    }
-    sluice_export_tables::context_destroyed(context.handle);
-    session::get()?;
-    if context.primary {
-        green::primary_ended(context.device)?;
-    }
-    session::of(context.device)?.context_ended(context)
-}
-
-fn checked_flags(flags: u32) -> Result<u32, CUresult> {
-    let schedule = flags & CU_CTX_SCHED_MASK;
-    let known = matches!(
-        schedule,
-        CU_CTX_SCHED_AUTO | CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC
-    );
-    if flags & !CU_CTX_FLAGS_MASK == 0 && known { Ok(flags) } else { Err(CUresult::INVALID_VALUE) }
-}
-
-fn create(pctx: *mut CUcontext, flags: u32, device: CUdevice) -> Result<(), CUresult> {
-    session::device(device)?;
-    let flags = checked_flags(flags)?;
-    let context = Context::create(device, false, flags);
-    let handle = context.handle;
-    with_stack(|stack| stack.push(Some(context)))?;
-    // SAFETY: the program passes a place for the context.
-    unsafe { crate::out::write(pctx, handle) }
-}
-
-fn primary(device: CUdevice) -> Result<&'static Primary, CUresult> {
-    Ok(&session::device(device)?.primary)
-}
-
-// The entry points. CUDA Driver API, sections "Primary Context Management" and "Context Management".
-
-pub(crate) unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Result<(), CUresult> {
-    let handle = primary(dev)?.retain();
-    // SAFETY: the program passes a place for the context.
-    unsafe { crate::out::write(pctx, handle) }
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Result<(), CUresult> {
-    primary(dev)?.release()
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> Result<(), CUresult> {
-    let session = session::of(dev)?;
-    if session.link.check().is_err() {
-        return session::replace(session);
-    }
-    end(&primary(dev)?.context)
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
-    dev: CUdevice,
-    flags: *mut u32,
-    active: *mut i32,
-) -> Result<(), CUresult> {
-    let context = &primary(dev)?.context;
-    // SAFETY: the program passes two places.
-    unsafe {
-        crate::out::write(flags, context.flags.load(Ordering::Relaxed))?;
-        crate::out::write(active, i32::from(context.is_alive()))
-    }
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Result<(), CUresult> {
-    primary(dev)?.context.flags.store(checked_flags(flags)?, Ordering::Relaxed);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), CUresult> {
-    create(pctx, flags, dev)
-}
-
-pub(crate) unsafe fn cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> Result<(), CUresult> {
-    create(pctx, flags, dev)
-}
-
-pub(crate) unsafe fn cuCtxCreate_v3(
-    pctx: *mut CUcontext,
-    _: *mut CUexecAffinityParam,
-    affinities: i32,
-    flags: u32,
-    dev: CUdevice,
-) -> Result<(), CUresult> {
-    if affinities != 0 {
-        return Err(CUresult::UNSUPPORTED_EXEC_AFFINITY);
-    }
-    create(pctx, flags, dev)
-}
-
-pub(crate) unsafe fn cuCtxCreate_v4(
-    pctx: *mut CUcontext,
-    params: *mut CUctxCreateParams,
-    flags: u32,
-    dev: CUdevice,
-) -> Result<(), CUresult> {
-    // SAFETY: the program passes null or parameters.
-    if let Some(params) = unsafe { params.as_ref() }
-        && (params.numExecAffinityParams != 0 || !params.cigParams.is_null())
-    {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
-    create(pctx, flags, dev)
-}
-
-pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Result<(), CUresult> {
-    let context = named(ctx)?;
-    if context.primary || context.green.is_some() {
-        return Err(CUresult::INVALID_CONTEXT);
-    }
-    with_stack(|stack| {
-        // Only the innermost place: other threads, and places further out, keep a destroyed context.
-        if stack.last().and_then(Option::as_ref).is_some_and(|top| top.handle == ctx) {
-            stack.pop();
-        }
-    })?;
-    end(&context)?;
-    CONTEXTS.remove(ctx.0 as u64);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> Result<(), CUresult> {
-    session::get()?;
-    let context = current()?;
-    if flags != 0 || pctx.is_null() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    context.attached.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: not null, and the program's to be written.
-    unsafe { crate::out::write(pctx, context.handle) }
-}
-
-/// The context has to be the calling thread's; it ends with its last reference.
-pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    let context = current()?;
-    if context.handle != ctx || context.primary || context.green.is_some() {
-        return Err(CUresult::INVALID_CONTEXT);
-    }
-    if context.attached.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return Ok(());
-    }
-    // SAFETY: no pointers of this process.
-    unsafe { cuCtxDestroy_v2(ctx) }
-}
-
-pub(crate) unsafe fn cuCtxGetExecAffinity(
-    _: *mut CUexecAffinityParam,
-    kind: CUexecAffinityType,
-) -> Result<(), CUresult> {
-    session::get()?;
-    check_current()?;
-    match kind {
-        CUexecAffinityType::SM_COUNT => Err(CUresult::UNSUPPORTED_EXEC_AFFINITY),
-        _ => Err(CUresult::INVALID_VALUE),
-    }
-}
-
-pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Result<(), CUresult> {
-    let context = named(ctx)?;
-    with_stack(|stack| stack.push(Some(context)))
-}
-
-pub(crate) unsafe fn cuCtxPopCurrent_v2(pctx: *mut CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    let popped = with_stack(Vec::pop)?.flatten().ok_or(CUresult::INVALID_CONTEXT)?;
-    // SAFETY: the program passes null or a place for the context.
-    unsafe { crate::out::write_if_wanted(pctx, popped.handle) };
-    Ok(())
-}
-
-pub(crate) unsafe fn cuCtxSetCurrent(ctx: CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    let context = if ctx.is_null() { None } else { Some(named(ctx)?) };
-    with_stack(|stack| {
-        stack.pop();
-        if context.is_some() {
-            stack.push(context);
-        }
-    })
-}
-
-pub(crate) unsafe fn cuCtxGetCurrent(pctx: *mut CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    let handle = innermost().map_or(CUcontext::NULL, |context| context.handle);
-    // SAFETY: the program passes a place for the context.
-    unsafe { crate::out::write(pctx, handle) }
-}
-
-pub(crate) unsafe fn cuCtxGetDevice(device: *mut CUdevice) -> Result<(), CUresult> {
-    session::get()?;
-    // SAFETY: the program passes a place for the device.
-    unsafe { crate::out::write(device, current()?.device) }
-}
-
-pub(crate) unsafe fn cuCtxGetDevice_v2(device: *mut CUdevice, ctx: CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    // SAFETY: the program passes a place for the device.
-    unsafe { crate::out::write(device, named_or_current(ctx)?.device) }
-}
-
-pub(crate) unsafe fn cuCtxGetFlags(flags: *mut u32) -> Result<(), CUresult> {
-    session::get()?;
-    // SAFETY: the program passes a place for the flags.
-    unsafe { crate::out::write(flags, current()?.flags.load(Ordering::Relaxed)) }
-}
-
-pub(crate) unsafe fn cuCtxGetId(ctx: CUcontext, id: *mut u64) -> Result<(), CUresult> {
-    session::get()?;
-    // SAFETY: the program passes a place for the number.
-    unsafe { crate::out::write(id, named_or_current(ctx)?.number) }
-}
-
-/// The version since which contexts have looked as they do now; what NVIDIA's driver answers too.
-const API_VERSION: u32 = 3020;
-
-pub(crate) unsafe fn cuCtxGetApiVersion(ctx: CUcontext, version: *mut u32) -> Result<(), CUresult> {
-    session::get()?;
-    named_or_current(ctx)?;
-    // SAFETY: the program passes a place for the version.
-    unsafe { crate::out::write(version, API_VERSION) }
-}
-
-pub(crate) unsafe fn cuCtxGetCacheConfig(config: *mut CUfunc_cache) -> Result<(), CUresult> {
-    session::get()?;
-    let value = CUfunc_cache(current()?.cache_config.load(Ordering::Relaxed));
-    // SAFETY: the program passes a place for the preference.
-    unsafe { crate::out::write(config, value) }
-}
-
-/// A preference only, which devices with a unified cache ignore: remembered, not sent.
-pub(crate) unsafe fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Result<(), CUresult> {
-    session::get()?;
-    if config.name().is_none() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    current()?.cache_config.store(config.0, Ordering::Relaxed);
-    Ok(())
-}
-
-pub(crate) unsafe fn cuCtxSetFlags(flags: u32) -> Result<(), CUresult> {
-    session::get()?;
-    if flags & !CU_CTX_FLAGS_MASK != 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    current()?.flags.store(flags, Ordering::Relaxed);
-    Ok(())
-}
-
-/// Devices since compute capability 5.0 have banks of four bytes, whatever is asked for.
-pub(crate) unsafe fn cuCtxGetSharedMemConfig(pConfig: *mut CUsharedconfig) -> Result<(), CUresult> {
-    session::get()?;
-    current()?;
-    // SAFETY: the program passes a place for the width.
-    unsafe { crate::out::write(pConfig, CUsharedconfig::FOUR_BYTE_BANK_SIZE) }
-}
-
-pub(crate) unsafe fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Result<(), CUresult> {
-    session::get()?;
-    current()?;
-    if config.name().is_some() { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
-}
-
-/// Access windows are not sent to the node, so no line of its cache persists for this session.
-pub(crate) unsafe fn cuCtxResetPersistingL2Cache() -> Result<(), CUresult> {
-    session::get()?;
-    current().map(drop)
-}
-
-/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another. One is no peer of itself.
-pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> Result<(), CUresult> {
-    session::get()?;
-    let (here, peer) = (current()?, named(peerContext)?);
-    Err(match Flags {
-        0 if here.device == peer.device => CUresult::INVALID_DEVICE,
-        0 => CUresult::PEER_ACCESS_UNSUPPORTED,
-        _ => CUresult::INVALID_VALUE,
-    })
-}
-
-pub(crate) unsafe fn cuCtxDisablePeerAccess(peerContext: CUcontext) -> Result<(), CUresult> {
-    session::get()?;
-    current()?;
-    named(peerContext)?;
-    Err(CUresult::PEER_ACCESS_NOT_ENABLED)
-}
-
-// Names from before CUDA gave these functions their `_v2`; the meaning is the same.
-
-pub(crate) unsafe fn cuDevicePrimaryCtxRelease(dev: CUdevice) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuDevicePrimaryCtxRelease_v2(dev) }
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxReset(dev: CUdevice) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuDevicePrimaryCtxReset_v2(dev) }
-}
-
-pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuDevicePrimaryCtxSetFlags_v2(dev, flags) }
-}
-
-pub(crate) unsafe fn cuCtxDestroy(ctx: CUcontext) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuCtxDestroy_v2(ctx) }
-}
-
-pub(crate) unsafe fn cuCtxPushCurrent(ctx: CUcontext) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuCtxPushCurrent_v2(ctx) }
-}
-
-pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Result<(), CUresult> {
-    // SAFETY: the same contract.
-    unsafe { cuCtxPopCurrent_v2(pctx) }
 }
 
 /// The device that the calling thread works with; 0 where it has no context.
@@ -568,7 +249,7 @@ pub(crate) fn device() -> CUdevice {
 
 /// The place of the calling thread's context in the headers of commands, if that is a green one of this device.
 pub(crate) fn green_place(device: CUdevice) -> Option<u8> {
-    if !green::some() || elsewhere().is_some() || OUTSIDE.try_with(Cell::get).unwrap_or(false) {
+    if !some_are_green() || elsewhere().is_some() || OUTSIDE.try_with(Cell::get).unwrap_or(false) {
         return None;
     }
     let context = innermost().filter(|context| context.device == device && context.is_alive())?;
@@ -593,8 +274,55 @@ pub(crate) fn is_of(context: CUcontext, other: CUcontext) -> bool {
     context == other || CONTEXTS.get(context.0 as u64).is_some_and(|context| context.owner == other)
 }
 
+/// Returns the primary context of a device of this process.
+pub(crate) fn primary_of(device: CUdevice) -> Option<Arc<Context>> {
+    PRIMARIES.read().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
+}
+
+/// Returns the context of a handle if it is alive.
+pub(crate) fn alive(handle: CUcontext) -> Option<Arc<Context>> {
+    CONTEXTS.get(handle.0 as u64).filter(|context| context.is_alive())
+}
+
+/// Mints a handle of an object on the calling thread's device.
+pub(crate) fn mint(kind: Kind) -> u64 {
+    ids::mint_on(device(), kind)
+}
+
+/// Says whether the devices of this process are on several nodes.
+pub(crate) fn on_several_nodes() -> bool {
+    SEVERAL_NODES.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_on_several_nodes(several: bool) {
+    SEVERAL_NODES.store(several, Ordering::Release);
+}
+
+/// Says whether there are green contexts.
+pub(crate) fn some_are_green() -> bool {
+    GREEN_COUNT.load(Ordering::Acquire) != 0
+}
+
+/// Says whether there have ever been green contexts.
+pub(crate) fn were_ever_green() -> bool {
+    WAS_EVER_GREEN.load(Ordering::Acquire)
+}
+
+pub(crate) fn green_began() {
+    WAS_EVER_GREEN.store(true, Ordering::Release);
+    GREEN_COUNT.fetch_add(1, Ordering::AcqRel);
+}
+
+pub(crate) fn green_ended() {
+    GREEN_COUNT.fetch_sub(1, Ordering::AcqRel);
+}
+
+pub(crate) fn all_green_ended() {
+    GREEN_COUNT.store(0, Ordering::Release);
+}
+
 fn elsewhere() -> Option<CUdevice> {
-    if session::are_many() { ELSEWHERE.try_with(Cell::get).ok().flatten() } else { None }
+    if on_several_nodes() { ELSEWHERE.try_with(Cell::get).ok().flatten() } else { None }
 }
 
 /// Runs `body` with this device in the place of the current context's.
@@ -617,17 +345,4 @@ pub(crate) fn current_or_null() -> CUcontext {
 
 pub(crate) fn number_of(ctx: CUcontext) -> Result<u64, CUresult> {
     named(ctx).map(|context| context.number)
-}
-
-/// Starts what a profiler has attached to this process collects. None can attach to a GPU that is elsewhere, and without
-/// one CUDA's own call does nothing either.
-pub(crate) unsafe fn cuProfilerStart() -> Result<(), CUresult> {
-    session::get()?;
-    current().map(drop)
-}
-
-/// As [`cuProfilerStart`].
-pub(crate) unsafe fn cuProfilerStop() -> Result<(), CUresult> {
-    session::get()?;
-    current().map(drop)
 }

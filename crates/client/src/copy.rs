@@ -8,20 +8,30 @@
 //!   since the session keeps its order on the way back, too.
 //! - On the device: queued.
 
+pub(crate) mod across;
+pub(crate) mod array_copy;
+pub(crate) mod batch;
+pub(crate) mod box_batch;
+pub(crate) mod boxes;
+pub(crate) mod in_order;
+pub(crate) mod reads;
+
 use std::ffi::c_void;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, EventId, StreamId, commands};
 
-use crate::boxes::BoxCopy;
+use crate::abi::ids::Kind;
+use crate::context;
+use crate::copy::boxes::BoxCopy;
 use crate::device::Barrier;
-use crate::ids::{self, Kind};
-use crate::inbox::Sink;
-use crate::issue::Issue;
+use crate::host_memory::{blocks, mirror};
 use crate::link::Loan;
-use crate::session::Session;
-use crate::{across, capture, context, green, host_memory, in_order, mirror, session, sharing, stream};
+use crate::link::inbox::Sink;
+use crate::memory::mappings;
+use crate::session::issue::Issue;
+use crate::session::{self, Session, other_node};
+use crate::stream::{self, capture};
 
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
@@ -38,7 +48,7 @@ pub(crate) enum Landing {
 
 /// A copy from the device may land later in memory that came from CUDA.
 pub(crate) fn landing(dst: u64, bytes: usize, asynchronous: bool) -> Landing {
-    if asynchronous && host_memory::is_pinned(dst, bytes as u64) { Landing::Later } else { Landing::Now }
+    if asynchronous && blocks::is_pinned(dst, bytes as u64) { Landing::Later } else { Landing::Now }
 }
 
 /// # Safety
@@ -160,47 +170,6 @@ unsafe fn from_device_now(
     }
 }
 
-/// Device memory, by address and size, of which threads of the program wait for large copies.
-#[derive(Default)]
-pub(crate) struct Reads {
-    ranges: Mutex<Vec<(u64, u64)>>,
-    over: Condvar,
-}
-
-struct Read<'a> {
-    reads: &'a Reads,
-    range: (u64, u64),
-}
-
-impl Reads {
-    fn begin(&self, range: (u64, u64)) -> Read<'_> {
-        self.lock().push(range);
-        Read { reads: self, range }
-    }
-
-    /// Returns when nobody waits for a copy from this memory.
-    pub(crate) fn wait(&self, (address, bytes): (u64, u64)) {
-        let overlaps = |&(start, size): &(u64, u64)| {
-            start < address.saturating_add(bytes) && address < start.saturating_add(size)
-        };
-        let is_read = |ranges: &mut Vec<_>| ranges.iter().any(overlaps);
-        drop(self.over.wait_while(self.lock(), is_read).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Read<'_> {
-    fn drop(&mut self) {
-        let mut ranges = self.reads.lock();
-        let own = ranges.iter().position(|range| *range == self.range);
-        own.map(|own| ranges.swap_remove(own));
-        self.reads.over.notify_all();
-    }
-}
-
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes, until the data have landed.
 pub(crate) unsafe fn to_host(
@@ -296,7 +265,7 @@ pub(crate) unsafe fn unified(
     stream: CUstream,
     asynchronous: bool,
 ) -> Result<(), CUresult> {
-    if across::reaches(dst) || across::reaches(src) {
+    if other_node::reaches(dst) || other_node::reaches(src) {
         // SAFETY: the same contract.
         return unsafe { across::copy(dst, src, bytes, stream) };
     }
@@ -321,7 +290,7 @@ pub(crate) unsafe fn unified(
 /// Whether what a program passes as a device address is memory of its own that came from CUDA (that is a device address to
 /// CUDA, too), or memory of another node: such a copy is one whose directions follow from the addresses.
 fn is_unified(address: CUdeviceptr, bytes: usize) -> bool {
-    host_memory::is_pinned(address, bytes as u64) || across::reaches(address)
+    blocks::is_pinned(address, bytes as u64) || other_node::reaches(address)
 }
 
 /// Whether host memory is at the same address on a device, too. There it is copied, in the order of kernels that use it.
@@ -351,7 +320,10 @@ impl Session {
     /// After a synchronous copy to the device: sees to it that nothing overtakes it.
     pub(crate) fn arrive(&self, stream: CUstream) -> Result<(), CUresult> {
         // Others than the streams of this device might see that it has not been made yet.
-        let is_alone = self.devices.len() == 1 && !mirror::exist() && !sharing::some() && !green::ever();
+        let is_alone = self.devices.len() == 1
+            && !mirror::exist()
+            && !mappings::some_shared()
+            && !context::were_ever_green();
         if stream == CUstream::LEGACY && is_alone && !capture::some() {
             let device = self.device(context::device())?;
             // Nobody destroys one of them meanwhile, or makes another.
@@ -377,7 +349,7 @@ impl Session {
         let hEvent = match barrier.event {
             Some(event) => event,
             None => {
-                let event = EventId(ids::mint(Kind::Event));
+                let event = EventId(context::mint(Kind::Event));
                 self.queue_quietly(&commands::cuEventCreate {
                     phEvent: event,
                     Flags: CU_EVENT_DISABLE_TIMING,
@@ -407,14 +379,6 @@ impl Session {
         tickets.iter().for_each(|&ticket| _ = self.link.forget(ticket));
         landed
     }
-}
-
-/// Waits for copies that are still to land in host memory, which is about to go.
-pub(crate) fn settle_pushed_copies() -> Result<(), CUresult> {
-    for session in session::all()?.list.iter().filter(|session| session.link.owes_data()) {
-        session.devices.iter().try_for_each(|device| device.synchronize(session))?;
-    }
-    Ok(())
 }
 
 // The entry points. CUDA Driver API, section "Memory Management".
@@ -502,7 +466,7 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
     ByteCount: usize,
     stream: CUstream,
 ) -> Result<(), CUresult> {
-    if across::reaches(dstDevice) || across::reaches(srcDevice) {
+    if other_node::reaches(dstDevice) || other_node::reaches(srcDevice) {
         // SAFETY: the same contract.
         return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream) };
     }
@@ -547,7 +511,7 @@ pub(crate) unsafe fn cuMemcpyPeerAsync(
     let session = session::enter()?;
     context::named_or_current(dstContext)?;
     context::named_or_current(srcContext)?;
-    if across::reaches(dstDevice) || across::reaches(srcDevice) {
+    if other_node::reaches(dstDevice) || other_node::reaches(srcDevice) {
         // SAFETY: the same contract.
         return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream) };
     }

@@ -1,96 +1,13 @@
-//! What surrounds each call of the program.
+//! Between the exported symbols and everything else: what may be called, in which session and context
+//! a call runs, what is done before it travels, and how its handles become ids.
 //!
-//! A signal may interrupt a call anywhere, also where it holds a lock or reads for all others. What its handler calls then would wait for
-//! itself; so a call inside a call is refused, as a driver refuses calls that come when it is gone: a handler that calls `exit` gets
-//! through what the CUDA runtime does there. Nor may a function call CUDA that a stream calls. A thread may be cancelled (`pthread_cancel`) only outside: its stack is not unwound through
-//! Rust.
+//! This is the top of the library. [`handles`] implements [`Issue`](crate::session::issue::Issue), through
+//! which everything below sends commands.
 
-use std::cell::Cell;
-
-use sluice_cuda::{CUresult, Fn, guard};
-
-thread_local! {
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
-    static IS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs the body of an exported function.
-pub(crate) fn entered(body: impl FnOnce() -> CUresult) -> CUresult {
-    if IS_INSIDE.replace(true) {
-        return CUresult::DEINITIALIZED;
-    }
-    let result = guard(body);
-    IS_INSIDE.set(false);
-    result
-}
-
-/// Runs a function of the program's amid a call; it may call CUDA.
-pub(crate) fn outside<R>(body: impl FnOnce() -> R) -> R {
-    let was_inside = IS_INSIDE.replace(false);
-    let result = body();
-    IS_INSIDE.set(was_inside);
-    result
-}
-
-/// Runs a function of the program's that a stream has called, or a graph at its end.
-pub(crate) fn called_back(body: impl FnOnce()) {
-    IS_CALLED_BACK.set(true);
-    body();
-    IS_CALLED_BACK.set(false);
-}
-
-/// Refuses what functions that streams call may not do: all but asking what an error means, and what there is.
-pub(crate) fn check_permitted(function: Fn) -> Result<(), CUresult> {
-    let is_harmless = || {
-        matches!(
-            function,
-            Fn::cuGetErrorName
-                | Fn::cuGetErrorString
-                | Fn::cuGetProcAddress
-                | Fn::cuGetProcAddress_v2
-                | Fn::cuDriverGetVersion
-        )
-    };
-    if IS_CALLED_BACK.get() && !is_harmless() { Err(CUresult::NOT_PERMITTED) } else { Ok(()) }
-}
-
-/// Runs what the C library ends a cancelled thread in: waiting for a socket.
-pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
-    let mut before = 0;
-    // SAFETY: writes the state so far to a local.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-    let result = body();
-    // SAFETY: sets what was set, which cancels nobody: that happens at the program's next such call.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    result
-}
-
-const PTHREAD_CANCEL_DISABLE: i32 = 1;
-
-unsafe extern "C" {
-    /// pthread_setcancelstate(3); the `libc` crate has it for other systems only.
-    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn functions_that_streams_call_may_not_call_cuda() {
-        called_back(|| {
-            assert_eq!(check_permitted(Fn::cuMemAlloc_v2), Err(CUresult::NOT_PERMITTED));
-            assert_eq!(check_permitted(Fn::cuGetErrorName), Ok(()));
-        });
-        assert_eq!(check_permitted(Fn::cuMemAlloc_v2), Ok(()));
-    }
-
-    #[test]
-    fn a_call_inside_a_call_is_refused_unless_the_program_was_asked() {
-        let inner = || entered(|| CUresult::SUCCESS);
-        assert_eq!(entered(inner), CUresult::DEINITIALIZED);
-        assert_eq!(entered(|| outside(inner)), CUresult::SUCCESS);
-        assert_eq!(entered(|| panic!("on purpose")), CUresult::UNKNOWN);
-        assert_eq!(inner(), CUresult::SUCCESS);
-    }
-}
+pub(crate) mod coredump;
+pub(crate) mod guards;
+pub(crate) mod handles;
+pub(crate) mod hidden_tables;
+pub(crate) mod permission;
+pub(crate) mod proc_address;
+pub(crate) mod routing;

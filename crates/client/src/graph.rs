@@ -1,59 +1,31 @@
 //! Graphs: how they are made, cloned and instantiated, and how their nodes hang together. What nodes do is in
-//! [`graph_node`](crate::graph_node). What needs no more than ids is in the generated stubs.
+//! [`graph_node`](crate::graph::graph_node). What needs no more than ids is in the generated stubs.
+
+pub(crate) mod conditional;
+pub(crate) mod edges;
+pub(crate) mod graph_copy;
+pub(crate) mod graph_dot;
+pub(crate) mod graph_memory;
+pub(crate) mod graph_node;
 
 use std::ffi::c_char;
 
 use sluice_cuda::*;
 use sluice_wire::{GraphNodeId, Id, commands};
 
-use crate::issue::{Issue, list, wanted};
+use crate::abi::out;
+use crate::graph::edges::{check_plain, edges_from_words};
+use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{graph_memory, ids, out};
-
-/// # Safety
-/// `nodes` is null or points to `count` handles.
-pub(crate) unsafe fn node_ids(
-    session: &Session,
-    nodes: *const CUgraphNode,
-    count: usize,
-) -> Result<Vec<GraphNodeId>, CUresult> {
-    // SAFETY: the same contract.
-    let nodes = unsafe { list(nodes, count as u64)? };
-    nodes.iter().map(|node| session.find(*node)).collect()
-}
 
 fn handle(id: &GraphNodeId) -> CUgraphNode {
-    GraphNodeId::handle_from(ids::of_worker(id.0) as usize)
-}
-
-/// Edges as they travel, one word each.
-pub(crate) fn edges_from_words(words: &[u64]) -> Vec<CUgraphEdgeData> {
-    let edge = |word: &u64| {
-        let [from_port, to_port, kind, ..] = word.to_le_bytes();
-        CUgraphEdgeData { from_port, to_port, kind, reserved: [0; 5] }
-    };
-    words.iter().map(edge).collect()
+    GraphNodeId::handle_from(session::of_worker(id.0) as usize)
 }
 
 /// A graph is of no more use.
 pub(crate) fn forget(session: &Session, graph: CUgraph) {
     graph_memory::let_go(graph.0 as u64);
     session.forget(graph);
-}
-
-/// Refuses edges that are more than a full dependency: their ports come with programmatic launches, which graphs that
-/// are made by hand do not have here.
-///
-/// # Safety
-/// `data` is null or points to `count` edges.
-pub(crate) unsafe fn check_plain(data: *const CUgraphEdgeData, count: usize) -> Result<(), CUresult> {
-    if data.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the same contract.
-    let data = unsafe { list(data, count as u64)? };
-    let plain = data.iter().all(|edge| *edge == CUgraphEdgeData::default());
-    if plain { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
 }
 
 /// Writes a list as CUDA wants it: how many there are where there is no place for them; else as many as the place has,

@@ -11,81 +11,33 @@
 //!         └───(DEVICEMAP)────────────────────────────────────────────────────────────▲
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod blocks;
+pub(crate) mod host_physical;
+pub(crate) mod live;
+pub(crate) mod managed;
+pub(crate) mod mirror;
+pub(crate) mod session_state;
+pub(crate) mod variables;
+
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use sluice_cuda::*;
 
+use crate::abi::out;
+use crate::context;
+use crate::host_memory::blocks::{Block, BlockPages, find, is_only_here, lent, table, widen};
 use crate::session::{self, Session};
-use crate::{context, copy, mirror, out};
 
-/// One block, by its start.
-#[derive(Clone, Debug)]
-pub(crate) struct Block {
-    pub(crate) range: Range<u64>,
-    pub(crate) flags: u32,
-    pub(crate) context: CUcontext,
-    pages: Pages,
-}
-
-/// Whose a block's pages are, and where they lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pages {
-    /// The program's, from `cuMemHostRegister`: not ours to free.
-    Registered,
-    /// Where the kernel of this machine put them.
-    Anywhere,
-    /// At addresses that this device has lent, and has nothing at yet.
-    Lent(CUdevice),
-    /// At the address at which a device has them. They go when the device's side does.
-    Mirrored,
-}
-
-static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
-/// All blocks that were ever lent their addresses, or mapped at them, lie between these two, and few other addresses that programs pass do.
-static LENT_FROM: AtomicU64 = AtomicU64::new(u64::MAX);
-static LENT_TO: AtomicU64 = AtomicU64::new(0);
 /// A block gets a device's side once.
 static BACKING: Mutex<()> = Mutex::new(());
 /// Blocks that kernels of graphs take, by their start: they get their device's side before a graph is launched, since it cannot be
 /// made during a capture.
 static OF_GRAPHS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 static GRAPHS_HAVE_SOME: AtomicBool = AtomicBool::new(false);
-
-fn blocks() -> MutexGuard<'static, BTreeMap<u64, Block>> {
-    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The block that `address` lies in.
-pub(crate) fn find(address: u64) -> Option<Block> {
-    let blocks = blocks();
-    let (_, block) = blocks.range(..=address).next_back()?;
-    block.range.contains(&address).then(|| block.clone())
-}
-
-/// Whether a copy into `bytes` bytes from `address` may land after the call returns: only into memory that
-/// the program has promised to leave alone.
-pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
-    find(address).is_some_and(|block| bytes <= block.range.end - address)
-}
-
-/// Addresses between which blocks may lie that were lent theirs, or are mapped there; nothing where there never were any.
-fn lent() -> Range<u64> {
-    LENT_FROM.load(Ordering::Acquire)..LENT_TO.load(Ordering::Acquire)
-}
-
-fn widen(range: &Range<u64>) {
-    LENT_FROM.fetch_min(range.start, Ordering::AcqRel);
-    LENT_TO.fetch_max(range.end, Ordering::AcqRel);
-}
-
-/// Whether an address that could be a device's is one of host memory, of which no device has a side.
-pub(crate) fn is_only_here(address: u64) -> bool {
-    lent().contains(&address) && find(address).is_some_and(|block| matches!(block.pages, Pages::Lent(_)))
-}
 
 /// A kernel gets these parameters: what they point to of host memory is to be on its device. Pointers elsewhere are not seen.
 pub(crate) fn kernel_takes(
@@ -107,7 +59,7 @@ pub(crate) fn kernel_takes(
             );
             return Err(CUresult::NOT_SUPPORTED);
         }
-        if !matches!(pages, Pages::Lent(_)) {
+        if !matches!(pages, BlockPages::Lent(_)) {
             continue;
         }
         if in_graph {
@@ -121,11 +73,11 @@ pub(crate) fn kernel_takes(
 }
 
 /// Whether devices of this session can have a side of a block that is not only the program's: it has an address of their node's.
-fn is_here(session: &Session, range: &Range<u64>, pages: Pages) -> bool {
+fn is_here(session: &Session, range: &Range<u64>, pages: BlockPages) -> bool {
     match pages {
-        Pages::Lent(lender) => session.has(lender),
-        Pages::Mirrored => mirror::of_host(session, range.start).is_some(),
-        Pages::Registered | Pages::Anywhere => true,
+        BlockPages::Lent(lender) => session.has(lender),
+        BlockPages::Mirrored => mirror::of_host(session, range.start).is_some(),
+        BlockPages::Registered | BlockPages::Anywhere => true,
     }
 }
 
@@ -147,13 +99,15 @@ pub(crate) fn graph_launches(session: &'static Session) -> Result<(), CUresult> 
 /// Gives the current device its side of a block that has only the address for it; one of another node stays as it is.
 fn back(session: &'static Session, start: u64) -> Result<(), CUresult> {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(Block { range, context, pages: Pages::Lent(lender), .. }) = find(start) else { return Ok(()) };
+    let Some(Block { range, context, pages: BlockPages::Lent(lender), .. }) = find(start) else {
+        return Ok(());
+    };
     if !session.has(lender) {
         return Ok(());
     }
     let bytes = range.end - range.start;
     mirror::back(session, &*context::current()?, (lender, context), (range.start, bytes))?;
-    blocks().entry(range.start).and_modify(|block| block.pages = Pages::Mirrored);
+    table().entry(range.start).and_modify(|block| block.pages = BlockPages::Mirrored);
     Ok(())
 }
 
@@ -166,12 +120,12 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
     let (start, pages) = match mirror::lend(session, context.device, bytes as u64) {
         Some(start) => {
             widen(&(start..start + bytes as u64));
-            (start, Pages::Lent(context.device))
+            (start, BlockPages::Lent(context.device))
         }
-        None => (map_anywhere(bytes)?, Pages::Anywhere),
+        None => (map_anywhere(bytes)?, BlockPages::Anywhere),
     };
     let range = start..start + bytes as u64;
-    blocks().insert(start, Block { range, flags, context: context.owner, pages });
+    table().insert(start, Block { range, flags, context: context.owner, pages });
     Ok(std::ptr::with_exposed_provenance_mut(start as usize))
 }
 
@@ -199,8 +153,8 @@ fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUre
     let start = mirror::allocate(session, &context, bytes as u64, false)?;
     let range = start..start + bytes as u64;
     widen(&range);
-    let block = Block { range, flags, context: context.owner, pages: Pages::Mirrored };
-    blocks().insert(start, block);
+    let block = Block { range, flags, context: context.owner, pages: BlockPages::Mirrored };
+    table().insert(start, block);
     Ok(Some(std::ptr::with_exposed_provenance_mut(start as usize)))
 }
 
@@ -208,33 +162,33 @@ fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUre
 pub(crate) fn insert_mapped(range: Range<u64>) {
     widen(&range);
     let (flags, context) = (CU_MEMHOSTALLOC_DEVICEMAP, CUcontext::NULL);
-    blocks().insert(range.start, Block { range, flags, context, pages: Pages::Mirrored });
+    table().insert(range.start, Block { range, flags, context, pages: BlockPages::Mirrored });
 }
 
 /// The program has unmapped what starts here.
 pub(crate) fn remove_mapped(start: u64) {
-    blocks().remove(&start);
+    table().remove(&start);
 }
 
 /// Takes the block that starts at `start` out of the table, if it is of the expected sort.
 fn take(start: u64, registered: bool) -> Option<Block> {
     // Not while it gets its device's side.
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut blocks = blocks();
+    let mut blocks = table();
     (blocks.get(&start)?.is_registered() == registered).then(|| blocks.remove(&start)).flatten()
 }
 
 /// Forgets what a context has on both sides, whose addresses are about to be others'. What is only here stays the program's.
 pub(crate) fn context_ended(context: CUcontext) {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    blocks().retain(|_, block| block.context != context || block.pages != Pages::Mirrored);
+    table().retain(|_, block| block.context != context || block.pages != BlockPages::Mirrored);
 }
 
-/// Forgets all blocks of a session that is lost. Pages that nobody asks about any more stay where
+/// Forgets all blocks of a session that is lost. BlockPages that nobody asks about any more stay where
 /// they are.
 pub(crate) fn forget_all() {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
-    blocks().clear();
+    table().clear();
     OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
@@ -243,11 +197,11 @@ impl Block {
     /// Registered memory has a device address once it is mapped.
     pub(crate) fn device_start(&self) -> Option<u64> {
         let start = self.range.start;
-        mirror::on_device(start).or_else(|| matches!(self.pages, Pages::Lent(_)).then_some(start))
+        mirror::on_device(start).or_else(|| matches!(self.pages, BlockPages::Lent(_)).then_some(start))
     }
 
     fn is_registered(&self) -> bool {
-        self.pages == Pages::Registered
+        self.pages == BlockPages::Registered
     }
 }
 
@@ -287,16 +241,18 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     if find(p as u64).is_none_or(|block| block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::INVALID_VALUE);
     }
-    copy::settle_pushed_copies()?;
+    settle_pushed_copies()?;
     // Its address may be another block's as soon as the device's side is gone.
     let block = take(p as u64, false).ok_or(CUresult::INVALID_VALUE)?;
     unmap(p as u64)?;
     let bytes = block.range.end - block.range.start;
     match block.pages {
         // SAFETY: the mapping was made by `map_anywhere`, and whoever takes the entry out of the table unmaps it alone.
-        Pages::Anywhere => _ = unsafe { libc::munmap(p, bytes as usize) },
-        Pages::Lent(lender) => mirror::take_back(session::of(lender)?, lender, block.range.start, bytes)?,
-        Pages::Registered | Pages::Mirrored => {}
+        BlockPages::Anywhere => _ = unsafe { libc::munmap(p, bytes as usize) },
+        BlockPages::Lent(lender) => {
+            mirror::take_back(session::of(lender)?, lender, block.range.start, bytes)?
+        }
+        BlockPages::Registered | BlockPages::Mirrored => {}
     }
     Ok(())
 }
@@ -318,11 +274,11 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     if start == 0 || bytesize == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let mut blocks = blocks();
+    let mut blocks = table();
     if blocks.range(..end).next_back().is_some_and(|(_, before)| before.range.end > start) {
         return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    blocks.insert(start, Block { range: start..end, flags: Flags, context, pages: Pages::Registered });
+    blocks.insert(start, Block { range: start..end, flags: Flags, context, pages: BlockPages::Registered });
     Ok(())
 }
 
@@ -331,7 +287,7 @@ pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult>
     if p.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    copy::settle_pushed_copies()?;
+    settle_pushed_copies()?;
     if find(p as u64).is_none_or(|block| !block.is_registered() || block.range.start != p as u64) {
         return Err(CUresult::HOST_MEMORY_NOT_REGISTERED);
     }
@@ -388,4 +344,12 @@ pub(crate) unsafe fn cuMemHostGetFlags(pFlags: *mut u32, p: *mut c_void) -> Resu
     // With unified addresses everything is mapped, whatever was asked for.
     // SAFETY: the program passes a place for the flags.
     unsafe { out::write(pFlags, block.flags | CU_MEMHOSTALLOC_DEVICEMAP) }
+}
+
+/// Waits for copies that are still to land in host memory, which is about to go.
+fn settle_pushed_copies() -> Result<(), CUresult> {
+    for session in session::all()?.list.iter().filter(|session| session.link.owes_data()) {
+        session.devices.iter().try_for_each(|device| device.synchronize(session))?;
+    }
+    Ok(())
 }

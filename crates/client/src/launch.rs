@@ -1,6 +1,12 @@
 //! Launches: checked as CUDA checks them, then queued. A plain launch costs a few look-ups, one copy of its parameters,
 //! and its part of a system call.
 
+pub(crate) mod launch_trials;
+pub(crate) mod limits;
+pub(crate) mod occupancy;
+pub(crate) mod parameters;
+pub(crate) mod staged_launch;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -8,41 +14,12 @@ use sluice_cuda::*;
 use sluice_wire::{Dim, FunctionId, StreamId, commands};
 
 use crate::device::Device;
-use crate::issue::Issue;
+use crate::launch::limits::Geometry;
 use crate::module::{self, Function};
+use crate::session::issue::Issue;
 use crate::session::{self, Session};
-use crate::{capture, context, host_memory, launch_trials};
-
-/// Where and how large, from the arguments of any launch function.
-pub(crate) struct Geometry {
-    pub(crate) grid: Dim,
-    pub(crate) block: Dim,
-    pub(crate) shared_bytes: u32,
-}
-
-/// A device's limits on launches.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    threads: u64,
-    grid: Dim,
-    block: Dim,
-}
-
-impl Limits {
-    pub(crate) fn of(attribute: impl std::ops::Fn(CUdevice_attribute) -> Option<i32>) -> Limits {
-        use CUdevice_attribute as A;
-        let of = |id, usual: u32| attribute(id).and_then(|value| u32::try_from(value).ok()).unwrap_or(usual);
-        Limits {
-            threads: u64::from(of(A::MAX_THREADS_PER_BLOCK, 1024)),
-            grid: [
-                of(A::MAX_GRID_DIM_X, i32::MAX as u32),
-                of(A::MAX_GRID_DIM_Y, 65535),
-                of(A::MAX_GRID_DIM_Z, 65535),
-            ],
-            block: [of(A::MAX_BLOCK_DIM_X, 1024), of(A::MAX_BLOCK_DIM_Y, 1024), of(A::MAX_BLOCK_DIM_Z, 64)],
-        }
-    }
-}
+use crate::stream::capture;
+use crate::{context, host_memory};
 
 impl Geometry {
     /// Refuses what CUDA refuses before anything runs.

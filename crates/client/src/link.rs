@@ -19,18 +19,27 @@
 //! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
 //! and does not get the outbox leaves that to whoever has it.
 
+pub(crate) mod allowance;
+pub(crate) mod command_id;
 pub(crate) mod flusher;
+pub(crate) mod greeting;
+pub(crate) mod inbox;
 pub(crate) mod kept;
 mod loan;
+pub(crate) mod outbox;
+pub(crate) mod record;
+pub(crate) mod refusals;
+pub(crate) mod reservation;
 mod resume;
 mod sending;
+pub(crate) mod threads;
 mod turns;
+pub(crate) mod waiters;
 mod width;
 
-use std::cell::Cell;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -40,17 +49,17 @@ use sluice_wire::pack::unpack;
 use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{Command, Frame, FrameDecoder, Header, HostCall, Kind, Op, commands};
 
-use crate::allowance::Allowances;
-use crate::entry::uncancelled;
-use crate::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
-use crate::outbox::Outbox;
-use crate::record::Recorder;
-use crate::refusals::{self, Tried};
+use crate::abi::call::uncancelled;
+use crate::link::allowance::Allowances;
+use crate::link::command_id::CommandId;
+use crate::link::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
+use crate::link::outbox::Outbox;
+use crate::link::record::Recorder;
+use crate::link::refusals::Tried;
+use crate::link::waiters::Want;
 
-pub(crate) use self::flusher::spawn;
 pub(crate) use self::loan::Loan;
 pub(crate) use self::resume::Resumption;
-pub(crate) use self::turns::{Sleeper, Want};
 
 /// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
@@ -72,6 +81,10 @@ const HANG_UP_MAX: Duration = Duration::from_secs(3);
 pub(crate) struct Link {
     /// What is behind it, for people to read.
     name: String,
+    /// The process has connections to several nodes.
+    is_one_of_many: bool,
+    /// Called with the ticket of a queued command that the driver refused.
+    on_refused: fn(u64),
     spin: Spin,
     /// For those who wait while another thread reads.
     spin_asleep: Spin,
@@ -104,30 +117,6 @@ pub(crate) struct Link {
 /// Tickets of all links are different: what they stand for is in tables of the process.
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
-/// Which answer a call waits for: the lane of its thread, and its place there.
-pub(crate) type Place = (u32, u64);
-
-static NEXT_LANE: AtomicU32 = AtomicU32::new(1);
-
-thread_local! {
-    /// This thread's lane and how many commands it has sent.
-    static LANE: Cell<Place> = const { Cell::new((0, 0)) };
-}
-
-/// The place of this thread's next command.
-fn next_place() -> Place {
-    let next = |place: &Cell<Place>| {
-        let (lane, sequence) = match place.get() {
-            (0, _) => (NEXT_LANE.fetch_add(1, Ordering::Relaxed), 0),
-            (lane, sequence) => (lane, sequence + 1),
-        };
-        place.set((lane, sequence));
-        (lane, sequence)
-    };
-    // A thread whose locals are gone already sends its last words in a lane of their own.
-    LANE.try_with(next).unwrap_or_else(|_| (NEXT_LANE.fetch_add(1, Ordering::Relaxed), 0))
-}
-
 impl Link {
     /// Takes over a stream after the handshake, with so many bytes of the session sent and received; `decoder` holds what
     /// was read beyond it. Without a resumption the end of the stream is the session's.
@@ -145,8 +134,10 @@ impl Link {
         let receiver = Receiver::new(Arc::clone(&stream), decoder);
         Link {
             name: "the GPU".to_owned(),
-            spin: Spin::new(cores()),
-            spin_asleep: Spin::new(cores()),
+            is_one_of_many: false,
+            on_refused: |_| (),
+            spin: Spin::new(threads::cores()),
+            spin_asleep: Spin::new(threads::cores()),
             outbox: Mutex::new(Outbox::new(stream, sent, resumption.is_some(), recognises)),
             inbox: Mutex::new(Inbox::new(receiver)),
             left: Condvar::new(),
@@ -168,6 +159,12 @@ impl Link {
     /// One of several says which it is.
     pub(crate) fn name(&mut self, name: String) {
         self.name = name;
+        self.is_one_of_many = true;
+    }
+
+    /// Sets what is called with the ticket of each queued command that the driver refuses.
+    pub(crate) fn on_refused(&mut self, forget: fn(u64)) {
+        self.on_refused = forget;
     }
 
     /// So much of each device's memory may be used unasked.
@@ -198,7 +195,7 @@ impl Link {
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), CUresult> {
         self.check()?;
-        self.leave(command(device, op, next_place()), payload)
+        self.leave(command(device, op, command_id::next()), payload)
     }
 
     /// Appends a command that is not answered, and waits for what the driver says to it.
@@ -209,7 +206,7 @@ impl Link {
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), CUresult> {
         self.check()?;
-        let place = next_place();
+        let place = command_id::next();
         let tried = Tried::at(place);
         self.leave(command(device, op, place), payload)?;
         self.call(device, commands::Submitted::OP, |_| ())?.result.ok()?;
@@ -222,16 +219,16 @@ impl Link {
         device: u8,
         op: Op,
         payload: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Place, CUresult> {
+    ) -> Result<CommandId, CUresult> {
         self.check()?;
-        let place = next_place();
+        let place = command_id::next();
         self.inbox().await_answer(place);
         let asked = self.leave(command(device, op, place), payload);
         asked.map(|()| place).inspect_err(|_| self.inbox().give_up(place))
     }
 
     /// Waits for the answer to what was [asked](Link::ask).
-    pub(crate) fn take(&self, place: Place) -> Result<Answer, CUresult> {
+    pub(crate) fn take(&self, place: CommandId) -> Result<Answer, CUresult> {
         let answer = self
             .flush_now()
             .and_then(|()| self.wait_until(Want::Answer(place), |inbox| inbox.take_answer(place)));
@@ -239,12 +236,12 @@ impl Link {
     }
 
     /// The answer to what was [asked](Link::ask), if it has come.
-    pub(crate) fn come(&self, place: Place) -> Option<Answer> {
+    pub(crate) fn come(&self, place: CommandId) -> Option<Answer> {
         self.inbox().take_answer(place)
     }
 
     /// The answer to what was [asked](Link::ask), if it has come; nobody is to take it any more.
-    pub(crate) fn forgo(&self, place: Place) -> Option<Answer> {
+    pub(crate) fn forgo(&self, place: CommandId) -> Option<Answer> {
         let mut inbox = self.inbox();
         let answer = inbox.take_answer(place);
         inbox.give_up(place);
@@ -310,7 +307,7 @@ impl Link {
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Answer, CUresult> {
         self.check()?;
-        let place = next_place();
+        let place = command_id::next();
         self.inbox().await_answer(place);
         let sent = {
             let mut outbox = self.outbox();
@@ -467,17 +464,17 @@ impl Link {
                     }
                 }
                 Ok(Some(News::Allowance(allowance))) => self.allowances.change(allowance),
-                Ok(Some(News::Notice(text))) => crate::errors::say(format_args!("{text}")),
+                Ok(Some(News::Notice(text))) => crate::abi::errors::say(format_args!("{text}")),
                 Ok(Some(News::Refused(place, op, refused))) => {
-                    crate::host_function::forget(refused.ticket);
+                    (self.on_refused)(refused.ticket);
                     refusals::note(place, op, CUresult(refused.result), refused.captured);
                 }
                 Ok(Some(News::Failed(sticky))) => {
                     self.fail(CUresult(sticky.result));
                     match Op(sticky.op) {
                         _ if sticky.text.is_empty() => {}
-                        Op::NONE => crate::errors::say(format_args!("{}", sticky.text)),
-                        op => crate::errors::say(format_args!("{}: {}", op.name(), sticky.text)),
+                        Op::NONE => crate::abi::errors::say(format_args!("{}", sticky.text)),
+                        op => crate::abi::errors::say(format_args!("{}: {}", op.name(), sticky.text)),
                     }
                 }
                 Err(error) => return self.lose(&error),
@@ -515,7 +512,7 @@ impl Link {
             return true;
         }
         if !self.silence_is_told.swap(true, Ordering::AcqRel) {
-            crate::errors::say(format_args!(
+            crate::abi::errors::say(format_args!(
                 "{} has not answered for {} s: its worker on this machine is stopped, or gets no core; the program waits \
                  for up to {} s, Ctrl-C ends it",
                 self.name,
@@ -529,7 +526,7 @@ impl Link {
     fn heard_something(&self) {
         if self.silence_is_told.load(Ordering::Relaxed) && self.silence_is_told.swap(false, Ordering::AcqRel)
         {
-            crate::errors::say(format_args!("{} answers again", self.name));
+            crate::abi::errors::say(format_args!("{} answers again", self.name));
         }
     }
 
@@ -544,7 +541,7 @@ impl Link {
         if self.check().is_err() {
             return;
         }
-        crate::errors::say(format_args!("{why}: {error}; every further CUDA call fails"));
+        crate::abi::errors::say(format_args!("{why}: {error}; every further CUDA call fails"));
         self.fail(error);
         self.lose(why);
     }
@@ -565,10 +562,10 @@ impl Link {
             return;
         }
         if self.failed.compare_exchange(0, LOST.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            crate::errors::say(format_args!(
+            crate::abi::errors::say(format_args!(
                 "the connection to {} is lost ({why}); every further CUDA call{} fails",
                 self.name,
-                if crate::session::are_many() { " there" } else { "" }
+                if self.is_one_of_many { " there" } else { "" }
             ));
         }
         // SAFETY: the caller leads or has the outbox, and so nobody puts another stream in the place of this one meanwhile.
@@ -635,17 +632,7 @@ fn watch_silence(stream: &Stream) {
     let _ = stream.set_read_limit(SILENCE);
 }
 
-/// Cores that this process may run on.
-pub(crate) fn cores() -> usize {
-    // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most the set's own size.
-    let status = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
-    // SAFETY: counts the bits of a local.
-    if status == 0 { unsafe { libc::CPU_COUNT(&set) as usize } } else { 1 }
-}
-
-fn command(device: u8, op: Op, (lane, sequence): Place) -> Header {
+fn command(device: u8, op: Op, (lane, sequence): CommandId) -> Header {
     Header { kind: Kind::Command, device, op: op.0, lane, sequence }
 }
 

@@ -1,143 +1,40 @@
 //! Device memory: allocations, frees, and the memory that streams give back in their own time.
 //!
-//! Usually the client mints addresses (see [`addresses`](crate::addresses)) and only needs physical memory of the node,
-//! 2 MiB at a time, for most of which it does not wait (see [`allowance`](crate::allowance)). Where the node could not reserve a range that is free here too, it names the addresses, and every
+//! Usually the client mints addresses (see [`addresses`](crate::memory::addresses)) and only needs physical memory of the node,
+//! 2 MiB at a time, for most of which it does not wait (see [`allowance`](crate::link::allowance)). Where the node could not reserve a range that is free here too, it names the addresses, and every
 //! allocation waits.
 //!
 //! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last time anybody waited:
 //! then nothing can still be using the memory, and it may be handed out again at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod addresses;
+pub(crate) mod allocations;
+pub(crate) mod mappings;
+pub(crate) mod memset;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod sharing;
+pub(crate) mod virtual_memory;
+
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use sluice_cuda::*;
-use sluice_wire::{DevicePtr, commands};
+use sluice_wire::{Command, DevicePtr, commands};
 
-use crate::addresses::{Allocation, CHUNK, Space};
-use crate::context::Context;
-use crate::issue::Issue;
-use crate::session::Session;
-use crate::{capture, context, graph_memory, mirror, out, pool, session};
-
-/// What a device's memory holds, by the rules of who names addresses.
-#[derive(Debug)]
-pub(crate) enum Names {
-    Minted(Space),
-    /// Allocations that the node named.
-    Given(BTreeMap<u64, u64>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) names: Names,
-    /// Whose context each allocation ends with.
-    owners: BTreeMap<u64, CUcontext>,
-    freed_later: Vec<Freed>,
-    freed_later_bytes: u64,
-    /// The pool that an allocation counts towards, by address.
-    pools: BTreeMap<u64, CUmemoryPool>,
-    /// Allocations whose synchronous operations always wait (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), by address.
-    synchronous: BTreeSet<u64>,
-}
-
-/// Memory that was freed in the order of a stream, which may not have got there yet.
-#[derive(Debug)]
-struct Freed {
-    stream: CUstream,
-    allocation: Allocation,
-    /// The pool that it came from; null for none.
-    pool: CUmemoryPool,
-}
+use crate::abi::out;
+use crate::context::{self, Context};
+use crate::graph::graph_memory;
+use crate::host_memory::mirror;
+use crate::memory::addresses::{Allocation, CHUNK};
+use crate::memory::allocations::{Freed, Memory, Names, Pages, SOME_SYNCHRONOUS};
+use crate::session::issue::Issue;
+use crate::session::{self, Session};
+use crate::stream::capture;
 
 /// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
 const FREED_LATER_MAX: u64 = 256 << 20;
-
-/// Whether any allocation was ever made synchronous: hardly any program asks for that.
-static SOME_SYNCHRONOUS: AtomicBool = AtomicBool::new(false);
-
-impl Memory {
-    pub(crate) fn new(names: Names) -> Memory {
-        Memory {
-            names,
-            owners: BTreeMap::new(),
-            freed_later: Vec::new(),
-            freed_later_bytes: 0,
-            pools: BTreeMap::new(),
-            synchronous: BTreeSet::new(),
-        }
-    }
-
-    pub(crate) fn find(&self, address: u64) -> Option<Allocation> {
-        match &self.names {
-            Names::Minted(space) => space.find(address),
-            Names::Given(given) => {
-                let (&start, &bytes) = given.range(..=address).next_back()?;
-                (address - start < bytes).then_some(Allocation { start, bytes, reserved: bytes })
-            }
-        }
-    }
-
-    /// Memory that was freed in the order of this very stream may be used again in the same order.
-    fn take_freed(&mut self, stream: CUstream, bytes: u64) -> Option<u64> {
-        let fits = |freed: &Freed| freed.stream == stream && freed.allocation.bytes == bytes;
-        let index = self.freed_later.iter().position(fits)?;
-        let Freed { allocation, .. } = self.freed_later.swap_remove(index);
-        self.freed_later_bytes -= allocation.bytes;
-        Some(allocation.start)
-    }
-
-    fn free_later(&mut self, stream: CUstream, allocation: Allocation) {
-        let pool = self.leave_pool(&allocation);
-        self.freed_later.push(Freed { stream, allocation, pool });
-        self.freed_later_bytes += allocation.bytes;
-    }
-
-    /// Takes an allocation off the account of its pool; null where it has none.
-    fn leave_pool(&mut self, allocation: &Allocation) -> CUmemoryPool {
-        let Some(pool) = self.pools.remove(&allocation.start) else { return CUmemoryPool::NULL };
-        pool::freed(pool, allocation.bytes);
-        pool
-    }
-
-    /// The pool that an allocation came out of.
-    pub(crate) fn pool_of(&self, address: u64) -> Option<CUmemoryPool> {
-        self.pools.get(&address).copied()
-    }
-
-    /// Whether synchronous operations on what lies here always wait.
-    pub(crate) fn is_synchronous(&self, address: u64) -> bool {
-        self.find(address).is_some_and(|allocation| self.synchronous.contains(&allocation.start))
-    }
-
-    /// Makes synchronous operations on the allocation that starts at `address` always wait, or no longer.
-    pub(crate) fn set_synchronous(&mut self, address: u64, always: bool) {
-        if always {
-            SOME_SYNCHRONOUS.store(true, Ordering::Relaxed);
-            self.synchronous.insert(address);
-        } else {
-            self.synchronous.remove(&address);
-        }
-    }
-
-    /// Bytes of a pool that are freed and not given back yet.
-    pub(crate) fn kept_for(&self, pool: CUmemoryPool) -> u64 {
-        let of_pool = self.freed_later.iter().filter(|freed| freed.pool == pool);
-        of_pool.map(|freed| freed.allocation.bytes).sum()
-    }
-}
-
-/// Where an allocation lies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pages {
-    /// Beside others, if it is small.
-    Shared,
-    /// On pages of its own, which all devices of the session can use.
-    Own,
-    /// The same, on pages that the node can look at while device code runs: where its driver needs that, in the node's host memory.
-    OnHost,
-}
 
 impl Session {
     pub(crate) fn memory(&self, device: CUdevice) -> Result<MutexGuard<'_, Memory>, CUresult> {
@@ -297,7 +194,7 @@ impl Session {
     fn release(&self, memory: &mut Memory, address: u64) -> Result<Allocation, CUresult> {
         memory.owners.remove(&address);
         if let Some(allocation) = memory.find(address) {
-            memory.leave_pool(&allocation);
+            pool::freed(memory.leave_pool(&allocation), allocation.bytes);
         }
         memory.synchronous.remove(&address);
         mirror::forget(address);
@@ -392,7 +289,8 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
     }
     if capture::some() {
         // A wait would end the capture. The memory comes back with the next wait that somebody needs.
-        session.memory(device)?.free_later(CUstream::NULL, allocation);
+        let pool = session.memory(device)?.free_later(CUstream::NULL, allocation);
+        pool::freed(pool, allocation.bytes);
         return Ok(());
     }
     session.free(device, dptr)
@@ -488,7 +386,7 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
         if memory.freed_later.iter().any(|freed| freed.allocation.start == dptr) {
             return Err(CUresult::INVALID_VALUE);
         }
-        memory.free_later(hStream, allocation);
+        pool::freed(memory.free_later(hStream, allocation), allocation.bytes);
         memory.freed_later_bytes > FREED_LATER_MAX
     };
     if full { session.reclaim(device).map(drop) } else { Ok(()) }
@@ -497,4 +395,27 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
 /// Gives back what streams have freed, for pools that a program trims.
 pub(crate) fn trim(session: &Session, device: CUdevice) -> Result<(), CUresult> {
     session.reclaim(device).map(drop)
+}
+
+impl Session {
+    /// Has memory of a device used for something: by `queued` where that fits into the allowance, else by `asked`. The caller has the lock
+    /// of that device's memory.
+    pub(crate) fn use_memory<Q: Command, A: Command>(
+        &self,
+        (place, bytes): (u8, u64),
+        queued: &Q,
+        asked: &A,
+    ) -> Result<(), CUresult> {
+        if !self.link.spend(place, bytes) {
+            return self.call(asked, |_| ());
+        }
+        self.queue_quietly(queued)?;
+        // The node has something to do that nothing here waits for, and others are to see what is used.
+        self.link.flush_now()
+    }
+
+    /// The place of the calling thread's device in the lease.
+    pub(crate) fn place_in_lease(&self) -> u8 {
+        self.here().map_or(0, |device| device.place)
+    }
 }

@@ -1,7 +1,14 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
-//! A library is its module, loaded at once ([`load`](crate::load)), and both have one handle. A
+//! A library is its module, loaded at once ([`load`](crate::module::load)), and both have one handle. A
 //! kernel is its function, and its handle says that it was had as a kernel ([`ids::kernel_of`]).
+
+pub(crate) mod awaited;
+pub(crate) mod enumeration;
+pub(crate) mod image;
+pub(crate) mod linker;
+pub(crate) mod load;
+pub(crate) mod texture_reference;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -16,18 +23,20 @@ use sluice_wire::{
     commands,
 };
 
-use crate::answers::Answers;
-use crate::facts::{Facts, Subject};
-use crate::ids::{self, Kind, Table};
-use crate::image::{self, Jit};
-use crate::issue::{Issue, wanted};
-use crate::launch_trials::Trials;
-use crate::link::Place;
-use crate::load::Owner;
-use crate::parameters::Layout;
+use crate::abi::ids::{self, Kind, Table};
+use crate::abi::out;
+use crate::context;
+use crate::host_memory::{mirror, variables};
+use crate::launch::launch_trials::Trials;
+use crate::launch::parameters::Layout;
+use crate::launch::staged_launch::Staged;
+use crate::link::command_id::CommandId;
+use crate::module::image::Jit;
+use crate::module::load::Owner;
+use crate::session::answers::Answers;
+use crate::session::facts::{self, Facts, Subject};
+use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::staged_launch::Staged;
-use crate::{awaited, context, facts, mirror, out, texture_reference, variables};
 
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -35,7 +44,7 @@ pub(crate) struct Module {
     /// What is known of its image.
     facts: (Arc<Facts>, Subject),
     /// Where the answer to its load comes, if nobody has waited for it.
-    due: Mutex<Option<Place>>,
+    due: Mutex<Option<CommandId>>,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
     /// Addresses and sizes of the globals that they asked for, by name.
@@ -198,6 +207,15 @@ fn forget(module: u64) {
     texture_reference::module_unloaded(module);
 }
 
+impl Session {
+    /// Forgets the global variables of a module, and what the program has at their addresses.
+    pub(crate) fn forget_globals(&self, module: u64) {
+        for address in self.take_globals(module) {
+            mirror::forget_variable(self, address);
+        }
+    }
+}
+
 /// Enters a module that is being loaded.
 pub(crate) fn insert(handle: u64, module: Module) {
     MODULES.insert(handle, module);
@@ -215,7 +233,7 @@ impl Module {
     pub(crate) fn new(
         context: CUcontext,
         facts: (Arc<Facts>, Subject),
-        due: Option<Place>,
+        due: Option<CommandId>,
         library: Option<Library>,
     ) -> Module {
         Module {
@@ -887,7 +905,7 @@ mod tests {
     use crate::link::Link;
 
     fn loaded() -> CUfunction {
-        let (module, handle) = (ids::mint(Kind::Module), ids::mint(Kind::Function));
+        let (module, handle) = (context::mint(Kind::Module), context::mint(Kind::Function));
         let facts = Arc::new(facts::tests::none());
         let of = Subject::new(ImageHash([0; 32]), &[]);
         insert(module, Module::new(CUcontext::NULL, (facts, of), None, None));

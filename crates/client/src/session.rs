@@ -1,39 +1,38 @@
-//! The sessions of this process: one connection to one worker for each node of its lease, all made at the first call
-//! that needs one. Nearly always there is one.
+//! The sessions of this process: one connection to one worker for each node of its lease, all made at
+//! the first call that needs one ([`init`](crate::lifecycle::init)). Nearly always there is one.
 //!
-//! With several, a device, its contexts, and everything made in them belong to the session of that device's node. A call
-//! goes to the session of the current context, or to that of its own stream, other handle or address ([`routed`]).
-//! What concerns two of them is in [`across`](crate::across).
+//! With several, a device, its contexts, and everything made in them belong to the session of that
+//! device's node. A call goes to the session of the current context, or to that of its own stream,
+//! other handle or address ([`routed`](crate::entry::routing::routed)). Copies between two of them are
+//! in [`across`](crate::copy::across), other calls that concern two in [`other_node`].
 //!
-//! ```text
-//!   (none) -- cuDriverGetVersion, cuInit --> connected -- cuInit --> initialized
-//!      \------- no node, refused ----------> failed: every later cuInit answers the same at once
-//!   connected/initialized -- fork, in the child --> detached: CUDA_ERROR_NOT_INITIALIZED
-//!   initialized, its context lost -- cuDevicePrimaryCtxReset --> initialized, by a new session
-//! ```
-//!
-//! A child that is forked before `cuInit` may still open a session of its own, as with any CUDA driver.
+//! A session knows the connection and the devices. It holds state of memory, mappings and mirrors as
+//! plain data, and calls nothing of the modules that work on it.
+
+pub(crate) mod answers;
+pub(crate) mod attach;
+pub(crate) mod facts;
+pub(crate) mod issue;
+pub(crate) mod other_node;
+pub(crate) mod visible;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
 use sluice_wire::address::Endpoint;
-use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, commands};
 
-use crate::answers::Answers;
-use crate::context::{self, Context, Primary};
-use crate::copy::Reads;
+use crate::abi::ids;
+use crate::context::{self, Primary};
+use crate::copy::reads::Reads;
 use crate::device::{Device, place_of};
+use crate::host_memory::blocks;
+use crate::host_memory::session_state::{Live, Progress};
 use crate::link::Link;
-use crate::live::Live;
-use crate::virtual_memory::VirtualMemory;
-use crate::{
-    arrays, attach, awaited, event, host_memory, ids, mirror, module, renewal, stream, texture,
-    texture_reference,
-};
+use crate::memory::mappings::VirtualMemory;
+use crate::session::answers::Answers;
 
 pub(crate) struct Session {
     /// Its place among the sessions of this process.
@@ -57,7 +56,7 @@ pub(crate) struct Session {
     /// Keeping host memory equal while device code runs.
     pub(crate) live: Live,
     /// How far what its commands have written is fetched.
-    pub(crate) fetched: mirror::Progress,
+    pub(crate) fetched: Progress,
     /// What large copies to the program read.
     pub(crate) reads: Reads,
     /// Whether its host functions have a thread.
@@ -78,52 +77,11 @@ struct Global {
 
 /// The sessions, once there are any. They are never freed: any thread may be inside one when the process ends.
 static SESSIONS: AtomicPtr<Sessions> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether there are several; never again false once true.
-static ARE_MANY: AtomicBool = AtomicBool::new(false);
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
-/// In a forked child of an initialized process.
-static DETACHED: AtomicBool = AtomicBool::new(false);
-/// Why there are none. Held while they are being made.
-static FAILED: Mutex<Option<CUresult>> = Mutex::new(None);
 
 /// Whether the program has called `cuInit`.
 pub(crate) fn is_initialized() -> bool {
     INITIALIZED.load(Ordering::Acquire)
-}
-
-/// Makes a session in the place of one that is lost; what belonged to that is gone.
-pub(crate) fn replace(lost: &'static Session) -> Result<(), CUresult> {
-    let _one_at_a_time = locked(&FAILED);
-    let is_replaced = |all: &Sessions| all.list.first().is_none_or(|first| !std::ptr::eq(first, lost));
-    if existing().is_none_or(is_replaced) {
-        return Ok(());
-    }
-    // A log holds one session. Those of several nodes know each other.
-    if are_many() || lost.link.is_recorded() {
-        return lost.link.check();
-    }
-    lost.link.hang_up();
-    renewal::forget_all(lost);
-    let mut sessions = attach::attach().map_err(|error| {
-        crate::errors::say(format_args!("{error}"));
-        error.code()
-    })?;
-    for device in sessions.list.iter_mut().flat_map(|session| &mut session.devices) {
-        device.primary = lost.device(device.ordinal)?.primary.again();
-    }
-    begin(sessions);
-    Ok(())
-}
-
-/// Makes sessions those of this process, for good: any thread may be inside one when the process
-/// ends.
-fn begin(sessions: Sessions) -> &'static Sessions {
-    let sessions: &'static Sessions = Box::leak(Box::new(sessions));
-    for session in &sessions.list {
-        session.link.start_flusher();
-    }
-    SESSIONS.store(std::ptr::from_ref(sessions).cast_mut(), Ordering::Release);
-    sessions
 }
 
 /// The error of the calling thread's session, if its context is lost.
@@ -141,7 +99,7 @@ pub(crate) fn all() -> Result<&'static Sessions, CUresult> {
 
 /// Whether there are several sessions.
 pub(crate) fn are_many() -> bool {
-    ARE_MANY.load(Ordering::Relaxed)
+    context::on_several_nodes()
 }
 
 /// The session that the calling thread works with: that of its context's device, the first where it has no context.
@@ -160,46 +118,10 @@ pub(crate) fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     of(ordinal)?.device(ordinal)
 }
 
-/// The argument that says where a call belongs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Home {
-    /// An object, which belongs to a device's node and to a context.
-    Handle(usize),
-    /// A function, which belongs to its module's context; a library's kernel belongs to none, and
-    /// is the same on all devices.
-    Function(usize),
-    /// A device address, which belongs to a device's node. Only a context says in which order it is
-    /// used.
-    Address(CUdeviceptr),
-}
-
-impl Home {
-    fn device(self) -> Option<CUdevice> {
-        match self {
-            Home::Handle(handle) => of_handle(handle),
-            Home::Function(_) => None,
-            Home::Address(address) => of_address(address),
-        }
-    }
-
-    /// The context that the argument carries.
-    fn context(self) -> Option<Arc<Context>> {
-        match self {
-            Home::Handle(handle) | Home::Function(handle) => context::of_handle(handle as u64),
-            Home::Address(_) => None,
-        }
-    }
-}
-
-/// The device that an object was made on.
-pub(crate) fn of_handle(handle: usize) -> Option<CUdevice> {
-    ids::device(handle as u64)
-}
-
 /// The device whose memory an address is in.
 pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     let all = all().ok()?;
-    if host_memory::is_only_here(address) {
+    if blocks::is_only_here(address) {
         return None;
     }
     let minted = |device: &&Device| device.minted.contains(&address);
@@ -211,29 +133,6 @@ pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     let holds = |session: &&Session| session.holds(address, 1);
     let holder = std::iter::once(here).chain(&all.list).find(holds)?;
     holder.devices.first().map(|device| device.ordinal)
-}
-
-/// Runs a call where its arguments belong: in the session of their device, and in their context
-/// where the calling thread has none. CUDA takes the context of such a call from its handle
-/// ("Stream and Event Behavior" in the CUDA Programming Guide, and `cuLaunchKernel`), so that a
-/// thread which has never set one may wait for an event.
-pub(crate) fn routed(
-    home: Option<Home>,
-    call: impl FnOnce() -> Result<(), CUresult>,
-) -> Result<(), CUresult> {
-    let Some(home) = home else { return call() };
-    if are_many()
-        && let Some(device) = home.device().filter(|&device| !is_here(device))
-    {
-        return context::at(device, call);
-    }
-    if context::check_current().is_ok() {
-        return call();
-    }
-    match home.context() {
-        Some(context) => context::within(context, call),
-        None => call(),
-    }
 }
 
 /// Whether a device belongs to the session that the calling thread works with.
@@ -248,71 +147,35 @@ pub(crate) fn enter() -> Result<&'static Session, CUresult> {
     Ok(session)
 }
 
-/// The sessions, made now if there are none, whether or not the program has called `cuInit`.
-pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
-    if DETACHED.load(Ordering::Acquire) {
-        return Err(CUresult::NOT_INITIALIZED);
-    }
-    if let Some(sessions) = existing() {
-        return Ok(sessions);
-    }
-    let mut failed = locked(&FAILED);
-    if let Some(sessions) = existing() {
-        return Ok(sessions);
-    }
-    if let Some(error) = *failed {
-        return Err(error);
-    }
-    match attach::attach() {
-        Ok(sessions) => {
-            watch_forks();
-            ARE_MANY.store(sessions.list.len() > 1, Ordering::Release);
-            Ok(begin(sessions))
-        }
-        Err(error) => {
-            crate::errors::say(format_args!("{error}"));
-            *failed = Some(error.code());
-            Err(error.code())
-        }
-    }
+pub(crate) fn set_initialized() {
+    INITIALIZED.store(true, Ordering::Release);
 }
 
-fn existing() -> Option<&'static Sessions> {
+/// Makes the process one that has not called `cuInit`; says whether it had.
+pub(crate) fn take_initialized() -> bool {
+    INITIALIZED.swap(false, Ordering::AcqRel)
+}
+
+/// Sets the sessions of this process.
+pub(crate) fn set_all(sessions: Option<&'static Sessions>) {
+    let sessions = sessions.map_or(std::ptr::null_mut(), |all| std::ptr::from_ref(all).cast_mut());
+    SESSIONS.store(sessions, Ordering::Release);
+}
+
+/// Returns the handle of a graph's node that a worker has named: workers do not know each other's names.
+pub(crate) fn of_worker(name: u64) -> u64 {
+    let device = get().ok().and_then(|session| session.devices.first());
+    ids::of_worker_on(device.map_or(0, |device| device.ordinal), name)
+}
+
+/// Returns the sessions, also before the program has called `cuInit`.
+pub(crate) fn existing() -> Option<&'static Sessions> {
     // SAFETY: null, or what was leaked when it was made.
     unsafe { SESSIONS.load(Ordering::Acquire).as_ref() }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// CUDA Driver API, section "Initialization".
-pub(crate) unsafe fn cuInit(Flags: u32) -> Result<(), CUresult> {
-    if Flags != 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    connect()?;
-    INITIALIZED.store(true, Ordering::Release);
-    Ok(())
-}
-
-fn watch_forks() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler only touches atomics and closes a descriptor, which a forked child may do.
-    ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(leave_to_parent));
-    });
-}
-
-/// Runs in a forked child. Its copies of the sockets must not keep the parent's sessions alive.
-unsafe extern "C" fn leave_to_parent() {
-    for session in existing().map_or(&[][..], |sessions| &sessions.list) {
-        session.link.detach();
-    }
-    SESSIONS.store(std::ptr::null_mut(), Ordering::Release);
-    if INITIALIZED.swap(false, Ordering::AcqRel) {
-        DETACHED.store(true, Ordering::Release);
-    }
 }
 
 impl Sessions {
@@ -367,7 +230,7 @@ impl Session {
             answers: Answers::default(),
             virtual_memory: Mutex::default(),
             live: Live::default(),
-            fetched: mirror::Progress::default(),
+            fetched: Progress::default(),
             reads: Reads::default(),
             has_host_thread: AtomicBool::new(false),
         }
@@ -403,7 +266,7 @@ impl Session {
 
     /// Whether an address can only be the device's.
     pub(crate) fn is_device_address(&self, address: u64) -> bool {
-        if host_memory::is_only_here(address) {
+        if blocks::is_only_here(address) {
             return false;
         }
         self.minted.contains(&address)
@@ -428,10 +291,10 @@ impl Session {
         locked(&self.globals).insert(address, Global { bytes, module });
     }
 
-    pub(crate) fn forget_globals(&self, module: u64) {
-        let gone: Vec<_> =
-            locked(&self.globals).extract_if(.., |_, global| global.module == module).collect();
-        gone.into_iter().for_each(|(address, _)| mirror::forget_variable(self, address));
+    /// Forgets the global variables of a module; returns their addresses.
+    pub(crate) fn take_globals(&self, module: u64) -> Vec<u64> {
+        let mut globals = locked(&self.globals);
+        globals.extract_if(.., |_, global| global.module == module).map(|(address, _)| address).collect()
     }
 
     pub(crate) fn limit_set(&self, limit: CUlimit) -> Option<u64> {
@@ -440,38 +303,6 @@ impl Session {
 
     pub(crate) fn remember_limit(&self, limit: CUlimit, value: u64) {
         locked(&self.limits).insert(limit, value);
-    }
-
-    /// Everything that a context owned goes with it.
-    pub(crate) fn context_ended(&self, context: &Context) -> Result<(), CUresult> {
-        let handle = context.handle;
-        self.wait_for_users(context.device)?;
-        for hStream in stream::of_context(handle) {
-            self.queue_quietly(&commands::cuStreamDestroy_v2 { hStream: StreamId(hStream) })?;
-        }
-        for hEvent in event::of_context(handle) {
-            self.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent) })?;
-        }
-        for hmod in module::of_context(handle) {
-            awaited::settle_all(hmod);
-            self.forget_globals(hmod);
-            self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
-        }
-        for object in texture::of_context(self, handle) {
-            object.destroy(self)?;
-        }
-        texture_reference::destroy_made_in(self, handle)?;
-        let (arrays, mipmapped) = arrays::of_context(handle);
-        for hArray in arrays {
-            self.queue_quietly(&commands::cuArrayDestroy { hArray: ArrayId(hArray) })?;
-        }
-        for id in mipmapped {
-            let hMipmappedArray = MipmappedArrayId(id);
-            self.queue_quietly(&commands::cuMipmappedArrayDestroy { hMipmappedArray })?;
-        }
-        self.release_all(context.device, handle)?;
-        renewal::forget_context(handle);
-        Ok(())
     }
 }
 

@@ -1,17 +1,23 @@
 //! Streams: what programs can ask about them is known here; the work in them is not.
 
+pub(crate) mod capture;
+pub(crate) mod event;
+pub(crate) mod host_function;
+pub(crate) mod stream_attribute;
+pub(crate) mod watch;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use sluice_cuda::*;
 use sluice_wire::{StreamId, commands};
 
-use crate::context::Context;
+use crate::abi::ids::{self, Kind, Table};
+use crate::abi::out;
+use crate::context::{self, Context};
 use crate::device::Device;
-use crate::ids::{self, Kind, Table};
-use crate::issue::{Issue, wanted};
+use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
-use crate::{capture, context, green, out};
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -35,7 +41,7 @@ pub(crate) fn check(number: u64) -> Result<bool, CUresult> {
     if is_default(CUstream(number as usize)) {
         return Ok(true);
     }
-    if !green::ever() {
+    if !context::were_ever_green() {
         return Ok(STREAMS.contains(number));
     }
     find(CUstream(number as usize)).map(|_| true)

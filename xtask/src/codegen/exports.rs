@@ -12,7 +12,7 @@ use super::{declaration::*, source};
 pub(crate) fn client(api: &Declarations) -> String {
     let mut out = source::header("The symbols of the client's `libcuda.so.1`.");
     out += "#![allow(non_snake_case, non_upper_case_globals)] // CUDA's names\n\n";
-    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{api, entry::entered, evidence, generated::stubs, permission, refusals::told};\nuse crate::session::{Home, enter, routed};\n\n";
+    out += "use std::{ffi::{c_char, c_void}, sync::Once};\n\nuse sluice_cuda::*;\n\nuse crate::{abi::call::entered, abi::evidence, api, entry::permission, generated::stubs, link::refusals::told};\nuse crate::session::enter;\nuse crate::entry::routing::{Home, routed};\n\n";
     out += CLIENT_ROWS;
     out += DEFAULT_STREAMS;
     out += MARKER;

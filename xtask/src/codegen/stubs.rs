@@ -9,7 +9,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
         "Client stubs of the functions that only travel: check, translate handles, send, and write what came back.",
     );
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
-    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::issue::{About, Issue, list, wanted};\n\n";
+    out += "use sluice_cuda::*;\nuse sluice_wire::{commands, product, rows};\n\nuse crate::session::issue::{About, Issue, list, wanted};\n\n";
     for function in api.functions.iter().filter(|f| f.class.is_generated()) {
         stub(&mut out, function);
     }
@@ -33,7 +33,7 @@ fn stub(out: &mut String, function: &Function) {
         let arguments: Vec<&str> = parameters.iter().map(|parameter| &*parameter.name).collect();
         let _ = writeln!(
             out,
-            "if crate::guards::{}({})?.is_break() {{ return Ok(()); }}",
+            "if crate::entry::guards::{}({})?.is_break() {{ return Ok(()); }}",
             function.name,
             arguments.join(", ")
         );

@@ -11,8 +11,11 @@ use std::{
 
 use sluice_cuda::*;
 
-use crate::session::{Home, enter, routed};
-use crate::{api, entry::entered, evidence, generated::stubs, permission, refusals::told};
+use crate::entry::routing::{Home, routed};
+use crate::session::enter;
+use crate::{
+    abi::call::entered, abi::evidence, api, entry::permission, generated::stubs, link::refusals::told,
+};
 
 /// Makes a call of the program, if it may be made.
 fn made(function: Fn, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {

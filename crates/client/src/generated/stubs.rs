@@ -7,10 +7,10 @@
 use sluice_cuda::*;
 use sluice_wire::{commands, product, rows};
 
-use crate::issue::{About, Issue, list, wanted};
+use crate::session::issue::{About, Issue, list, wanted};
 
 pub(crate) unsafe fn cuCtxSynchronize<S: Issue>(session: &S) -> Result<(), CUresult> {
-    if crate::guards::cuCtxSynchronize()?.is_break() {
+    if crate::entry::guards::cuCtxSynchronize()?.is_break() {
         return Ok(());
     }
     session.call(&commands::cuCtxSynchronize {}, |()| ())?;
@@ -37,7 +37,7 @@ pub(crate) unsafe fn cuMemcpyDtoDAsync_v2<S: Issue>(
     ByteCount: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream)?.is_break() {
+    if crate::entry::guards::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuMemcpyDtoDAsync_v2 {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuMemsetD8Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuMemsetD8Async(dstDevice, uc, N, hStream)?.is_break() {
+    if crate::entry::guards::cuMemsetD8Async(dstDevice, uc, N, hStream)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuMemsetD8Async {
@@ -75,7 +75,7 @@ pub(crate) unsafe fn cuMemsetD16Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuMemsetD16Async(dstDevice, us, N, hStream)?.is_break() {
+    if crate::entry::guards::cuMemsetD16Async(dstDevice, us, N, hStream)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuMemsetD16Async {
@@ -94,7 +94,7 @@ pub(crate) unsafe fn cuMemsetD32Async<S: Issue>(
     N: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuMemsetD32Async(dstDevice, ui, N, hStream)?.is_break() {
+    if crate::entry::guards::cuMemsetD32Async(dstDevice, ui, N, hStream)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuMemsetD32Async {
@@ -177,7 +177,7 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
     if Flags & !0x1 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if crate::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?.is_break() {
+    if crate::entry::guards::cuStreamWaitEvent(hStream, hEvent, Flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamWaitEvent {
@@ -189,7 +189,7 @@ pub(crate) unsafe fn cuStreamWaitEvent<S: Issue>(
 }
 
 pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
-    if crate::guards::cuStreamSynchronize(hStream)?.is_break() {
+    if crate::entry::guards::cuStreamSynchronize(hStream)?.is_break() {
         return Ok(());
     }
     session.call(&commands::cuStreamSynchronize { hStream: session.find(hStream)? }, |()| ())?;
@@ -197,7 +197,7 @@ pub(crate) unsafe fn cuStreamSynchronize<S: Issue>(session: &S, hStream: CUstrea
 }
 
 pub(crate) unsafe fn cuStreamQuery<S: Issue>(session: &S, hStream: CUstream) -> Result<(), CUresult> {
-    if crate::guards::cuStreamQuery(hStream)?.is_break() {
+    if crate::entry::guards::cuStreamQuery(hStream)?.is_break() {
         return Ok(());
     }
     session.call(&commands::cuStreamQuery { hStream: session.find(hStream)? }, |()| ())?;
@@ -209,7 +209,7 @@ pub(crate) unsafe fn cuStreamCopyAttributes<S: Issue>(
     dst: CUstream,
     src: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuStreamCopyAttributes(dst, src)?.is_break() {
+    if crate::entry::guards::cuStreamCopyAttributes(dst, src)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamCopyAttributes { dst: session.find(dst)?, src: session.find(src)? })?;
@@ -226,7 +226,7 @@ pub(crate) unsafe fn cuStreamWaitValue32<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if crate::guards::cuStreamWaitValue32(stream, addr, value, flags)?.is_break() {
+    if crate::entry::guards::cuStreamWaitValue32(stream, addr, value, flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue32 {
@@ -248,7 +248,7 @@ pub(crate) unsafe fn cuStreamWaitValue32_v2<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if crate::guards::cuStreamWaitValue32_v2(stream, addr, value, flags)?.is_break() {
+    if crate::entry::guards::cuStreamWaitValue32_v2(stream, addr, value, flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue32_v2 {
@@ -270,7 +270,7 @@ pub(crate) unsafe fn cuStreamWaitValue64<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if crate::guards::cuStreamWaitValue64(stream, addr, value, flags)?.is_break() {
+    if crate::entry::guards::cuStreamWaitValue64(stream, addr, value, flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue64 {
@@ -292,7 +292,7 @@ pub(crate) unsafe fn cuStreamWaitValue64_v2<S: Issue>(
     if flags & !0x40000003 != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    if crate::guards::cuStreamWaitValue64_v2(stream, addr, value, flags)?.is_break() {
+    if crate::entry::guards::cuStreamWaitValue64_v2(stream, addr, value, flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuStreamWaitValue64_v2 {
@@ -385,7 +385,7 @@ pub(crate) unsafe fn cuEventRecord<S: Issue>(
     hEvent: CUevent,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuEventRecord(hEvent, hStream)?.is_break() {
+    if crate::entry::guards::cuEventRecord(hEvent, hStream)?.is_break() {
         return Ok(());
     }
     session
@@ -399,7 +399,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
     hStream: CUstream,
     flags: u32,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuEventRecordWithFlags(hEvent, hStream, flags)?.is_break() {
+    if crate::entry::guards::cuEventRecordWithFlags(hEvent, hStream, flags)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuEventRecordWithFlags {
@@ -411,7 +411,7 @@ pub(crate) unsafe fn cuEventRecordWithFlags<S: Issue>(
 }
 
 pub(crate) unsafe fn cuEventQuery<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
-    if crate::guards::cuEventQuery(hEvent)?.is_break() {
+    if crate::entry::guards::cuEventQuery(hEvent)?.is_break() {
         return Ok(());
     }
     session.call(&commands::cuEventQuery { hEvent: session.find(hEvent)? }, |()| ())?;
@@ -419,7 +419,7 @@ pub(crate) unsafe fn cuEventQuery<S: Issue>(session: &S, hEvent: CUevent) -> Res
 }
 
 pub(crate) unsafe fn cuEventSynchronize<S: Issue>(session: &S, hEvent: CUevent) -> Result<(), CUresult> {
-    if crate::guards::cuEventSynchronize(hEvent)?.is_break() {
+    if crate::entry::guards::cuEventSynchronize(hEvent)?.is_break() {
         return Ok(());
     }
     session.call(&commands::cuEventSynchronize { hEvent: session.find(hEvent)? }, |()| ())?;
@@ -547,7 +547,7 @@ pub(crate) unsafe fn cuGraphLaunch<S: Issue>(
     hGraphExec: CUgraphExec,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuGraphLaunch(hGraphExec, hStream)?.is_break() {
+    if crate::entry::guards::cuGraphLaunch(hGraphExec, hStream)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuGraphLaunch {
@@ -605,7 +605,7 @@ pub(crate) unsafe fn cuGraphEventRecordNodeSetEvent<S: Issue>(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuGraphEventRecordNodeSetEvent(hNode, event)?.is_break() {
+    if crate::entry::guards::cuGraphEventRecordNodeSetEvent(hNode, event)?.is_break() {
         return Ok(());
     }
     session.call(
@@ -636,7 +636,7 @@ pub(crate) unsafe fn cuGraphExecEventRecordNodeSetEvent<S: Issue>(
     hNode: CUgraphNode,
     event: CUevent,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event)?.is_break() {
+    if crate::entry::guards::cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, event)?.is_break() {
         return Ok(());
     }
     session.call(
@@ -1333,7 +1333,7 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2<S: Issue>(
     dptr: CUdeviceptr,
     bytes: usize,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes)?.is_break() {
+    if crate::entry::guards::cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes)?.is_break() {
         return Ok(());
     }
     let answer = session.call(
@@ -1484,7 +1484,7 @@ pub(crate) unsafe fn cuGreenCtxRecordEvent<S: Issue>(
     hCtx: CUgreenCtx,
     hEvent: CUevent,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuGreenCtxRecordEvent(hCtx, hEvent)?.is_break() {
+    if crate::entry::guards::cuGreenCtxRecordEvent(hCtx, hEvent)?.is_break() {
         return Ok(());
     }
     session.queue(&commands::cuGreenCtxRecordEvent {
@@ -1499,7 +1499,7 @@ pub(crate) unsafe fn cuGreenCtxWaitEvent<S: Issue>(
     hCtx: CUgreenCtx,
     hEvent: CUevent,
 ) -> Result<(), CUresult> {
-    if crate::guards::cuGreenCtxWaitEvent(hCtx, hEvent)?.is_break() {
+    if crate::entry::guards::cuGreenCtxWaitEvent(hCtx, hEvent)?.is_break() {
         return Ok(());
     }
     session

@@ -11,8 +11,10 @@ use std::sync::atomic::Ordering;
 use sluice_cuda::CUresult;
 use sluice_wire::{Encode, Op};
 
-use super::{Link, Want, command, next_place};
-use crate::outbox::Lent;
+use super::{Link, command};
+use crate::link::command_id;
+use crate::link::outbox::Lent;
+use crate::link::waiters::Want;
 
 /// Less data are copied into the outbox, where they find company.
 pub(super) const LEND_MIN: usize = 64 << 10;
@@ -55,7 +57,7 @@ impl<'a> Loan<'a> {
         // What is packed is copied, and so is what a log keeps.
         let is_large = data.len() >= LEND_MIN && !link.is_recorded() && !outbox.would_pack(data);
         let kept = if is_large && !may_lend { outbox.keeper.keep(data) } else { None };
-        let place = next_place();
+        let place = command_id::next();
         if kept.is_none() && !(is_large && may_lend) {
             link.append(&mut outbox, command(device, op, place), data.len(), |out| {
                 fields(out);

@@ -20,8 +20,8 @@ use sluice_wire::control::ResumeTerms;
 use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
 use sluice_wire::spin::Wait;
 
-use crate::attach::{self, AttachError};
-use crate::inbox::{Inbox, Receiver};
+use crate::link::greeting::{self, AttachError};
+use crate::link::inbox::{Inbox, Receiver};
 use crate::link::width::Width;
 use crate::link::{Link, watch_silence};
 
@@ -88,13 +88,13 @@ impl Resumption {
         let deadline = Instant::now() + ATTEMPT.min(if count > 1 { left / 2 } else { left });
         let stripe = Stripe { number: 0, count };
         let resume = Resume { session: self.session, secret: self.secret, attempt, received, stripe };
-        let connected = ready.map_or_else(|| attach::connect(&self.node, count, deadline), Ok);
-        let done = connected.and_then(|connected| attach::resume(connected, resume, deadline));
+        let connected = ready.map_or_else(|| greeting::connect(&self.node, count, deadline), Ok);
+        let done = connected.and_then(|connected| greeting::resume(connected, resume, deadline));
         self.width.attempted(count, done.as_ref().err());
         (done, count)
     }
 
-    /// Tries again and again. The answer is that of [`attach::resume`].
+    /// Tries again and again. The answer is that of [`greeting::resume`].
     fn connect(&self, name: &str, received: u64) -> Result<(Stream, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
         let mut pause = PAUSE;
@@ -105,13 +105,13 @@ impl Resumption {
                 (Err(error @ AttachError::Connect { .. }), _) if Instant::now() + pause < deadline => error,
                 (done, _) => {
                     if pause > PAUSE && done.is_ok() {
-                        crate::errors::say(format_args!("the connection to {name} is back"));
+                        crate::abi::errors::say(format_args!("the connection to {name} is back"));
                     }
                     return done;
                 }
             };
             if pause == PAUSE {
-                crate::errors::say(format_args!(
+                crate::abi::errors::say(format_args!(
                     "the connection to {name} is cut: {error}; the program waits for up to {} s until it can go on \
                      there, Ctrl-C ends it",
                     self.patience.as_secs()

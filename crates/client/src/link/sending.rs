@@ -9,9 +9,10 @@ use sluice_cuda::CUresult;
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::{Encode, Header, Kind, Received};
 
-use super::{Link, SILENCE, SILENT_MAX, Want};
-use crate::entry::uncancelled;
-use crate::outbox::Outbox;
+use super::{Link, SILENCE, SILENT_MAX};
+use crate::abi::call::uncancelled;
+use crate::link::outbox::Outbox;
+use crate::link::waiters::Want;
 
 /// How long until a thread that cannot write looks again whether it should read.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -4,47 +4,15 @@
 //! a thread that sleeps is woken for what it waits for, and not for what others do.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use sluice_cuda::CUresult;
 use sluice_wire::spin::Wait;
 
-use super::{Link, Place};
-use crate::inbox::{Inbox, Receiver};
-
-/// What a thread sleeps for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Want {
-    Answer(Place),
-    HostCalls,
-    /// Something that only the thread itself can tell: it looks after each read.
-    Change,
-}
-
-/// A thread that sleeps, until it is taken from the list.
-pub(crate) struct Sleeper {
-    want: Want,
-    /// It looks no more, and has to be woken.
-    is_asleep: bool,
-    nap: Arc<Nap>,
-}
-
-#[derive(Default)]
-struct Nap {
-    is_over: AtomicBool,
-    over: Condvar,
-}
-
-impl Sleeper {
-    /// This one is no longer in the list.
-    fn wake(self) {
-        self.nap.is_over.store(true, Ordering::Release);
-        if self.is_asleep {
-            self.nap.over.notify_one();
-        }
-    }
-}
+use super::Link;
+use crate::link::inbox::{Inbox, Receiver};
+use crate::link::waiters::{Nap, Sleeper, Want};
 
 impl Link {
     /// Leads, or sleeps while another thread does, until `take` finds what this thread waits for.

@@ -8,9 +8,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::Link;
 use super::resume::{ATTEMPT, Resumption};
-use super::{Link, flusher};
-use crate::attach::{self, AttachError, Connected};
+use crate::link::greeting::{self, AttachError, Connected};
+use crate::link::threads;
 use crate::say_once;
 
 /// Copies of less than this do not count,
@@ -149,7 +150,7 @@ impl Link {
     pub(super) fn widen_for(&'static self, bytes: u64) {
         let Some(resumption) = &self.resumption else { return };
         let width = resumption.width();
-        if width.counts(bytes) && !flusher::start(move || self.widen(resumption)) {
+        if width.counts(bytes) && !threads::start(move || self.widen(resumption)) {
             width.forgets_copies(0);
         }
         // The thread may wait long for the outbox of somebody who copies on and on.
@@ -161,7 +162,7 @@ impl Link {
     /// Makes several connections while the session goes on over its one, and then has it go on over these.
     pub(super) fn widen(&self, resumption: &Resumption) {
         let width = resumption.width();
-        match attach::connect(resumption.node(), width.most, Instant::now() + ATTEMPT) {
+        match greeting::connect(resumption.node(), width.most, Instant::now() + ATTEMPT) {
             Ok(connected) => {
                 width.state().ready = Some((connected, Instant::now()));
                 self.make_way(width);
