@@ -7,6 +7,7 @@
 //! **All pure instructions are total**: whatever their operands, in active and inactive lanes, they give a value and
 //! do not trap. Integer division by zero gives all ones, the remainder then is the dividend; `MIN / -1` wraps.
 
+use crate::texture::Sampling;
 use crate::types::{GlobalId, Type, Value};
 
 /// One instruction. The types of its results are [`Inst::result_types`]; how many results an instruction *has* in a
@@ -123,6 +124,14 @@ pub enum Inst {
         order: MemoryOrder,
         guard: Option<Value>,
     },
+    /// A texture instruction: four results, which are integers or the bits of floats as the texture says. `object` (I64) is the
+    /// texture's number; `place` and `level` are I32, integers or the bits of floats as `sampling` says.
+    Sample {
+        sampling: Sampling,
+        object: Value,
+        place: [Value; 3],
+        level: Value,
+    },
     /// Orders this thread's accesses for others within `scope`.
     Fence {
         scope: Scope,
@@ -171,6 +180,11 @@ pub enum Inst {
         id: Value,
         count: Option<Value>,
         predicate: Option<Value>,
+    },
+    /// `barrier.cluster`: be counted without waiting, or wait until all threads of the cluster that have not exited
+    /// have been counted.
+    ClusterBarrier {
+        waits: bool,
     },
 
     // ---- The rest -----------------------------------------------------------------------------------------
@@ -442,8 +456,8 @@ pub enum ConvertOp {
     FloatToTf32(Rounding),
 }
 
-/// Special registers (PTX ISA, "Special Registers"). Those of clusters are constants (no clusters), and lane masks
-/// are derived from the lane by the lowering.
+/// Special registers (PTX ISA, "Special Registers"). The lowering derives lane masks from the lane, and a block's place in
+/// its cluster from the block's index and the cluster's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SpecialRegister {
     TidX,
@@ -458,6 +472,14 @@ pub enum SpecialRegister {
     NctaidX,
     NctaidY,
     NctaidZ,
+    /// Blocks of a cluster; 1 in a launch without clusters.
+    ClusterNctaidX,
+    ClusterNctaidY,
+    ClusterNctaidZ,
+    /// 1 where the launch or the kernel states a cluster size.
+    IsExplicitCluster,
+    /// Bytes from the shared memory of one block to that of the next in the cluster, by rank.
+    ClusterSharedStride,
     LaneId,
     WarpId,
     Nwarpid,
@@ -478,7 +500,10 @@ pub enum SpecialRegister {
 impl SpecialRegister {
     pub fn ty(self) -> Type {
         match self {
-            SpecialRegister::GridId | SpecialRegister::Clock64 | SpecialRegister::GlobalTimer => Type::I64,
+            SpecialRegister::GridId
+            | SpecialRegister::Clock64
+            | SpecialRegister::GlobalTimer
+            | SpecialRegister::ClusterSharedStride => Type::I64,
             _ => Type::I32,
         }
     }
@@ -568,9 +593,6 @@ pub enum RuntimeFunction {
     Malloc,
     /// `(pointer: I64)`.
     Free,
-    /// `(texture: I64, what: I32, coordinates: 3 x I32, level: I32) -> I64`: two of four results. What is a
-    /// [`crate::texture::Sampling`] as a constant; coordinates are integers or the bits of floats, as it says.
-    Sample,
     /// `(surface: I64, what: I32, coordinates: 3 x I32) -> I64`: up to eight bytes, by a
     /// [`crate::texture::SurfaceAccess`].
     SurfaceLoad,
@@ -589,7 +611,6 @@ impl RuntimeFunction {
             RuntimeFunction::Vprintf => &[Type::I64, Type::I64],
             RuntimeFunction::AssertFail => &[Type::I64, Type::I64, Type::I32, Type::I64, Type::I64],
             RuntimeFunction::Malloc | RuntimeFunction::Free => &[Type::I64],
-            RuntimeFunction::Sample => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::Missing => &[Type::I32],
             RuntimeFunction::StackOverflow => &[],
@@ -602,9 +623,7 @@ impl RuntimeFunction {
     pub fn result(self) -> Option<Type> {
         match self {
             RuntimeFunction::Vprintf => Some(Type::I32),
-            RuntimeFunction::Malloc | RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad => {
-                Some(Type::I64)
-            }
+            RuntimeFunction::Malloc | RuntimeFunction::SurfaceLoad => Some(Type::I64),
             RuntimeFunction::AssertFail
             | RuntimeFunction::Free
             | RuntimeFunction::SurfaceStore
@@ -638,6 +657,7 @@ impl Inst {
                 | Inst::Redux { .. }
                 | Inst::WarpSync { .. }
                 | Inst::Barrier { .. }
+                | Inst::ClusterBarrier { .. }
         )
     }
 
@@ -666,9 +686,9 @@ impl Inst {
                 Ordering::Invariant | Ordering::Weak => Effect::Reads,
                 _ => Effect::Writes,
             },
-            Inst::CallRuntime {
-                function: RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad, ..
-            } => Effect::Reads,
+            Inst::Sample { .. } | Inst::CallRuntime { function: RuntimeFunction::SurfaceLoad, .. } => {
+                Effect::Reads
+            }
             Inst::ActiveMask => Effect::Writes,
             Inst::Store { .. }
             | Inst::Atomic { .. }
@@ -679,6 +699,7 @@ impl Inst {
             | Inst::Redux { .. }
             | Inst::WarpSync { .. }
             | Inst::Barrier { .. }
+            | Inst::ClusterBarrier { .. }
             | Inst::Nanosleep { .. }
             | Inst::CallRuntime { .. } => Effect::Writes,
         }
@@ -703,6 +724,7 @@ impl Inst {
             Inst::Special { register } => f(register.ty()),
             Inst::GlobalAddress { .. } | Inst::WindowBase { .. } => f(Type::I64),
             Inst::Load { ty, count, .. } => (0..*count).for_each(|_| f(*ty)),
+            Inst::Sample { .. } => (0..4).for_each(|_| f(Type::I32)),
             Inst::Shuffle { .. } => {
                 f(Type::I32);
                 f(Type::I1);
@@ -720,7 +742,11 @@ impl Inst {
                 BarrierKind::ReducePopc => f(Type::I32),
             },
             Inst::CallRuntime { function, .. } => function.result().into_iter().for_each(f),
-            Inst::Store { .. } | Inst::Fence { .. } | Inst::WarpSync { .. } | Inst::Nanosleep { .. } => {}
+            Inst::Store { .. }
+            | Inst::Fence { .. }
+            | Inst::WarpSync { .. }
+            | Inst::ClusterBarrier { .. }
+            | Inst::Nanosleep { .. } => {}
         }
     }
 
@@ -732,6 +758,7 @@ impl Inst {
             | Inst::GlobalAddress { .. }
             | Inst::WindowBase { .. }
             | Inst::Fence { .. }
+            | Inst::ClusterBarrier { .. }
             | Inst::ActiveMask => {}
             Inst::Unary { arg, .. } | Inst::Sqrt { arg, .. } | Inst::Convert { arg, .. } => f(*arg),
             Inst::Binary { args, .. }
@@ -769,6 +796,9 @@ impl Inst {
                 predicate.iter().copied().for_each(f);
             }
             Inst::Nanosleep { nanoseconds } => f(*nanoseconds),
+            Inst::Sample { object, place: [x, y, z], level, .. } => {
+                [*object, *x, *y, *z, *level].into_iter().for_each(f)
+            }
             Inst::CallRuntime { args, .. } => args.iter().copied().for_each(f),
         }
     }
@@ -781,6 +811,7 @@ impl Inst {
             | Inst::GlobalAddress { .. }
             | Inst::WindowBase { .. }
             | Inst::Fence { .. }
+            | Inst::ClusterBarrier { .. }
             | Inst::ActiveMask => {}
             Inst::Unary { arg, .. } | Inst::Sqrt { arg, .. } | Inst::Convert { arg, .. } => f(arg),
             Inst::Binary { args, .. }
@@ -821,6 +852,9 @@ impl Inst {
                 predicate.iter_mut().for_each(f);
             }
             Inst::Nanosleep { nanoseconds } => f(nanoseconds),
+            Inst::Sample { object, place: [x, y, z], level, .. } => {
+                [object, x, y, z, level].into_iter().for_each(f)
+            }
             Inst::CallRuntime { args, .. } => args.iter_mut().for_each(f),
         }
     }

@@ -4,9 +4,10 @@
 //! place and its own values, threads take turns of random length (lockstep would hide what relies on it), and a
 //! collective instruction happens when all lanes of its member mask that have not ended stand at it.
 //!
-//! One block runs at a time, in the order of block indices, which is enough for kernels whose blocks wait only for
-//! earlier ones.
+//! One cluster runs at a time (without clusters, one block), in the order of indices, which is enough for kernels whose blocks
+//! wait only for those of their cluster and for earlier ones.
 
+mod cluster;
 mod memory;
 mod scalar;
 #[cfg(test)]
@@ -14,6 +15,9 @@ mod tests;
 mod warp;
 
 use crate::{BlockId, Inst, InstId, Kernel, SpecialRegister, Target, Terminator, Value};
+
+use cluster::RunningCluster;
+use memory::Memory;
 
 pub use memory::{GlobalMemory, SparseMemory};
 
@@ -24,6 +28,8 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     /// In threads.
     pub block: [u32; 3],
+    /// Blocks of a cluster; each divides the grid's. None where nothing asks for clusters.
+    pub cluster: Option<[u32; 3]>,
     pub dynamic_shared_bytes: u32,
     /// Of each thread, for kernels that need one.
     pub stack_bytes: u32,
@@ -64,10 +70,13 @@ pub enum InterpFault {
 pub fn run(launch: &Launch<'_>, memory: &mut dyn GlobalMemory) -> Result<(), InterpFault> {
     let mut random = Random(launch.seed);
     let mut steps_left = launch.steps_max;
-    for z in 0..launch.grid[2] {
-        for y in 0..launch.grid[1] {
-            for x in 0..launch.grid[0] {
-                RunningBlock::new(launch, [x, y, z]).run(launch, memory, &mut random, &mut steps_left)?;
+    let size = launch.cluster.unwrap_or([1; 3]);
+    let [nx, ny, nz] = [0, 1, 2].map(|axis| launch.grid[axis] / size[axis].max(1));
+    for z in 0..nz {
+        for y in 0..ny {
+            for x in 0..nx {
+                let first = [x * size[0], y * size[1], z * size[2]];
+                RunningCluster::new(launch, first, size).run(launch, memory, &mut random, &mut steps_left)?;
             }
         }
     }
@@ -94,6 +103,8 @@ enum State {
     AtWarp(InstId),
     /// At a barrier, which counts it.
     AtBarrier,
+    /// Waiting at the barrier of the cluster.
+    AtCluster,
     Ended,
 }
 
@@ -103,6 +114,8 @@ struct Thread {
     block: BlockId,
     /// Index into the block's instructions; their number stands for the terminator.
     at: usize,
+    /// Whether it has arrived at the cluster's barrier in the present phase.
+    has_arrived: bool,
     values: Vec<u64>,
     local: Vec<u8>,
 }
@@ -120,14 +133,15 @@ struct Barrier {
 /// A block of threads while it runs.
 struct RunningBlock {
     ctaid: [u32; 3],
+    /// Its rank in the cluster.
+    rank: usize,
     threads: Vec<Thread>,
-    shared: Vec<u8>,
     barriers: [Barrier; 16],
     clock: u64,
 }
 
 impl RunningBlock {
-    fn new(launch: &Launch<'_>, ctaid: [u32; 3]) -> RunningBlock {
+    fn new(launch: &Launch<'_>, ctaid: [u32; 3], rank: usize) -> RunningBlock {
         let [nx, ny, nz] = launch.block;
         let stack_bytes = if launch.kernel.needs_stack { launch.stack_bytes } else { 0 };
         let thread = |index: u32| Thread {
@@ -135,49 +149,47 @@ impl RunningBlock {
             state: State::Ready,
             block: BlockId(0),
             at: 0,
+            has_arrived: false,
             values: vec![0; launch.kernel.values.len()],
             local: vec![0; (launch.kernel.local_bytes + stack_bytes) as usize],
         };
-        let shared_bytes = launch.kernel.shared.dynamic_offset.unwrap_or(launch.kernel.shared.static_bytes)
-            + launch.dynamic_shared_bytes;
         RunningBlock {
             ctaid,
+            rank,
             threads: (0..nx * ny * nz).map(thread).collect(),
-            shared: vec![0; shared_bytes as usize],
             barriers: Default::default(),
             clock: 0,
         }
     }
 
-    fn run(
+    fn has_ended(&self) -> bool {
+        self.threads.iter().all(|thread| thread.state == State::Ended)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.threads.iter().any(|thread| thread.state == State::Ready)
+    }
+
+    /// Some steps of one thread that is ready; there is one.
+    fn turn(
         &mut self,
         launch: &Launch<'_>,
-        memory: &mut dyn GlobalMemory,
+        memory: &mut Memory<'_>,
         random: &mut Random,
         steps_left: &mut u64,
     ) -> Result<(), InterpFault> {
-        loop {
-            let ready: Vec<usize> =
-                (0..self.threads.len()).filter(|&t| self.threads[t].state == State::Ready).collect();
-            if ready.is_empty() {
-                if self.threads.iter().all(|thread| thread.state == State::Ended) {
-                    return Ok(());
-                }
-                if !self.release(launch.kernel)? {
-                    return Err(InterpFault::Deadlock);
-                }
-                continue;
+        let ready: Vec<usize> =
+            (0..self.threads.len()).filter(|&t| self.threads[t].state == State::Ready).collect();
+        let thread = ready[random.below(ready.len())];
+        for _ in 0..1 + random.below(40) {
+            if self.threads[thread].state != State::Ready {
+                break;
             }
-            let thread = ready[random.below(ready.len())];
-            for _ in 0..1 + random.below(40) {
-                if self.threads[thread].state != State::Ready {
-                    break;
-                }
-                *steps_left = steps_left.checked_sub(1).ok_or(InterpFault::Endless(launch.steps_max))?;
-                self.step(launch, memory, thread)?;
-            }
-            self.release(launch.kernel)?;
+            *steps_left = steps_left.checked_sub(1).ok_or(InterpFault::Endless(launch.steps_max))?;
+            self.step(launch, memory, thread)?;
         }
+        self.release(launch.kernel)?;
+        Ok(())
     }
 
     /// Lets those go on whose collective instruction or barrier is complete; whether there were any.
@@ -194,12 +206,7 @@ impl RunningBlock {
     }
 
     /// One instruction or terminator of one thread.
-    fn step(
-        &mut self,
-        launch: &Launch<'_>,
-        memory: &mut dyn GlobalMemory,
-        t: usize,
-    ) -> Result<(), InterpFault> {
+    fn step(&mut self, launch: &Launch<'_>, memory: &mut Memory<'_>, t: usize) -> Result<(), InterpFault> {
         self.clock += 1;
         let kernel = launch.kernel;
         let block = kernel.block(self.threads[t].block);
@@ -212,17 +219,26 @@ impl RunningBlock {
             let predicate = predicate.is_some_and(|predicate| self.value(t, predicate) != 0);
             return self.come_to_barrier(t, id, *kind, name, count, predicate);
         }
+        if let Inst::ClusterBarrier { waits } = data.inst {
+            self.come_to_cluster(t, waits);
+            return Ok(());
+        }
         if data.inst.is_collective() {
             self.threads[t].state = State::AtWarp(id);
             return Ok(());
         }
         let result = match &data.inst {
-            Inst::Load { .. } | Inst::Store { .. } | Inst::Atomic { .. } | Inst::CallRuntime { .. } => {
+            Inst::Load { .. }
+            | Inst::Store { .. }
+            | Inst::Atomic { .. }
+            | Inst::Sample { .. }
+            | Inst::CallRuntime { .. } => {
                 return self.access(launch, memory, t, id);
             }
+            Inst::Special { register: SpecialRegister::TotalSharedBytes } => memory.shared_bytes(),
             Inst::Special { register } => self.special(launch, t, *register),
             Inst::GlobalAddress { global } => launch.globals[global.index()],
-            Inst::WindowBase { window } => memory::window_base(*window, t),
+            Inst::WindowBase { window } => memory::window_base(*window, self.rank, t),
             Inst::ActiveMask => 1 << (t % 32),
             Inst::Fence { .. } | Inst::Nanosleep { .. } => {
                 self.threads[t].at += 1;
@@ -297,6 +313,7 @@ impl RunningBlock {
     fn special(&self, launch: &Launch<'_>, t: usize, register: SpecialRegister) -> u64 {
         use SpecialRegister::*;
         let [tid, ntid, ctaid, nctaid] = [self.threads[t].tid, launch.block, self.ctaid, launch.grid];
+        let cluster = launch.cluster.unwrap_or([1; 3]);
         let value = match register {
             TidX => tid[0],
             TidY => tid[1],
@@ -310,6 +327,11 @@ impl RunningBlock {
             NctaidX => nctaid[0],
             NctaidY => nctaid[1],
             NctaidZ => nctaid[2],
+            ClusterNctaidX => cluster[0],
+            ClusterNctaidY => cluster[1],
+            ClusterNctaidZ => cluster[2],
+            IsExplicitCluster => launch.cluster.is_some().into(),
+            ClusterSharedStride => return memory::SHARED_STRIDE,
             LaneId => t as u32 % 32,
             WarpId => t as u32 / 32,
             Nwarpid => self.threads.len().div_ceil(32) as u32,
@@ -318,7 +340,7 @@ impl RunningBlock {
             GridId | Clock64 | GlobalTimer => return self.clock,
             Clock => self.clock as u32,
             DynamicSharedBytes => launch.dynamic_shared_bytes,
-            TotalSharedBytes => self.shared.len() as u32,
+            TotalSharedBytes => unreachable!("answered by the memory"),
             LocalBytes => self.threads[t].local.len() as u32,
         };
         value.into()

@@ -10,6 +10,7 @@
 //! of instruction.
 
 mod call;
+mod cluster;
 mod compare;
 mod convert;
 mod float;
@@ -409,6 +410,8 @@ impl<'m> Lowering<'m> {
             Atom | Red => self.atomic(i),
             Cvta => self.cvta(i),
             Isspacep => self.isspacep(i),
+            Mapa => self.mapa(i),
+            Getctarank => self.getctarank(i),
             Cp => self.cp(i),
             Membar | Fence => self.fence(i),
             Setp => self.setp(i),
@@ -463,7 +466,11 @@ impl<'m> Lowering<'m> {
 fn is_collective(i: &Instruction) -> bool {
     use Opcode::*;
     // Copies in bulk and changes of barriers are loops.
-    let is_loop = i.opcode == Cp && (i.has(Modifier::Bulk) || i.has(Modifier::Mbarrier));
+    let is_loop = match i.opcode {
+        Cp => i.has(Modifier::Bulk) || i.has(Modifier::Mbarrier),
+        St | Red => i.has(Modifier::Async),
+        _ => false,
+    };
     is_loop
         || matches!(
             i.opcode,

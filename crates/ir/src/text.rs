@@ -209,7 +209,13 @@ impl Display for Inst {
                 }
                 predicate.map_or(Ok(()), |predicate| write!(f, " of {predicate}"))
             }
+            Inst::ClusterBarrier { waits } => {
+                write!(f, "cluster_barrier.{}", if *waits { "wait" } else { "arrive" })
+            }
             Inst::Nanosleep { nanoseconds } => write!(f, "nanosleep {nanoseconds}"),
+            Inst::Sample { sampling, object, place: [x, y, z], level } => {
+                write!(f, "sample.{} {object}, {x}, {y}, {z}, {level}", sampling.to_bits())
+            }
             Inst::CallRuntime { function, args } => {
                 write!(f, "call.{}", function.name())?;
                 operands(f, args)

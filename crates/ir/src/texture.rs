@@ -1,8 +1,8 @@
 //! What textures and surfaces read (CUDA C++ Programming Guide, "Texture Fetching"): images in device memory, and how
 //! coordinates become elements. The reference interpreter and compiled code share it, so that both read the same.
 //!
-//! Kernels name an image by a number that a driver has put into the tables here. A look-up copies what is needed out of
-//! the table before any element is read: reading may end the grid.
+//! Kernels name an image by a number that a driver has put into the tables here. Entries are shared: one that is found stays
+//! as it is for as long as the finder keeps it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,22 +76,22 @@ pub struct Texture {
     pub sampler: Sampler,
 }
 
-static TEXTURES: RwLock<BTreeMap<u64, Texture>> = RwLock::new(BTreeMap::new());
-static SURFACES: RwLock<BTreeMap<u64, Image>> = RwLock::new(BTreeMap::new());
+static TEXTURES: RwLock<BTreeMap<u64, Arc<Texture>>> = RwLock::new(BTreeMap::new());
+static SURFACES: RwLock<BTreeMap<u64, Arc<Image>>> = RwLock::new(BTreeMap::new());
 /// Numbers are used once: a kernel that holds an old one finds nothing.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Enters a texture; kernels find it by the number.
 pub fn add_texture(texture: Texture) -> u64 {
     let object = NEXT.fetch_add(1, Ordering::Relaxed);
-    TEXTURES.write().unwrap_or_else(PoisonError::into_inner).insert(object, texture);
+    TEXTURES.write().unwrap_or_else(PoisonError::into_inner).insert(object, Arc::new(texture));
     object
 }
 
 /// Enters a surface.
 pub fn add_surface(image: Image) -> u64 {
     let object = NEXT.fetch_add(1, Ordering::Relaxed);
-    SURFACES.write().unwrap_or_else(PoisonError::into_inner).insert(object, image);
+    SURFACES.write().unwrap_or_else(PoisonError::into_inner).insert(object, Arc::new(image));
     object
 }
 
@@ -101,8 +101,18 @@ pub fn remove(object: u64) {
     SURFACES.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
 }
 
+/// The texture with this number, if there is one.
+pub fn find(object: u64) -> Option<Arc<Texture>> {
+    TEXTURES.read().unwrap_or_else(PoisonError::into_inner).get(&object).cloned()
+}
+
+/// The image of the surface with this number, if there is one.
+pub fn surface(object: u64) -> Option<Arc<Image>> {
+    SURFACES.read().unwrap_or_else(PoisonError::into_inner).get(&object).cloned()
+}
+
 /// The shape that an instruction takes an image for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Geometry {
     D1,
     D2,
@@ -114,7 +124,7 @@ pub enum Geometry {
 }
 
 /// What a texture instruction does besides its coordinates; travels as one constant word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sampling {
     pub geometry: Geometry,
     /// Coordinates are elements, given as integers (`.s32`).
@@ -123,8 +133,6 @@ pub struct Sampling {
     pub has_level: bool,
     /// The four elements around, one channel of each (`tld4`).
     pub gathered: Option<u8>,
-    /// Whether the last two of the four results are wanted, or the first two.
-    pub is_second_half: bool,
 }
 
 const GEOMETRIES: [Geometry; 6] =
@@ -143,7 +151,6 @@ impl Sampling {
         geometry_bits(self.geometry)
             | u32::from(self.has_integer_coordinates) << 3
             | u32::from(self.has_level) << 4
-            | u32::from(self.is_second_half) << 5
             | self.gathered.map_or(0, |channel| 1 << 6 | u32::from(channel & 3) << 7)
     }
 
@@ -152,7 +159,6 @@ impl Sampling {
             geometry: geometry_of(bits),
             has_integer_coordinates: bits >> 3 & 1 != 0,
             has_level: bits >> 4 & 1 != 0,
-            is_second_half: bits >> 5 & 1 != 0,
             gathered: (bits >> 6 & 1 != 0).then_some((bits >> 7 & 3) as u8),
         }
     }
@@ -214,89 +220,128 @@ pub trait Texels {
     fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), Self::Error>;
 }
 
-/// What one read of a texture needs, copied out of the table.
-#[derive(Clone, Debug)]
-pub struct Look {
-    sampling: Sampling,
-    sampler: Sampler,
-    image: Image,
-    /// The next level and its weight.
-    blended: Option<(Image, f32)>,
-}
-
-/// Looks a texture up; `level` counts where the instruction has one. None where there is no such texture.
-pub fn look(object: u64, sampling: Sampling, level: f32) -> Option<Look> {
-    let textures = TEXTURES.read().unwrap_or_else(PoisonError::into_inner);
-    let texture = textures.get(&object)?;
-    let sampler = texture.sampler;
-    let last = texture.levels.len().checked_sub(1)?;
-    let asked = if sampling.has_level { level } else { 0.0 } + sampler.level_bias;
-    let wanted = if last == 0 { 0.0 } else { asked.max(sampler.level_min).min(sampler.level_max).max(0.0) };
-    let of = |at: f32| texture.levels[(at as usize).min(last)].clone();
-    if !sampler.is_linear_between_levels {
-        return Some(Look { sampling, sampler, image: of((wanted + 0.5).floor()), blended: None });
-    }
-    let below = wanted.floor().min(last as f32);
-    let weight = if below as usize >= last { 0.0 } else { wanted - below };
-    let blended = (weight > 0.0).then(|| (of(below + 1.0), weight));
-    Some(Look { sampling, sampler, image: of(below), blended })
-}
-
-/// The image of a surface.
-pub fn surface(object: u64) -> Option<Image> {
-    SURFACES.read().unwrap_or_else(PoisonError::into_inner).get(&object).cloned()
-}
-
 /// Four channels: integers or the bits of floats, as the texture says.
-type Element = [u32; 4];
+pub type Element = [u32; 4];
 
-impl Look {
-    /// Two of the four results, the first in the low half.
-    pub fn sample<T: Texels + ?Sized>(&self, coordinates: [u32; 4], texels: &mut T) -> Result<u64, T::Error> {
-        let element = if let Some(channel) = self.sampling.gathered {
-            self.gather(channel, coordinates, texels)?
-        } else {
-            let first = self.read_level(&self.image, coordinates, texels)?;
-            match &self.blended {
-                Some((image, weight)) if self.is_float() => {
-                    let second = self.read_level(image, coordinates, texels)?;
-                    std::array::from_fn(|i| blend(first[i], second[i], *weight))
-                }
-                _ => first,
-            }
-        };
-        let at = if self.sampling.is_second_half { 2 } else { 0 };
-        Ok(u64::from(element[at]) | u64::from(element[at + 1]) << 32)
-    }
-
-    /// Whether results are floats.
-    fn is_float(&self) -> bool {
-        match self.image.channel {
-            Channel::F16 | Channel::F32 => true,
-            Channel::U32 | Channel::S32 => false,
-            _ => !self.sampler.reads_integers,
-        }
-    }
-
-    fn read_level<T: Texels + ?Sized>(
+impl Texture {
+    /// The results of a texture instruction. `level` counts where the instruction has one.
+    #[inline]
+    pub fn sample<T: Texels + ?Sized>(
         &self,
-        image: &Image,
-        coordinates: [u32; 4],
+        sampling: Sampling,
+        place: [u32; 3],
+        level: f32,
         texels: &mut T,
     ) -> Result<Element, T::Error> {
-        let (layer, place, dimensions) = self.place(image, coordinates);
+        match self.levels.as_slice() {
+            [] => Ok([0; 4]),
+            [image] => Look::new(sampling, &self.sampler, image).sample(place, texels),
+            _ => self.sample_levels(sampling, place, level, texels),
+        }
+    }
+
+    /// What `tex1Dfetch` reads, where whole channels are read as they are: most reads of textures are of this kind, and need
+    /// none of the rest.
+    pub fn row(&self, sampling: Sampling) -> Option<Row> {
+        let [image] = self.levels.as_slice() else { return None };
+        let is_plain = sampling.geometry == Geometry::D1
+            && sampling.has_integer_coordinates
+            && sampling.gathered.is_none()
+            && image.pieces.is_none();
+        let one = match image.channel {
+            Channel::F32 => 1.0_f32.to_bits(),
+            Channel::U32 | Channel::S32 => 1,
+            _ => return None,
+        };
+        is_plain.then_some(Row { base: image.base, elements: image.size[0], channels: image.channels, one })
+    }
+
+    /// The same for a texture of several levels.
+    fn sample_levels<T: Texels + ?Sized>(
+        &self,
+        sampling: Sampling,
+        place: [u32; 3],
+        level: f32,
+        texels: &mut T,
+    ) -> Result<Element, T::Error> {
+        let sampler = &self.sampler;
+        let last = self.levels.len() - 1;
+        let asked = if sampling.has_level { level } else { 0.0 } + sampler.level_bias;
+        let wanted = asked.max(sampler.level_min).min(sampler.level_max).max(0.0);
+        let of = |at: f32| Look::new(sampling, sampler, &self.levels[(at as usize).min(last)]);
+        if !sampler.is_linear_between_levels {
+            return of((wanted + 0.5).floor()).sample(place, texels);
+        }
+        let below = wanted.floor().min(last as f32);
+        let first = of(below);
+        let weight = if below as usize >= last { 0.0 } else { wanted - below };
+        let result = first.sample(place, texels)?;
+        if weight <= 0.0 || sampling.gathered.is_some() || !first.is_float {
+            return Ok(result);
+        }
+        let second = of(below + 1.0).sample(place, texels)?;
+        Ok(std::array::from_fn(|i| blend(result[i], second[i], weight)))
+    }
+}
+
+/// Elements of 32-bit channels, one behind the other. Outside of them zeros are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub base: u64,
+    pub elements: u32,
+    /// 1, 2 or 4.
+    pub channels: u8,
+    /// What an element has as its fourth channel if it has fewer.
+    pub one: u32,
+}
+
+/// How an instruction reads one image.
+struct Look<'t> {
+    sampling: Sampling,
+    sampler: &'t Sampler,
+    image: &'t Image,
+    /// Whether results are floats.
+    is_float: bool,
+}
+
+impl<'t> Look<'t> {
+    #[inline]
+    fn new(sampling: Sampling, sampler: &'t Sampler, image: &'t Image) -> Look<'t> {
+        let is_float = match image.channel {
+            Channel::F16 | Channel::F32 => true,
+            Channel::U32 | Channel::S32 => false,
+            _ => !sampler.reads_integers,
+        };
+        Look { sampling, sampler, image, is_float }
+    }
+
+    #[inline]
+    fn sample<T: Texels + ?Sized>(&self, [x, y, z]: [u32; 3], texels: &mut T) -> Result<Element, T::Error> {
+        match self.sampling.gathered {
+            Some(channel) => self.gather(channel, [x, y, z], texels),
+            None => self.read(self.place([x, y, z]), texels),
+        }
+    }
+
+    #[inline]
+    fn read<T: Texels + ?Sized>(
+        &self,
+        (layer, place, dimensions): (Option<u32>, [f64; 3], usize),
+        texels: &mut T,
+    ) -> Result<Element, T::Error> {
         if self.sampling.has_integer_coordinates {
             let integers = place.map(|at| at as i64);
-            return self.element(image, integers, dimensions, layer, texels);
+            return self.element(integers, dimensions, layer, texels);
         }
-        if !(self.sampler.is_linear && self.is_float()) {
-            return self.element(image, place.map(|at| at.floor() as i64), dimensions, layer, texels);
+        if !(self.sampler.is_linear && self.is_float) {
+            return self.element(place.map(floor), dimensions, layer, texels);
         }
-        let low = place.map(|at| (at - 0.5).floor());
-        let corner = low.map(|at| at as i64);
+        let corner = place.map(|at| floor(at - 0.5));
+        let low = corner.map(|at| at as f64);
         // Hardware keeps eight bits of the fraction (CUDA C++ Programming Guide, "Linear Filtering").
-        let weight: [f32; 3] =
-            std::array::from_fn(|i| ((place[i] - 0.5 - low[i]) * 256.0).round() as f32 / 256.0);
+        let weight: [f32; 3] = std::array::from_fn(|i| {
+            round(((place[i] - 0.5 - low[i]) * 256.0).clamp(0.0, 256.0)) as f32 / 256.0
+        });
         let mut sum = [0.0_f32; 4];
         for neighbour in 0..1_usize << dimensions {
             let step = |axis: usize| (neighbour >> axis & 1) as i64;
@@ -308,7 +353,7 @@ impl Look {
             if share == 0.0 {
                 continue;
             }
-            let element = self.element(image, at, dimensions, layer, texels)?;
+            let element = self.element(at, dimensions, layer, texels)?;
             for (sum, bits) in sum.iter_mut().zip(element) {
                 *sum += share * f32::from_bits(bits);
             }
@@ -320,21 +365,23 @@ impl Look {
     fn gather<T: Texels + ?Sized>(
         &self,
         channel: u8,
-        coordinates: [u32; 4],
+        coordinates: [u32; 3],
         texels: &mut T,
     ) -> Result<Element, T::Error> {
-        let (layer, place, dimensions) = self.place(&self.image, coordinates);
-        let corner = place.map(|at| (at - 0.5).floor() as i64);
+        let (layer, place, dimensions) = self.place(coordinates);
+        let corner = place.map(|at| floor(at - 0.5));
         let mut result = [0; 4];
         for (result, (x, y)) in result.iter_mut().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
             let at = [corner[0] + x, corner[1] + y, 0];
-            *result = self.element(&self.image, at, dimensions, layer, texels)?[usize::from(channel & 3)];
+            *result = self.element(at, dimensions, layer, texels)?[usize::from(channel & 3)];
         }
         Ok(result)
     }
 
     /// Layer, place in elements, and how many dimensions of the place count.
-    fn place(&self, image: &Image, c: [u32; 4]) -> (Option<u32>, [f64; 3], usize) {
+    #[inline]
+    fn place(&self, c: [u32; 3]) -> (Option<u32>, [f64; 3], usize) {
+        let image = self.image;
         let number = |bits: u32| match self.sampling.has_integer_coordinates {
             true => f64::from(bits as i32),
             false => f64::from(f32::from_bits(bits)),
@@ -351,7 +398,7 @@ impl Look {
             Geometry::A1 => (layer(c[0]), [scaled(c[1], 0), 0.0, 0.0], 1),
             Geometry::A2 => (layer(c[0]), [scaled(c[1], 0), scaled(c[2], 1), 0.0], 2),
             Geometry::Cube => {
-                let (face, s, t) = face_of([c[0], c[1], c[2]].map(f32::from_bits));
+                let (face, s, t) = face_of(c.map(f32::from_bits));
                 let side = f64::from(image.size[0]);
                 (Some(face.min(image.size[2] - 1)), [s * side, t * side, 0.0], 2)
             }
@@ -359,21 +406,21 @@ impl Look {
     }
 
     /// One element, or what is read instead of one outside.
+    #[inline]
     fn element<T: Texels + ?Sized>(
         &self,
-        image: &Image,
         mut at: [i64; 3],
         dimensions: usize,
         layer: Option<u32>,
         texels: &mut T,
     ) -> Result<Element, T::Error> {
+        let (image, is_float) = (self.image, self.is_float);
         for (axis, at) in at.iter_mut().enumerate().take(dimensions) {
             match self.inside(*at, axis, image.size[axis]) {
                 Some(inside) => *at = inside,
                 None if self.sampling.has_integer_coordinates => return Ok([0; 4]),
                 None => {
                     let border = self.sampler.border;
-                    let is_float = self.is_float();
                     return Ok(border.map(|b| if is_float { b.to_bits() } else { b as i32 as u32 }));
                 }
             }
@@ -385,25 +432,36 @@ impl Look {
         let mut raw = [0_u8; 16];
         // Without memory all channels are zero.
         if let Some(address) = image.find(address) {
-            texels.read(address, &mut raw[..bytes as usize])?;
+            // Lengths that the compiler knows are copied without a call.
+            match bytes {
+                4 => texels.read(address, &mut raw[..4]),
+                1 => texels.read(address, &mut raw[..1]),
+                2 => texels.read(address, &mut raw[..2]),
+                8 => texels.read(address, &mut raw[..8]),
+                _ => texels.read(address, &mut raw[..bytes.min(16) as usize]),
+            }?;
         }
-        let one = if self.is_float() { 1.0_f32.to_bits() } else { 1 };
+        let one = if is_float { 1.0_f32.to_bits() } else { 1 };
         let mut element = [0, 0, 0, one];
         for (number, place) in element.iter_mut().enumerate().take(usize::from(image.channels)) {
-            *place = image.channel.decode(&raw, number, self.is_float());
+            *place = image.channel.decode(&raw, number, is_float);
         }
         Ok(element)
     }
 
     /// The element that stands for one on an axis of so many; None where the border does.
+    #[inline]
     fn inside(&self, at: i64, axis: usize, size: u32) -> Option<i64> {
         let size = i64::from(size);
         if (0..size).contains(&at) {
             return Some(at);
         }
-        if self.sampling.has_integer_coordinates {
-            return None;
-        }
+        if self.sampling.has_integer_coordinates { None } else { self.moved_inside(at, axis, size) }
+    }
+
+    /// The same for one outside, as the texture's address mode says.
+    #[cold]
+    fn moved_inside(&self, at: i64, axis: usize, size: i64) -> Option<i64> {
         // Repeating needs coordinates from 0 to 1; without them it is clamping (CUDA Driver API, `cuTexObjectCreate`).
         let mode = match self.sampler.address_modes[axis] {
             AddressMode::Wrap | AddressMode::Mirror if !self.sampler.is_normalized => AddressMode::Clamp,
@@ -420,6 +478,19 @@ impl Look {
             AddressMode::Border => return None,
         })
     }
+}
+
+/// The next integer below; far outside of any image, the nearest that there is.
+#[inline]
+fn floor(at: f64) -> i64 {
+    let whole = at as i64;
+    whole.saturating_sub(i64::from(whole as f64 > at))
+}
+
+/// The nearest integer to a number that is not negative, halves up.
+#[inline]
+fn round(at: f64) -> f64 {
+    (at + 0.5) as i64 as f64
 }
 
 fn blend(a: u32, b: u32, weight: f32) -> u32 {
@@ -563,13 +634,7 @@ mod tests {
     }
 
     fn sampling(geometry: Geometry) -> Sampling {
-        Sampling {
-            geometry,
-            has_integer_coordinates: false,
-            has_level: false,
-            gathered: None,
-            is_second_half: false,
-        }
+        Sampling { geometry, has_integer_coordinates: false, has_level: false, gathered: None }
     }
 
     /// Floats in rows of four.
@@ -581,12 +646,12 @@ mod tests {
 
     fn read(image: Image, sampler: Sampler, sampling: Sampling, at: &[f32], memory: &mut Vec<u8>) -> f32 {
         let object = add_texture(Texture { levels: vec![image], sampler });
-        let mut bits = [0; 4];
+        let mut bits = [0; 3];
         at.iter().zip(&mut bits).for_each(|(at, bits)| *bits = at.to_bits());
-        let result = look(object, sampling, 0.0).unwrap().sample(bits, memory).unwrap();
+        let [result, ..] = find(object).unwrap().sample(sampling, bits, 0.0, memory).unwrap();
         remove(object);
-        assert!(look(object, sampling, 0.0).is_none());
-        f32::from_bits(result as u32)
+        assert!(find(object).is_none());
+        f32::from_bits(result)
     }
 
     #[test]
@@ -686,7 +751,6 @@ mod tests {
                     has_integer_coordinates: bits & 1 != 0,
                     has_level: bits & 2 != 0,
                     gathered: (bits & 4 != 0).then_some(3),
-                    is_second_half: bits == 5,
                 };
                 assert_eq!(Sampling::from_bits(sampling.to_bits()), sampling);
             }

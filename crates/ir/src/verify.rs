@@ -319,7 +319,7 @@ impl Verifier<'_> {
                 compare.map_or(Ok(()), |compare| want(compare, *ty))?;
                 guarded(guard)
             }
-            Inst::Fence { .. } | Inst::ActiveMask => Ok(()),
+            Inst::Fence { .. } | Inst::ActiveMask | Inst::ClusterBarrier { .. } => Ok(()),
             Inst::Shuffle { value, lane, clamp, mask, .. } => all(&[*value, *lane, *clamp, *mask], Type::I32),
             Inst::Vote { predicate, mask, .. } => {
                 want(*predicate, Type::I1)?;
@@ -336,6 +336,11 @@ impl Verifier<'_> {
                 predicate.map_or(Ok(()), |predicate| want(predicate, Type::I1))
             }
             Inst::Nanosleep { nanoseconds } => want(*nanoseconds, Type::I32),
+            Inst::Sample { object, place, level, .. } => {
+                want(*object, Type::I64)?;
+                all(place, Type::I32)?;
+                want(*level, Type::I32)
+            }
             Inst::CallRuntime { function, args } => {
                 shape(args.len() == function.params().len())?;
                 args.iter().zip(function.params()).try_for_each(|(arg, ty)| want(*arg, *ty))

@@ -32,6 +32,7 @@ fn run(body: &str, registers: &str, operands: [Vec<u8>; 3], d_bytes: usize) -> V
         kernel: &kernel,
         grid: [1; 3],
         block: [32, 1, 1],
+        cluster: None,
         dynamic_shared_bytes: 0,
         stack_bytes: 1 << 10,
         params: &params,

@@ -86,6 +86,7 @@ fn run(kernel: &Kernel) -> Result<Vec<Vec<u8>>, String> {
         kernel,
         grid: [2, 1, 1],
         block: [64, 1, 1],
+        cluster: None,
         dynamic_shared_bytes: 4096,
         stack_bytes: 1 << 10,
         params: &params,

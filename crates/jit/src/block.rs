@@ -9,13 +9,16 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
+use crate::cluster::{Arrivals, ClusterBarrier};
 use crate::context::{BARRIERS, FUEL, LANES, WarpContext, WarpFunction, status};
 use crate::control::LaunchControl;
 use crate::entry;
 use crate::fault::FaultKind;
 use crate::frames::Frames;
 use crate::heap::DeviceHeap;
+use crate::images::Images;
 use crate::machine_code::CodeTraits;
 use crate::signal::Guard;
 
@@ -39,6 +42,11 @@ pub(crate) struct LaunchShape {
     pub grid_workspace: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// Blocks of a cluster, 1 without clusters.
+    pub cluster: [u32; 3],
+    pub is_explicit_cluster: bool,
+    /// Bytes from the memory of one block of a cluster to that of the next.
+    pub cluster_stride: u64,
     pub threads: u32,
     pub warps: u32,
     pub shared_bytes: u32,
@@ -64,6 +72,8 @@ pub(crate) struct BlockRun<'a> {
     pub shape: &'a LaunchShape,
     pub control: &'a LaunchControl,
     pub heap: Option<&'a DeviceHeap>,
+    /// Textures and surfaces that the blocks have used.
+    pub images: Images,
     memory: BlockMemory,
     /// The block that runs; of several, the first until they have run.
     index: Cell<[u32; 3]>,
@@ -71,6 +81,8 @@ pub(crate) struct BlockRun<'a> {
     guard: *mut Guard,
     fault: Cell<Option<FaultKind>>,
     barriers: RefCell<[Barrier; BARRIERS]>,
+    /// Shared by the blocks of a cluster.
+    cluster: Rc<ClusterBarrier>,
     warps: RefCell<Vec<Warp>>,
     live_threads: Cell<u32>,
     /// Warps of the block that have started, the first so many, and those that have finished.
@@ -84,6 +96,16 @@ struct Warp {
     context: *mut WarpContext,
     /// Nodes whose lanes wait for other lanes of this warp.
     waiting: Vec<u32>,
+    cluster_arrivals: Arrivals,
+}
+
+/// What became of a block in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Finished,
+    Progress,
+    /// Every warp waits for something.
+    Stuck,
 }
 
 #[derive(Clone, Default)]
@@ -109,18 +131,25 @@ impl<'a> BlockRun<'a> {
         control: &'a LaunchControl,
         heap: Option<&'a DeviceHeap>,
         memory: BlockMemory,
+        cluster: Rc<ClusterBarrier>,
         guard: *mut Guard,
     ) -> BlockRun<'a> {
-        let warp = Warp { context: std::ptr::null_mut(), waiting: Vec::new() };
+        let warp = Warp {
+            context: std::ptr::null_mut(),
+            waiting: Vec::new(),
+            cluster_arrivals: Arrivals::default(),
+        };
         BlockRun {
             shape,
             control,
             heap,
+            images: Images::default(),
             memory,
             index: Cell::new([0; 3]),
             guard,
             fault: Cell::new(None),
             barriers: RefCell::default(),
+            cluster,
             warps: RefCell::new(vec![warp; shape.warps as usize]),
             live_threads: Cell::new(0),
             started: Cell::new(0),
@@ -130,9 +159,16 @@ impl<'a> BlockRun<'a> {
 
     /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1 to `count`.
     pub(crate) fn run(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
+        self.cluster.reset(self.shape.threads);
         let begun = self.begin(index, count, frames)?;
-        while !self.turn(frames)? {}
-        Ok(begun)
+        loop {
+            match self.turn(frames)? {
+                Turn::Finished => return Ok(begun),
+                Turn::Progress => {}
+                Turn::Stuck if self.force_waiting() => {}
+                Turn::Stuck => return Err(FaultKind::Deadlock),
+            }
+        }
     }
 
     /// Begins to run blocks as [`BlockRun::run`] does: all but the last of them to their end, the last for a while.
@@ -156,8 +192,8 @@ impl<'a> BlockRun<'a> {
         Ok(1)
     }
 
-    /// Gives each warp that can run a turn; says whether all have finished.
-    pub(crate) fn turn(&self, frames: &mut Frames) -> Result<bool, FaultKind> {
+    /// Gives each warp that can run a turn.
+    pub(crate) fn turn(&self, frames: &mut Frames) -> Result<Turn, FaultKind> {
         let warps = self.shape.warps;
         let mut progress = self.finished.get() == warps;
         for warp in 0..warps {
@@ -180,10 +216,11 @@ impl<'a> BlockRun<'a> {
                 self.finished.set(self.finished.get() + 1);
             }
         }
-        if !progress && !self.force_waiting() {
-            return Err(FaultKind::Deadlock);
-        }
-        Ok(self.finished.get() == warps)
+        Ok(match progress {
+            _ if self.finished.get() == warps => Turn::Finished,
+            true => Turn::Progress,
+            false => Turn::Stuck,
+        })
     }
 
     /// Runs blocks whose warps do not wait for each other: the code goes from warp to warp and from block to block by
@@ -382,6 +419,9 @@ impl<'a> BlockRun<'a> {
             header.dynamic_shared_bytes = shape.dynamic_shared_bytes;
             header.ntid = shape.block;
             header.nctaid = shape.grid;
+            header.cluster_nctaid = shape.cluster;
+            header.is_explicit_cluster = shape.is_explicit_cluster.into();
+            header.cluster_shared_stride = shape.cluster_stride;
             header.grid_id = shape.grid_id;
             header.sm_id = self.memory.sm_id;
             header.sms = self.memory.sms;
@@ -442,11 +482,12 @@ impl<'a> BlockRun<'a> {
         let warp = &mut warps[warp as usize];
         warp.context = std::ptr::null_mut();
         warp.waiting.clear();
+        warp.cluster_arrivals = Arrivals::default();
     }
 
     /// With every warp stuck: lets lanes that wait for others of their warp go on without them. Real devices would
     /// hang; programs that get here name lanes in a member mask that took another path.
-    fn force_waiting(&self) -> bool {
+    pub(crate) fn force_waiting(&self) -> bool {
         let mut any = false;
         for warp in self.warps.borrow_mut().iter_mut().filter(|warp| !warp.waiting.is_empty()) {
             for node in warp.waiting.drain(..) {
@@ -486,6 +527,20 @@ impl BlockRun<'_> {
         self.release_if_complete(barrier, id);
     }
 
+    /// `lanes` of `warp` come to the barrier of their cluster: to continue at `node` when all threads have arrived or, with
+    /// `node` `None`, only to be counted.
+    pub(crate) fn arrive_at_cluster(&self, warp: u32, node: Option<u32>, lanes: u32) {
+        let frame = self.shape.code.traits.frame;
+        let mut warps = self.warps.borrow_mut();
+        let warp = &mut warps[warp as usize];
+        let Some(node) = node else { return self.cluster.arrive(&mut warp.cluster_arrivals, lanes, frame) };
+        let free = self.cluster.wait(warp.cluster_arrivals, warp.context, node, lanes);
+        if free != 0 {
+            // SAFETY: the warp runs, so it has a context of this layout; the node is its code's.
+            unsafe { frame.make_ready(warp.context, node, free) };
+        }
+    }
+
     fn release_if_complete(&self, barrier: &mut Barrier, id: u32) {
         let expected = if barrier.expected == 0 { self.live_threads.get() } else { barrier.expected };
         if barrier.arrived == 0 || barrier.arrived < expected {
@@ -514,6 +569,7 @@ impl BlockRun<'_> {
         }
         let mut warps = self.warps.borrow_mut();
         let warp = &mut warps[warp as usize];
+        self.cluster.exit(&mut warp.cluster_arrivals, lanes, self.shape.code.traits.frame);
         for node in warp.waiting.drain(..) {
             // SAFETY: the warp runs, so it has a context; nodes are its code's.
             unsafe { self.shape.code.traits.frame.make_ready(warp.context, node, 0) };

@@ -13,6 +13,7 @@ mod memory;
 mod plan;
 mod scalar;
 mod shapes;
+mod textures;
 
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;

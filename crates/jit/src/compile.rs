@@ -175,7 +175,7 @@ fn sees_warps(kernel: &Kernel) -> bool {
     use SpecialRegister::{LaneId, Nwarpid, WarpId};
     kernel.blocks.iter().flat_map(|block| &block.insts).any(|&id| match &kernel.inst(id).inst {
         Inst::ActiveMask | Inst::Special { register: LaneId | WarpId | Nwarpid } => true,
-        Inst::Barrier { .. } => false,
+        Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => false,
         inst => inst.is_collective(),
     })
 }

@@ -11,8 +11,9 @@ pub struct LaunchConfig<'a> {
     pub grid: [u32; 3],
     /// Threads per block in x, y, z; none of them zero, at most [`LaunchConfig::BLOCK_THREADS_MAX`] together.
     pub block: [u32; 3],
-    /// Blocks per cluster in x, y, z; `[1, 1, 1]` without clusters.
-    pub cluster: [u32; 3],
+    /// Blocks per cluster in x, y, z, at most [`LaunchConfig::CLUSTER_BLOCKS_MAX`] together; each divides the grid's.
+    /// The blocks of a cluster are there at the same time. None where nothing asks for clusters.
+    pub cluster: Option<[u32; 3]>,
     /// Whether all blocks are there at the same time, so that they may wait for each other (`grid.sync()`). Each then
     /// has memory of its own in the arena.
     pub cooperative: bool,
@@ -35,10 +36,17 @@ pub struct LaunchConfig<'a> {
 impl LaunchConfig<'_> {
     /// Threads that one block may have.
     pub const BLOCK_THREADS_MAX: u32 = 1024;
+    /// Blocks that one cluster may have.
+    pub const CLUSTER_BLOCKS_MAX: u32 = 16;
 
     /// Threads per block.
     pub fn block_threads(&self) -> u64 {
         self.block.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Blocks per cluster.
+    pub fn cluster_blocks(&self) -> u64 {
+        self.cluster.map_or(1, |cluster| cluster.iter().map(|&n| u64::from(n)).product())
     }
 
     /// Blocks in the grid.
@@ -52,7 +60,7 @@ impl Default for LaunchConfig<'_> {
         LaunchConfig {
             grid: [1; 3],
             block: [1; 3],
-            cluster: [1; 3],
+            cluster: None,
             cooperative: false,
             dynamic_shared_bytes: 0,
             stack_bytes: 1 << 10,

@@ -63,6 +63,11 @@ pub(crate) struct WarpContext {
     pub ctaid: [u32; 3],
     pub ntid: [u32; 3],
     pub nctaid: [u32; 3],
+    /// Blocks of a cluster; 1 without clusters.
+    pub cluster_nctaid: [u32; 3],
+    pub is_explicit_cluster: u32,
+    /// Bytes from the shared memory of a block to that of the next of its cluster.
+    pub cluster_shared_stride: u64,
     pub grid_id: u64,
     /// Of each named barrier's last completion: threads whose predicate was true, and threads that came.
     pub barrier_votes: [u32; BARRIERS],

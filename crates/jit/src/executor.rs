@@ -7,11 +7,13 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::block::{BlockMemory, BlockRun, LaunchShape};
+use crate::cluster::Cluster;
 use crate::compile::CompiledKernel;
 use crate::config::{LaunchConfig, LaunchMemory, LaunchStats};
 use crate::control::LaunchControl;
@@ -70,12 +72,16 @@ impl Executor {
     /// Bytes of arena that a launch needs.
     pub fn arena_bytes(&self, kernel: &CompiledKernel, config: &LaunchConfig<'_>) -> u64 {
         let layout = ArenaLayout::new(kernel, config, self.threads);
-        let blocks = if config.cooperative { config.blocks() } else { self.participants(config) };
+        let blocks = match config.cooperative {
+            true => config.blocks(),
+            false => self.participants(config) * config.cluster_blocks(),
+        };
         layout.blocks_offset.saturating_add(layout.block_bytes.saturating_mul(blocks))
     }
 
     fn participants(&self, config: &LaunchConfig<'_>) -> u64 {
-        u64::from(self.threads.min(config.threads_max.max(1))).min(config.blocks())
+        let clusters = config.blocks() / config.cluster_blocks().max(1);
+        u64::from(self.threads.min(config.threads_max.max(1))).min(clusters.max(1))
     }
 
     /// Runs a grid to its end. Blocks the caller, whose thread takes part.
@@ -110,6 +116,9 @@ impl Executor {
             grid_workspace,
             grid: config.grid,
             block: config.block,
+            cluster: config.cluster.unwrap_or([1; 3]),
+            is_explicit_cluster: config.cluster.is_some(),
+            cluster_stride: layout.block_bytes,
             threads,
             warps: threads.div_ceil(code.traits.lanes),
             shared_bytes: layout.shared_bytes,
@@ -148,6 +157,13 @@ impl Executor {
         let (threads, max) = (config.block_threads(), LaunchConfig::BLOCK_THREADS_MAX);
         if config.block.contains(&0) || threads > u64::from(max) {
             return Err(LaunchError::BlockShape { threads, max });
+        }
+        if let Some(cluster) = config.cluster {
+            let fits = (1..=u64::from(LaunchConfig::CLUSTER_BLOCKS_MAX)).contains(&config.cluster_blocks());
+            let divides = config.grid.iter().zip(cluster).all(|(&grid, n)| n != 0 && grid.is_multiple_of(n));
+            if !fits || !divides {
+                return Err(LaunchError::ClusterShape { cluster, max: LaunchConfig::CLUSTER_BLOCKS_MAX });
+            }
         }
         let (given, expected) = (config.params.len(), kernel.param_bytes() as usize);
         if given != expected {
@@ -299,9 +315,10 @@ impl Work<'_> {
         });
         // SAFETY: the guard stays in place until it is taken back below.
         unsafe { signal::guard_thread(guard.as_ptr()) };
-        let (completed, fault) = match self.shape.grid_workspace {
-            0 => self.run_blocks(participant, guard.as_ptr()),
-            _ => self.run_together(participant, guard.as_ptr()),
+        let is_together = self.is_cooperative() || self.cluster_blocks() > 1;
+        let (completed, fault) = match is_together {
+            false => self.run_blocks(participant, guard.as_ptr()),
+            true => self.run_together(participant, guard.as_ptr()),
         };
         // SAFETY: null is always valid.
         unsafe { signal::guard_thread(std::ptr::null_mut()) };
@@ -313,7 +330,7 @@ impl Work<'_> {
 
     fn run_blocks(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
         let memory = self.layout.block(self.memory.arena.start, participant.into(), participant);
-        let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
+        let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, Rc::default(), guard);
         let mut frames = Frames::default();
         let (mut completed, mut taken) = (0, 0..0);
         loop {
@@ -337,48 +354,71 @@ impl Work<'_> {
         }
     }
 
-    /// Runs blocks that may wait for each other: takes one after the other, and gives those that are not at their end
-    /// a turn each.
+    /// Runs clusters, whose blocks may wait for each other, one after the other. Those of a cooperative launch may wait for
+    /// other clusters as well: each is begun as soon as possible, and those that are not at their end get a turn each.
     fn run_together(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
-        // Warps have the address of their block's run, so it stays in its place.
-        let mut residents: Vec<Box<(BlockRun<'_>, Frames)>> = Vec::new();
+        let clusters = self.blocks / self.cluster_blocks();
+        let mut residents: Vec<Cluster<'_>> = Vec::new();
+        let mut idle: Option<Cluster<'_>> = None;
         let mut completed = 0;
         loop {
             if !self.control.at_safepoint() {
                 return (completed, Some(Fault { kind: FaultKind::Cancelled, block: None }));
             }
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            if next < self.blocks {
-                let memory = self.layout.block(self.memory.arena.start, next, participant);
-                let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, guard);
-                let mut resident = Box::new((run, Frames::default()));
-                let (run, frames) = &mut *resident;
-                if let Err(kind) = run.begin(self.block_index(next), 1, frames) {
-                    return (completed, Some(Fault { kind, block: Some(run.index()) }));
+            if residents.is_empty() || self.is_cooperative() {
+                let next = self.next.fetch_add(1, Ordering::Relaxed);
+                if next < clusters {
+                    let mut cluster = idle.take().unwrap_or_else(|| self.cluster(next, participant, guard));
+                    let begun = cluster.begin(|rank| self.index_in_cluster(next, rank));
+                    if let Err(fault) = begun {
+                        return (completed, Some(fault));
+                    }
+                    residents.push(cluster);
+                } else if residents.is_empty() {
+                    return (completed, None);
                 }
-                residents.push(resident);
-            } else if residents.is_empty() {
-                return (completed, None);
             }
-            let mut fault = None;
-            residents.retain_mut(|resident| {
-                let (run, frames) = &mut **resident;
-                let turn = if fault.is_none() { run.turn(frames) } else { Ok(false) };
-                match turn {
-                    Ok(is_finished) => {
-                        completed += u64::from(is_finished);
-                        !is_finished
+            let mut place = 0;
+            while let Some(cluster) = residents.get_mut(place) {
+                match cluster.turn() {
+                    Ok(false) => place += 1,
+                    Ok(true) => {
+                        completed += self.cluster_blocks();
+                        // The memory of a cooperative launch's blocks is theirs alone.
+                        let finished = residents.remove(place);
+                        idle = (!self.is_cooperative()).then_some(finished);
                     }
-                    Err(kind) => {
-                        fault = Some(Fault { kind, block: Some(run.index()) });
-                        true
-                    }
+                    Err(fault) => return (completed, Some(fault)),
                 }
-            });
-            if fault.is_some() {
-                return (completed, fault);
             }
         }
+    }
+
+    fn is_cooperative(&self) -> bool {
+        self.shape.grid_workspace != 0
+    }
+
+    fn cluster_blocks(&self) -> u64 {
+        self.shape.cluster.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// A cluster for this thread, with the memory of cluster `number` in a cooperative launch.
+    fn cluster(&self, number: u64, participant: u32, guard: *mut Guard) -> Cluster<'_> {
+        let place = if self.is_cooperative() { number } else { participant.into() };
+        let first = place * self.cluster_blocks();
+        let memories = (0..self.cluster_blocks())
+            .map(|rank| self.layout.block(self.memory.arena.start, first + rank, participant));
+        Cluster::new(memories, |memory, barrier| {
+            BlockRun::new(&self.shape, self.control, self.memory.heap, memory, barrier, guard)
+        })
+    }
+
+    /// The index of the block with this rank in a cluster.
+    fn index_in_cluster(&self, cluster: u64, rank: u64) -> [u32; 3] {
+        let size = self.shape.cluster;
+        let clusters = [0, 1, 2].map(|axis| self.shape.grid[axis] / size[axis]);
+        let (first, inside) = (index(cluster, clusters), index(rank, size));
+        [0, 1, 2].map(|axis| first[axis] * size[axis] + inside[axis])
     }
 
     /// The next blocks for one thread; none when all have been taken.
@@ -398,9 +438,7 @@ impl Work<'_> {
     }
 
     fn block_index(&self, number: u64) -> [u32; 3] {
-        let [x, y, _] = self.shape.grid.map(u64::from);
-        if number < x { [number, 0, 0] } else { [number % x, number / x % y, number / x / y] }
-            .map(|i| i as u32)
+        index(number, self.shape.grid)
     }
 
     /// Records the first fault and ends the launch for the other threads, whose own cancellation then is no news.
@@ -412,6 +450,12 @@ impl Work<'_> {
             self.control.cancel();
         }
     }
+}
+
+/// The index of the element with this number in an array of this size.
+fn index(number: u64, size: [u32; 3]) -> [u32; 3] {
+    let [x, y, _] = size.map(u64::from);
+    if number < x { [number, 0, 0] } else { [number % x, number / x % y, number / x / y] }.map(|i| i as u32)
 }
 
 /// Where things are in an arena: the parameters, the grid's workspace, then shared and local memory for each thread of

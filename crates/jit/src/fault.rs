@@ -14,6 +14,8 @@ pub enum LaunchError {
     GridShape,
     #[error("a block of {threads} threads: 1 to {max} are possible")]
     BlockShape { threads: u64, max: u32 },
+    #[error("clusters of {cluster:?} blocks: 1 to {max} are possible, and they have to divide the grid")]
+    ClusterShape { cluster: [u32; 3], max: u32 },
     #[error("{given} bytes of parameters, the kernel takes {expected}")]
     Params { given: usize, expected: usize },
     #[error("{given} addresses of module variables, the kernel uses {expected}")]

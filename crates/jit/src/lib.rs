@@ -23,9 +23,11 @@ mod fault;
 mod heap;
 
 mod block;
+mod cluster;
 mod context;
 mod entry;
 mod frames;
+mod images;
 mod machine_code;
 mod math;
 mod round;

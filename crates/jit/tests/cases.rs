@@ -149,6 +149,7 @@ impl<'t> Case<'t> {
         let config = LaunchConfig {
             grid: self.grid,
             block: self.block,
+            cluster: None,
             dynamic_shared_bytes: self.shared,
             stack_bytes: 1 << 10,
             params: &params.0,
@@ -175,6 +176,7 @@ impl<'t> Case<'t> {
             kernel: &lower(self.text, self.entry),
             grid: self.grid,
             block: self.block,
+            cluster: None,
             dynamic_shared_bytes: self.shared,
             stack_bytes: 1 << 10,
             params: &params.0,

@@ -51,6 +51,7 @@ fn check(seed: u64, block: [u32; 3]) {
         kernel: &sluice_ir::lower::lower_kernel(&module, "k").expect("a kernel"),
         grid,
         block,
+        cluster: None,
         dynamic_shared_bytes: 0,
         stack_bytes: 1 << 10,
         params: &params.0,

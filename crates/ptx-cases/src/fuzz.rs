@@ -38,8 +38,15 @@ fn check_text(seed: u64, text: &str) -> Result<(), String> {
         values(Type::U32, 8),
     ];
     let block = [[64, 1, 1], [32, 2, 1], [8, 8, 1], [16, 2, 2]][(seed % 4) as usize];
-    let launch =
-        Launch { grid: [BLOCKS, 1, 1], block, cooperative: false, shared_bytes: 0, stack_bytes: 4096, args };
+    let launch = Launch {
+        grid: [BLOCKS, 1, 1],
+        block,
+        cluster: None,
+        cooperative: false,
+        shared_bytes: 0,
+        stack_bytes: 4096,
+        args,
+    };
     let expected = program.interpret(&launch, 0).map_err(|fault| format!("interpreter: {fault}"))?;
     let mut outcomes = Vec::new();
     let second =

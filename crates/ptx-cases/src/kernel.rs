@@ -14,6 +14,7 @@ pub struct Run {
     grid: [u32; 3],
     /// Each is tried.
     blocks: Vec<[u32; 3]>,
+    cluster: Option<[u32; 3]>,
     cooperative: bool,
     shared_bytes: u32,
     stack_bytes: u32,
@@ -81,6 +82,7 @@ impl Run {
             entry: String::new(),
             grid: [1; 3],
             blocks: Vec::new(),
+            cluster: None,
             cooperative: false,
             shared_bytes: 0,
             stack_bytes: 1024,
@@ -96,6 +98,7 @@ impl Run {
             match word.split_once('=') {
                 Some(("grid", value)) => run.grid = axes(value)?,
                 Some(("block", value)) => run.blocks.push(axes(value)?),
+                Some(("cluster", value)) => run.cluster = Some(axes(value)?),
                 Some(("shared", value)) => run.shared_bytes = number(value)?,
                 Some(("stack", value)) => run.stack_bytes = number(value)?,
                 Some(("interp", "no")) => run.interpreted = false,
@@ -192,10 +195,9 @@ impl Run {
             let bytes = to_bytes(param.ty, &param.before);
             if param.shape == Shape::Buffer { Arg::Buffer(bytes) } else { Arg::Value(bytes) }
         });
-        let (cooperative, shared_bytes, stack_bytes) =
-            (self.cooperative, self.shared_bytes, self.stack_bytes);
-        let (grid, args) = (self.grid, args.collect());
-        let launch = Launch { grid, block, cooperative, shared_bytes, stack_bytes, args };
+        let Run { grid, cluster, cooperative, shared_bytes, stack_bytes, .. } = *self;
+        let args = args.collect();
+        let launch = Launch { grid, block, cluster, cooperative, shared_bytes, stack_bytes, args };
         let mut agreed = None;
         for seed in if self.interpreted { 0..3 } else { 0..0 } {
             let outcome = program.interpret(&launch, seed);

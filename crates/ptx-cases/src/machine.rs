@@ -29,6 +29,8 @@ pub struct Program {
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
+    /// Blocks of a cluster.
+    pub cluster: Option<[u32; 3]>,
     /// Whether blocks may wait for each other.
     pub cooperative: bool,
     pub shared_bytes: u32,
@@ -124,6 +126,7 @@ impl Program {
             kernel,
             grid: launch.grid,
             block: launch.block,
+            cluster: launch.cluster,
             dynamic_shared_bytes: launch.shared_bytes,
             stack_bytes: launch.stack_bytes,
             params: &placed.params,
@@ -156,6 +159,7 @@ impl Program {
         let config = LaunchConfig {
             grid: launch.grid,
             block: launch.block,
+            cluster: launch.cluster,
             cooperative: launch.cooperative,
             dynamic_shared_bytes: launch.shared_bytes,
             stack_bytes: launch.stack_bytes,

@@ -187,6 +187,7 @@ impl Table {
         Launch {
             grid: [1; 3],
             block: [1; 3],
+            cluster: None,
             cooperative: false,
             shared_bytes: 0,
             stack_bytes: 0,

@@ -57,7 +57,7 @@ fn outcome(cooperative: bool, blocks: u32) -> Result<Vec<u32>, Fault> {
     let threads = blocks * 40;
     let args = vec![Arg::Buffer(vec![0; threads as usize * 4]), Arg::Value(threads.to_le_bytes().to_vec())];
     let (grid, block) = ([blocks, 1, 1], [40, 1, 1]);
-    let launch = Launch { grid, block, cooperative, shared_bytes: 0, stack_bytes: 0, args };
+    let launch = Launch { grid, block, cluster: None, cooperative, shared_bytes: 0, stack_bytes: 0, args };
     let outcome = program.execute(&launch, 2)?;
     let words = outcome.buffers[0].chunks_exact(4);
     Ok(words.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect())

@@ -40,6 +40,7 @@ fn run(text: &str) -> Vec<u32> {
     let launch = Launch {
         grid: [1; 3],
         block: [32, 1, 1],
+        cluster: None,
         cooperative: false,
         shared_bytes: 0,
         stack_bytes: 0,

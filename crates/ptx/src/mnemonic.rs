@@ -270,6 +270,7 @@ open_words! {
         CommitGroup = "commit_group", WaitGroup = "wait_group", WaitAll = "wait_all", Bulk = "bulk", Tensor = "tensor",
         Commit = "commit", Read = "read", Reduce = "reduce", Prefetch = "prefetch",
         Mbarrier = "mbarrier", MbarrierCompleteTxBytes = "mbarrier::complete_tx::bytes", BulkGroup = "bulk_group",
+        MulticastCluster = "multicast::cluster", CpMask = "cp_mask",
         // prmt modes.
         F4e = "f4e", B4e = "b4e", Rc8 = "rc8", Ecl = "ecl", Ecr = "ecr", Rc16 = "rc16",
         // Matrices.

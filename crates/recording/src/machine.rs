@@ -156,6 +156,7 @@ impl Code for MachineCode {
             required_threads: kernel.required_threads,
             explicit_cluster: kernel.explicit_cluster,
             required_cluster: kernel.required_cluster,
+            max_cluster_blocks: None,
         })
     }
 

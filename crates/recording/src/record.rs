@@ -33,7 +33,8 @@ fn file() -> Option<&'static File> {
 
 fn line(name: &str, shape: &sluice_softgpu::Shape, params: &[u8]) -> String {
     let three = |[x, y, z]: [u32; 3]| format!("{x},{y},{z}");
-    let (grid, block, cluster) = (three(shape.grid), three(shape.block), three(shape.cluster));
+    let (grid, block, cluster) =
+        (three(shape.grid), three(shape.block), three(shape.cluster.unwrap_or([1; 3])));
     let mut line = format!("{name}\t{grid}\t{block}\t{cluster}\t{}\t", shape.dynamic_shared);
     for byte in params {
         let _ = write!(line, "{byte:02x}");
@@ -51,7 +52,7 @@ mod tests {
         let shape = sluice_softgpu::Shape {
             grid: [4, 2, 1],
             block: [256, 1, 1],
-            cluster: [2, 1, 1],
+            cluster: Some([2, 1, 1]),
             dynamic_shared: 1024,
             cooperative: false,
         };

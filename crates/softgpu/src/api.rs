@@ -10,6 +10,7 @@ mod copy;
 mod device;
 mod event;
 mod graph;
+mod graph_kernel;
 mod graph_node;
 mod green;
 mod launch;
@@ -32,7 +33,8 @@ use sluice_cuda::DriverTable;
 pub(crate) const TABLE: DriverTable = {
     use self::module::*;
     use self::{
-        array::*, context::*, copy::*, device::*, event::*, graph::*, graph_node::*, green::*, launch::*,
+        array::*, context::*, copy::*, device::*, event::*, graph::*, graph_kernel::*, graph_node::*,
+        green::*, launch::*,
     };
     use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, texture::*, tiles::*, vmm::*};
     macro_rules! table {

@@ -81,15 +81,17 @@ impl Machine for Compiling {
         (1, 1)
     }
 
-    /// A thread of the executor runs one block, and there may be fewer of them than multiprocessors; of a
-    /// cooperative launch each block has its own memory.
+    /// A thread of the executor runs one block or the blocks of one cluster, and there may be fewer of them than
+    /// multiprocessors; of a cooperative launch each block has its own memory.
     fn threads_with_local_memory(&self, _: &Limits, shape: &Shape, multiprocessors: u32) -> u64 {
         let executor = driver().map_or(1, |driver| driver.threads as u64);
         let product =
             |size: [u32; 3]| size.iter().fold(1_u64, |product, &n| product.saturating_mul(u64::from(n)));
         let blocks = product(shape.grid);
-        let at_once =
-            if shape.cooperative { blocks } else { blocks.min(executor.min(multiprocessors.into())) };
+        let at_once = match shape.cooperative {
+            true => blocks,
+            false => blocks.min(executor.min(multiprocessors.into()) * shape.cluster.map_or(1, product)),
+        };
         at_once.saturating_mul(product(shape.block))
     }
 
@@ -268,6 +270,7 @@ impl Signature {
             required_threads: directives.required_threads,
             explicit_cluster: directives.explicit_cluster,
             required_cluster: directives.required_cluster,
+            max_cluster_blocks: directives.max_cluster_rank,
         })
     }
 }

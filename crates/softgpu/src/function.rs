@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use sluice_cuda::CUfunction_attribute;
 
-use crate::machine::{Kernel, Limits, Resources, Signature};
+use crate::machine::{Kernel, Limits, Resources, Shape, Signature};
 use crate::module::{Globals, Module};
 use crate::status::{Result, Status};
 use crate::table::Table;
@@ -109,11 +109,27 @@ impl Function {
 
     /// Blocks that a cluster of this function may have.
     pub(crate) fn cluster_max(&self) -> u32 {
-        let most = self.limits().cluster;
-        match self.settings.non_portable_cluster.load(Ordering::Relaxed) {
-            0 => most,
-            _ => 2 * most,
+        let most = match self.settings.non_portable_cluster.load(Ordering::Relaxed) {
+            0 => self.limits().cluster,
+            _ => 2 * self.limits().cluster,
+        };
+        most.min(self.signature.max_cluster_blocks.unwrap_or(most).max(1))
+    }
+
+    /// The clusters of a launch: those that the launch states, or that the kernel requires; None for none. They have to be as the
+    /// kernel says, and have to divide the grid (CUDA C++ Programming Guide, Thread Block Clusters).
+    pub(crate) fn cluster(&self, shape: &Shape) -> Result<Option<[u32; 3]>> {
+        let required = self.signature.required_cluster;
+        let Some(cluster) = shape.cluster.or(required) else {
+            let is_missing = self.signature.explicit_cluster;
+            return if is_missing { Err(Status::INVALID_CLUSTER_SIZE) } else { Ok(None) };
+        };
+        let blocks = cluster.iter().fold(1u32, |product, &n| product.saturating_mul(n));
+        if blocks > self.cluster_max() || required.is_some_and(|required| required != cluster) {
+            return Err(Status::INVALID_CLUSTER_SIZE);
         }
+        let divides = shape.grid.iter().zip(cluster).all(|(&grid, n)| n != 0 && grid.is_multiple_of(n));
+        if divides { Ok(Some(cluster)) } else { Err(Status::INVALID_VALUE) }
     }
 
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32> {

@@ -55,6 +55,7 @@ impl Kernel for Entry {
         let config = LaunchConfig {
             grid: grid.shape.grid,
             block: grid.shape.block,
+            cluster: grid.shape.cluster,
             cooperative: grid.shape.cooperative,
             dynamic_shared_bytes: grid.shape.dynamic_shared,
             stack_bytes: grid.context.stack_bytes(),
@@ -62,7 +63,6 @@ impl Kernel for Entry {
             globals: grid.globals,
             threads_max: grid.context.threads_max(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
-            ..LaunchConfig::default()
         };
         let executor = execution::executor(grid.context.device)?;
         let space = space()?;

@@ -35,10 +35,11 @@ pub(crate) struct Launch {
 /// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter buffer.
 pub(crate) fn prepare(
     (given, function): (CUfunction, &Arc<Function>),
-    shape: Shape,
+    mut shape: Shape,
     params: Box<[u8]>,
     multiprocessors: u32,
 ) -> Result<Op> {
+    shape.cluster = function.cluster(&shape)?;
     check_shape(function, shape)?;
     let ready = function.compiled()?;
     let (resources, limits) = (ready.code.resources(), function.limits());
@@ -85,24 +86,10 @@ fn check_shape(function: &Function, shape: Shape) -> Result<()> {
     if threads > u64::from(function.signature.threads_max) {
         return Err(Status::INVALID_VALUE);
     }
-    check_cluster(function, shape)?;
     match function.signature.required_threads {
         Some(required) if required != shape.block => Err(Status::INVALID_VALUE),
         _ => Ok(()),
     }
-}
-
-/// A cluster of one block is none. Larger ones have to be as the kernel says, and have to divide the grid.
-fn check_cluster(function: &Function, shape: Shape) -> Result<()> {
-    let blocks = shape.cluster.iter().fold(1u32, |product, &n| product.saturating_mul(n));
-    let required = function.signature.required_cluster;
-    if blocks > function.cluster_max()
-        || required.is_some_and(|required| blocks > 1 && required != shape.cluster)
-    {
-        return Err(Status::INVALID_CLUSTER_SIZE);
-    }
-    let divides = shape.grid.iter().zip(shape.cluster).all(|(&grid, cluster)| grid.is_multiple_of(cluster));
-    if divides { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
 /// All blocks of a cooperative launch must be there at the same time: as many as the occupancy says
@@ -127,6 +114,12 @@ impl Launch {
 
     pub(crate) fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// The same kernel with the same parameters in another shape.
+    pub(crate) fn reshaped(&self, shape: Shape) -> Result<Op> {
+        let multiprocessors = self.function.limits().multiprocessors;
+        prepare((self.given, &self.function), shape, self.params.clone(), multiprocessors)
     }
 
     pub(crate) fn parameter_bytes(&self) -> usize {

@@ -73,6 +73,8 @@ pub struct Signature {
     pub explicit_cluster: bool,
     /// The one cluster size that a launch may have (`.reqnctapercluster`).
     pub required_cluster: Option<[u32; 3]>,
+    /// Blocks that a cluster may have at most (`.maxclusterrank`).
+    pub max_cluster_blocks: Option<u32>,
 }
 
 /// What a kernel costs; bytes except for the registers.
@@ -131,8 +133,8 @@ pub struct Shape {
     pub grid: [u32; 3],
     /// Threads.
     pub block: [u32; 3],
-    /// Blocks; 1 in each direction is no cluster.
-    pub cluster: [u32; 3],
+    /// Blocks of a cluster, where the launch states it.
+    pub cluster: Option<[u32; 3]>,
     /// Bytes of shared memory beyond the kernel's own.
     pub dynamic_shared: u32,
     pub cooperative: bool,

@@ -20,6 +20,8 @@ enum Program {
     Python(&'static Environment, &'static str, &'static [&'static str]),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
     Cuda(&'static str),
+    /// The same, built with PTX for a virtual architecture.
+    CudaFor(&'static str, &'static str),
     /// The CUDA C++ files of a folder of `tests/programs`, built by `nvcc -rdc=true`.
     Linked(&'static str),
     /// A C file of `tests/programs`.
@@ -58,6 +60,7 @@ const CASES: &[Case] = &[
     case("tinygrad", Program::Python(&python::TINYGRAD, "tinygrad_train.py", &[])),
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
+    case("clusters", Program::CudaFor("clusters.cu", "compute_90")),
     case("managed variables", Program::Cuda("managed_variables.cu")),
     case("nvcc linked", Program::Linked("linked")),
     case("nvcc conditional nodes", Program::Cuda("conditionals.cu")),
@@ -133,6 +136,12 @@ impl Program {
             Program::Cuda(file) => {
                 let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));
                 python::nvcc(&program_file(file), &program)?;
+                Ok(vec![program])
+            }
+            Program::CudaFor(file, architecture) => {
+                let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));
+                let option = format!("-arch={architecture}");
+                python::nvcc_with(&[&option], &[program_file(file)], &program)?;
                 Ok(vec![program])
             }
             Program::Linked(folder) => {

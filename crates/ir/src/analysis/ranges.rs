@@ -161,6 +161,9 @@ fn special_max(register: SpecialRegister) -> u64 {
         NtidZ => 64,
         CtaidX | NctaidX => (1 << 31) - 1,
         CtaidY | CtaidZ | NctaidY | NctaidZ => (1 << 16) - 1,
+        // A cluster has 16 blocks at most.
+        ClusterNctaidX | ClusterNctaidY | ClusterNctaidZ => 16,
+        IsExplicitCluster => 1,
         LaneId | WarpId => 31,
         Nwarpid => 64,
         _ => register.ty().mask(),

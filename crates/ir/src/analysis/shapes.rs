@@ -253,9 +253,11 @@ impl Solver<'_> {
             | Inst::Match { kind: MatchKind::All, mask, .. } => {
                 Some(if shape(*mask)? == Uniform { Uniform } else { Varying })
             }
-            Inst::Shuffle { .. } | Inst::Match { .. } | Inst::Atomic { .. } | Inst::CallRuntime { .. } => {
-                Some(Varying)
-            }
+            Inst::Shuffle { .. }
+            | Inst::Match { .. }
+            | Inst::Atomic { .. }
+            | Inst::Sample { .. }
+            | Inst::CallRuntime { .. } => Some(Varying),
             inst => {
                 let mut result = Some(Uniform);
                 inst.for_each_arg(|arg| {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{InterpFault, Launch, RunningBlock, scalar};
-use crate::texture::{self, Sampling, SurfaceAccess, Texels};
+use crate::texture::{self, SurfaceAccess, Texels};
 use crate::{Inst, InstId, Place, RuntimeFunction, Space, Type, Window};
 
 /// Global memory as the interpreter sees it.
@@ -57,10 +57,32 @@ const LOCAL_BASE: u64 = 2 << 60;
 const PARAM_BASE: u64 = 3 << 60;
 /// Between the local frames of two threads.
 const LOCAL_STRIDE: u64 = 1 << 32;
+/// Between the shared memories of two blocks of a cluster.
+pub(super) const SHARED_STRIDE: u64 = 1 << 32;
 
-pub(super) fn window_base(window: Window, thread: usize) -> u64 {
+/// What the threads of a cluster share.
+pub(super) struct Memory<'m> {
+    global: &'m mut dyn GlobalMemory,
+    /// Shared memory of each block, by rank.
+    shared: Vec<Vec<u8>>,
+}
+
+impl<'m> Memory<'m> {
+    pub(super) fn new(launch: &Launch<'_>, global: &'m mut dyn GlobalMemory, blocks: usize) -> Memory<'m> {
+        let layout = &launch.kernel.shared;
+        let bytes = layout.dynamic_offset.unwrap_or(layout.static_bytes) + launch.dynamic_shared_bytes;
+        Memory { global, shared: vec![vec![0; bytes as usize]; blocks] }
+    }
+
+    /// Of one block.
+    pub(super) fn shared_bytes(&self) -> u64 {
+        self.shared[0].len() as u64
+    }
+}
+
+pub(super) fn window_base(window: Window, rank: usize, thread: usize) -> u64 {
     match window {
-        Window::Shared => SHARED_BASE,
+        Window::Shared => SHARED_BASE + rank as u64 * SHARED_STRIDE,
         Window::Local => LOCAL_BASE + thread as u64 * LOCAL_STRIDE,
         Window::Param => PARAM_BASE,
     }
@@ -71,7 +93,7 @@ impl RunningBlock {
     pub(super) fn access(
         &mut self,
         launch: &Launch<'_>,
-        memory: &mut dyn GlobalMemory,
+        memory: &mut Memory<'_>,
         t: usize,
         id: InstId,
     ) -> Result<(), InterpFault> {
@@ -110,14 +132,20 @@ impl RunningBlock {
                     self.set(t, data.result(0), old);
                 }
             }
+            Inst::Sample { sampling, object, place, level } => {
+                let place = place.map(|at| self.value(t, at) as u32);
+                let level = f32::from_bits(self.value(t, *level) as u32);
+                let texture = texture::find(self.value(t, *object)).ok_or(InterpFault::Trap)?;
+                let sampled = texture.sample(*sampling, place, level, memory.global)?;
+                for (result, bits) in data.results().zip(sampled) {
+                    self.set(t, result, bits.into());
+                }
+            }
             Inst::CallRuntime { function, args }
-                if matches!(
-                    function,
-                    RuntimeFunction::Sample | RuntimeFunction::SurfaceLoad | RuntimeFunction::SurfaceStore
-                ) =>
+                if matches!(function, RuntimeFunction::SurfaceLoad | RuntimeFunction::SurfaceStore) =>
             {
                 let args: Vec<u64> = args.iter().map(|arg| self.value(t, *arg)).collect();
-                let result = image(*function, &args, memory)?;
+                let result = image(*function, &args, memory.global)?;
                 if data.result_count > 0 {
                     self.set(t, data.result(0), result);
                 }
@@ -142,7 +170,7 @@ impl RunningBlock {
         let base = self.value(t, place.addr);
         let in_window = |window| {
             let offset = (base as u32).wrapping_add(place.offset as u32);
-            window_base(window, t) + u64::from(offset)
+            window_base(window, self.rank, t) + u64::from(offset)
         };
         let address = match place.space {
             Space::Generic | Space::Global | Space::Const => base.wrapping_add(place.offset as i64 as u64),
@@ -159,7 +187,7 @@ impl RunningBlock {
     fn read(
         &mut self,
         launch: &Launch<'_>,
-        memory: &mut dyn GlobalMemory,
+        memory: &mut Memory<'_>,
         address: u64,
         ty: Type,
     ) -> Result<u64, InterpFault> {
@@ -167,36 +195,43 @@ impl RunningBlock {
         let length = ty.bytes() as usize;
         if address >= PARAM_BASE {
             bytes[..length].copy_from_slice(within(launch.params, address, address - PARAM_BASE, length)?);
-        } else if let Some(window) = self.window(address, length)? {
+        } else if let Some(window) = self.window(memory, address, length)? {
             bytes[..length].copy_from_slice(window);
         } else {
-            memory.read(address, &mut bytes[..length])?;
+            memory.global.read(address, &mut bytes[..length])?;
         }
         Ok(u64::from_le_bytes(bytes))
     }
 
     fn write(
         &mut self,
-        memory: &mut dyn GlobalMemory,
+        memory: &mut Memory<'_>,
         address: u64,
         ty: Type,
         bits: u64,
     ) -> Result<(), InterpFault> {
         let bytes = &bits.to_le_bytes()[..ty.bytes() as usize];
-        if let Some(window) = self.window(address, bytes.len())? {
+        if let Some(window) = self.window(memory, address, bytes.len())? {
             window.copy_from_slice(bytes);
             return Ok(());
         }
-        memory.write(address, bytes)
+        memory.global.write(address, bytes)
     }
 
-    /// Where in the block's own memory this address is; None when it is global.
-    fn window(&mut self, address: u64, length: usize) -> Result<Option<&mut [u8]>, InterpFault> {
+    /// Where in the cluster's shared memory or in the block's local memory this address is; None when it is global.
+    fn window<'a>(
+        &'a mut self,
+        memory: &'a mut Memory<'_>,
+        address: u64,
+        length: usize,
+    ) -> Result<Option<&'a mut [u8]>, InterpFault> {
         let illegal = InterpFault::IllegalAddress { address };
         let (bytes, offset) = if address < SHARED_BASE {
             return Ok(None);
         } else if address < LOCAL_BASE {
-            (&mut self.shared, address - SHARED_BASE)
+            let rank = ((address - SHARED_BASE) / SHARED_STRIDE) as usize;
+            let Some(shared) = memory.shared.get_mut(rank) else { return Err(illegal) };
+            (shared, (address - SHARED_BASE) % SHARED_STRIDE)
         } else if address < PARAM_BASE {
             let thread = ((address - LOCAL_BASE) / LOCAL_STRIDE) as usize;
             let Some(thread) = self.threads.get_mut(thread) else { return Err(illegal) };
@@ -223,16 +258,10 @@ impl Texels for dyn GlobalMemory + '_ {
     }
 }
 
-/// A texture or surface instruction of one thread.
+/// A surface instruction of one thread.
 fn image(function: RuntimeFunction, args: &[u64], memory: &mut dyn GlobalMemory) -> Result<u64, InterpFault> {
     let (object, what) = (args[0], args[1] as u32);
     let place = [args[2] as u32, args[3] as u32, args[4] as u32];
-    if function == RuntimeFunction::Sample {
-        let level = f32::from_bits(args[5] as u32);
-        let look = texture::look(object, Sampling::from_bits(what), level).ok_or(InterpFault::Trap)?;
-        let [x, y, z] = place;
-        return look.sample([x, y, z, 0], memory);
-    }
     let access = SurfaceAccess::from_bits(what);
     let surface = texture::surface(object).ok_or(InterpFault::Trap)?;
     let Some(address) = surface.surface_address(access, place).map_err(|_| InterpFault::Trap)? else {

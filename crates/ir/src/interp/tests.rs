@@ -26,6 +26,7 @@ fn run_on(kernel: &Kernel, threads: u32) -> Result<Vec<u32>, InterpFault> {
         kernel,
         grid: [1; 3],
         block: [threads, 1, 1],
+        cluster: None,
         dynamic_shared_bytes: 0,
         stack_bytes: 1 << 10,
         params: &4096u64.to_le_bytes(),
@@ -73,6 +74,7 @@ fn an_access_outside_an_allocation_is_a_fault() {
         kernel: &kernel,
         grid: [1; 3],
         block: [9, 1, 1],
+        cluster: None,
         dynamic_shared_bytes: 0,
         stack_bytes: 1 << 10,
         params: &4096u64.to_le_bytes(),
@@ -117,19 +119,18 @@ fn textures_are_read_from_global_memory() {
     let image = Image { base: 4096, pieces: None, pitch: 16, slice: 16, size, channel, channels: 1 };
     let object = texture::add_texture(Texture { levels: vec![image], sampler });
     let read = |object: u64, has_integer_coordinates| {
-        let what = Sampling {
+        let sampling = Sampling {
             geometry: texture::Geometry::D1,
             has_integer_coordinates,
             has_level: false,
             gathered: None,
-            is_second_half: false,
         };
         let kernel = store_per_thread(|b, tid| {
-            let (object, what, zero) = (b.i64(object), b.i32(what.to_bits()), b.i32(0));
+            let (object, zero) = (b.i64(object), b.i32(0));
             let next = b.binary_imm(BinaryOp::Add, tid, 1);
-            let args = Box::new([object, what, next, zero, zero, zero]);
-            let pair = b.value(Inst::CallRuntime { function: RuntimeFunction::Sample, args });
-            let word = b.resize(Type::I32, false, pair);
+            let place = [next, zero, zero];
+            let sample = b.push(Inst::Sample { sampling, object, place, level: zero });
+            let word = b.kernel.inst(sample).result(0);
             b.binary_imm(BinaryOp::Add, word, 5)
         });
         run_on(&kernel, 4)

@@ -48,15 +48,21 @@ impl<'m> Lowering<'m> {
                 return self.write(operand(i, 0)?, address);
             }
         };
+        let is_cluster = space == PtxSpace::SharedCluster;
         if i.modifiers.contains(&Modifier::To) {
             let generic = self.read(operand(i, 1)?, Type::I64)?;
+            if window == Window::Shared && (is_cluster || self.layout.reaches_other_blocks) {
+                // Programs convert addresses of other blocks' shared memory by `cvta.to.shared` as well.
+                let address = self.cluster_of_generic(generic);
+                return self.write(operand(i, 0)?, address);
+            }
             let mut build = self.build();
             let base = build.value(Inst::WindowBase { window });
             let offset = build.binary(BinaryOp::Sub, generic, base);
             return self.write(operand(i, 0)?, offset);
         }
         let offset = self.read(operand(i, 1)?, Type::I32)?;
-        let generic = self.generic(window, offset);
+        let generic = if is_cluster { self.generic_of_cluster(offset) } else { self.generic(window, offset) };
         self.write(operand(i, 0)?, generic)
     }
 
@@ -65,11 +71,15 @@ impl<'m> Lowering<'m> {
         let space = i.space().ok_or_else(|| malformed(i))?;
         let address = self.read(operand(i, 1)?, Type::I64)?;
         let inside = match window(space) {
+            _ if space == PtxSpace::SharedCluster => self.is_in_cluster(address),
             Some(window) => self.is_inside(window, address),
             None => {
                 // Global is what is in no window; constant variables are in global memory here.
                 let windows = [Window::Shared, Window::Local, Window::Param];
-                let mut inside = self.build().constant(Type::I1, 0);
+                let mut inside = match self.layout.reaches_other_blocks {
+                    true => self.is_in_cluster(address),
+                    false => self.build().constant(Type::I1, 0),
+                };
                 for window in windows {
                     let hit = self.is_inside(window, address);
                     inside = self.or(inside, hit);

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use sluice_ptx::ast::{
-    AddressBase, Body, Callee, Function, Instruction, Linkage, Module, Operand, Statement, Symbol, Variable,
+    AddressBase, Body, Callee, Function, Linkage, Module, Operand, Statement, Symbol, Variable,
 };
 use sluice_ptx::{Space as PtxSpace, Type as PtxType};
 
+use super::cluster::reaches_other_blocks;
 use super::{LowerErrorKind, Lowered, Lowering};
 use crate::inst::Space;
 use crate::kernel::{ParamLayout, ParamSlot, SharedLayout};
@@ -142,6 +143,8 @@ pub(super) struct Layout<'m> {
     in_bodies: HashMap<&'m str, HashMap<u32, u32>>,
     /// Names whose addresses are taken, functions among them.
     pub(super) addressed: HashSet<&'m str>,
+    /// Whether there may be generic addresses of other blocks' shared memory.
+    pub(super) reaches_other_blocks: bool,
 }
 
 impl<'m> Layout<'m> {
@@ -152,6 +155,7 @@ impl<'m> Layout<'m> {
             named: HashMap::new(),
             in_bodies: HashMap::new(),
             addressed: HashSet::new(),
+            reaches_other_blocks: reach.reaches_other_blocks,
         };
         let mut end = 0;
         let mut dynamic = Vec::new();
@@ -273,6 +277,7 @@ struct Reach<'m> {
     names: HashSet<&'m str>,
     /// Names used as values, and those in initialisers.
     addressed: HashSet<&'m str>,
+    reaches_other_blocks: bool,
 }
 
 impl<'m> Reach<'m> {
@@ -283,6 +288,7 @@ impl<'m> Reach<'m> {
             functions: vec![entry],
             names: HashSet::from([&*entry.name]),
             addressed: relocations.map(|relocation| &*relocation.symbol).collect(),
+            reaches_other_blocks: false,
         };
         let mut next = 0;
         while let Some(function) = reach.functions.get(next) {
@@ -291,8 +297,9 @@ impl<'m> Reach<'m> {
             for statement in &body.statements {
                 match statement {
                     Statement::Label(_) => {}
-                    Statement::Instruction(Instruction { operands, .. }) => {
-                        operands.iter().for_each(|operand| reach.visit(operand));
+                    Statement::Instruction(instruction) => {
+                        reach.reaches_other_blocks |= reaches_other_blocks(instruction);
+                        instruction.operands.iter().for_each(|operand| reach.visit(operand));
                     }
                     Statement::Call(call) => {
                         call.arguments.iter().for_each(|operand| reach.visit(operand));

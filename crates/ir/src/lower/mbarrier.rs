@@ -10,10 +10,11 @@
 //! Every operation is one step on the whole word: a loop around a compare-and-swap. Asynchronous copies are done where
 //! they are issued, so what is left of them is their part in the transaction count.
 
-use sluice_ptx::ast::{Address, Instruction, Operand};
+use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Space as PtxSpace};
 
-use super::{Lowered, Lowering, malformed, memory, operand, unsupported};
+use super::cluster::{self, address};
+use super::{Lowered, Lowering, operand, unsupported};
 use crate::inst::{
     AtomicOp, BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp,
 };
@@ -24,6 +25,9 @@ const COUNT_BITS: u64 = 20;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 const PHASE_BIT: u64 = 2 * COUNT_BITS;
 const TRANSACTIONS_BIT: u64 = PHASE_BIT + 1;
+
+/// Blocks that a cluster may have.
+const CLUSTER_BLOCKS_MAX: u64 = 16;
 
 const ORDER: MemoryOrder = MemoryOrder { ordering: Ordering::AcquireRelease, scope: Scope::Cluster };
 
@@ -106,26 +110,76 @@ impl<'m> Lowering<'m> {
         if i.has(Modifier::Prefetch) {
             return Ok(());
         }
-        let odd = [Modifier::Tensor, Modifier::Reduce];
-        let is_odd = odd.into_iter().any(|modifier| i.has(modifier))
-            || i.modifiers.iter().any(|modifier| modifier.to_string() == "multicast::cluster");
         let spaces: Vec<PtxSpace> = i
             .modifiers
             .iter()
             .filter_map(|modifier| if let Modifier::Space(space) = modifier { Some(*space) } else { None })
             .collect();
-        let [to, from] = spaces[..] else { return Err(unsupported(i)) };
-        if is_odd {
+        let [to_space, from_space] = spaces[..] else { return Err(unsupported(i)) };
+        if i.has(Modifier::Tensor) || i.has(Modifier::Reduce) || i.has(Modifier::CpMask) {
             return Err(unsupported(i));
         }
-        let to = self.place(address(i, 0)?, Some(memory::space(Some(to))))?;
-        let from = self.place(address(i, 1)?, Some(memory::space(Some(from))))?;
         let bytes = self.read(operand(i, 2)?, Type::I32)?;
+        if i.has(Modifier::MulticastCluster) {
+            let from = self.place_in(address(i, 1)?, Some(from_space))?;
+            return self.copy_to_many(i, from, bytes);
+        }
+        let to = self.place_in(address(i, 0)?, Some(to_space))?;
+        let from = self.place_in(address(i, 1)?, Some(from_space))?;
         self.copy_in_loop(to, from, bytes);
         if i.has(Modifier::MbarrierCompleteTxBytes) {
-            let place = self.object(i, 3)?;
+            let place = self.place_in(address(i, 3)?, Some(to_space))?;
             self.change_object(place, Change { completed_bytes: Some(bytes), ..Change::default() });
         }
+        Ok(())
+    }
+
+    /// `.multicast::cluster`: the copy and its completion in each block whose rank is set in a mask, at the same offsets.
+    fn copy_to_many(&mut self, i: &Instruction, from: Place, bytes: Value) -> Lowered {
+        let mask = self.read(operand(i, 4)?, Type::I32)?;
+        let mask = self.build().binary_imm(BinaryOp::And, mask, (1 << CLUSTER_BLOCKS_MAX) - 1);
+        let [to, object] = [0, 3].map(|at| self.offset_in_block(i, at));
+        let (to, object) = (to?, object?);
+        for rank in 0..CLUSTER_BLOCKS_MAX {
+            let mut build = self.build();
+            let bit = build.binary_imm(BinaryOp::ShrU, mask, rank);
+            let is_meant = build.convert(ConvertOp::Truncate, Type::I1, bit);
+            self.branch_around(Some(is_meant), |lowering| {
+                let rank = lowering.build().i32(rank as u32);
+                let base = lowering.shared_base_of(rank);
+                let [to, object] = [to, object].map(|offset| {
+                    let addr = lowering.build().binary(BinaryOp::Add, base, offset);
+                    Place { space: Space::Generic, addr, offset: 0 }
+                });
+                lowering.copy_in_loop(to, from, bytes);
+                lowering.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The offset in the shared memory of its block of an address in `.shared::cluster`, I64.
+    fn offset_in_block(&mut self, i: &Instruction, at: usize) -> Lowered<Value> {
+        let place = self.place(address(i, at)?, Some(Space::Shared))?;
+        let mut build = self.build();
+        let offset = build.binary_imm(BinaryOp::Add, place.addr, u64::from(place.offset as u32));
+        let offset = build.binary_imm(BinaryOp::And, offset, cluster::OFFSET_MASK);
+        Ok(build.convert(ConvertOp::ZeroExtend, Type::I64, offset))
+    }
+
+    /// What follows an asynchronous store or reduction of so many bytes: they count on the object that is operand `at`. Nothing
+    /// for others.
+    pub(super) fn complete_async(&mut self, i: &Instruction, at: usize, bytes: u32) -> Lowered {
+        if !i.has(Modifier::Async) {
+            return Ok(());
+        }
+        if !i.has(Modifier::MbarrierCompleteTxBytes) {
+            return Err(unsupported(i));
+        }
+        let place = self.place_in(address(i, at)?, i.space())?;
+        let completed_bytes = Some(self.build().i32(bytes));
+        self.change_object(place, Change { completed_bytes, ..Change::default() });
         Ok(())
     }
 
@@ -199,12 +253,7 @@ impl<'m> Lowering<'m> {
 
     /// Where an object is.
     fn object(&mut self, i: &Instruction, at: usize) -> Lowered<Place> {
-        let space = match i.space() {
-            // The object of a copy is in shared memory, whatever spaces the copy names.
-            _ if i.has(Modifier::Bulk) => Some(Space::Shared),
-            space => space.map(|space| memory::space(Some(space))),
-        };
-        self.place(address(i, at)?, space)
+        self.place_in(address(i, at)?, i.space())
     }
 
     fn store_object(&mut self, place: Place, word: Value) -> Lowered {
@@ -269,12 +318,5 @@ impl<'m> Lowering<'m> {
         let expected = build.binary_imm(BinaryOp::And, expected, COUNT_MASK);
         let next = build.binary(BinaryOp::Or, next, expected);
         build.select(is_complete, next, word)
-    }
-}
-
-fn address(i: &Instruction, at: usize) -> Lowered<&Address> {
-    match operand(i, at)? {
-        Operand::Address(address) => Ok(address),
-        _ => Err(malformed(i)),
     }
 }

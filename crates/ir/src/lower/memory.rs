@@ -1,9 +1,10 @@
 //! Loads, stores, atomics, fences, asynchronous copies (PTX ISA, "Data Movement", "Parallel Synchronization and
 //! Communication Instructions").
 
-use sluice_ptx::ast::{Address, Instruction, Operand};
+use sluice_ptx::ast::{Instruction, Operand};
 use sluice_ptx::{Modifier, Opcode, Space as PtxSpace, Type as PtxType};
 
+use super::cluster::address;
 use super::operand::register_type;
 use super::{Lowered, Lowering, choose, malformed, operand, ptx_type, unsupported};
 use crate::inst::{AtomicOp, BinaryOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp};
@@ -12,7 +13,7 @@ use crate::types::{Type, Value};
 impl<'m> Lowering<'m> {
     pub(super) fn ld(&mut self, i: &Instruction) -> Lowered {
         let ptx = ptx_type(i)?;
-        let place = self.place(address(i, 1)?, named_space(i))?;
+        let place = self.place_in(address(i, 1)?, i.space())?;
         let mut order = memory_order(i, Ordering::Weak);
         if i.has(Modifier::Nc) || matches!(place.space, Space::Param | Space::Const) {
             order = MemoryOrder::INVARIANT;
@@ -41,7 +42,7 @@ impl<'m> Lowering<'m> {
 
     pub(super) fn st(&mut self, i: &Instruction) -> Lowered {
         let ptx = ptx_type(i)?;
-        let place = self.place(address(i, 0)?, named_space(i))?;
+        let place = self.place_in(address(i, 0)?, i.space())?;
         let order = memory_order(i, Ordering::Weak);
         let sources = parts(i, operand(i, 1)?)?;
         let mut values = Vec::with_capacity(sources.len());
@@ -53,8 +54,9 @@ impl<'m> Lowering<'m> {
             }
         }
         let guard = self.guard;
+        let bytes = ty.bytes() * values.len() as u32;
         self.build().push(Inst::Store { place, ty, values: values.into(), order, guard });
-        Ok(())
+        self.complete_async(i, 2, bytes)
     }
 
     /// `atom` and `red`.
@@ -62,9 +64,9 @@ impl<'m> Lowering<'m> {
         let ptx = ptx_type(i)?;
         let has_result = i.opcode == Opcode::Atom;
         let first = usize::from(has_result);
-        let place = self.place(address(i, first)?, named_space(i))?;
+        let place = self.place_in(address(i, first)?, i.space())?;
         let order = memory_order(i, Ordering::Relaxed);
-        if ptx == PtxType::B128 || i.has(Modifier::Async) {
+        if ptx == PtxType::B128 {
             return Err(unsupported(i));
         }
         let op = atomic_op(i, ptx)?;
@@ -97,7 +99,7 @@ impl<'m> Lowering<'m> {
                 }
             }
         }
-        Ok(())
+        self.complete_async(i, first + 2, ty.bytes() * args.len() as u32)
     }
 
     /// `membar`, `fence`.
@@ -186,14 +188,6 @@ impl<'m> Lowering<'m> {
             values.push(build.binary(BinaryOp::And, value, mask));
         }
         Ok(values)
-    }
-}
-
-/// The address at this place among the operands.
-fn address(i: &Instruction, index: usize) -> Lowered<&Address> {
-    match operand(i, index)? {
-        Operand::Address(address) => Ok(address),
-        _ => Err(malformed(i)),
     }
 }
 

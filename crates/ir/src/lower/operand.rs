@@ -345,6 +345,9 @@ impl<'m> Lowering<'m> {
 
     fn special(&mut self, register: Ptx) -> Value {
         use SpecialRegister as S;
+        if let Some(value) = self.cluster_register(register) {
+            return value;
+        }
         let mut build = self.build();
         let direct = match register {
             Ptx::TidX => S::TidX,
@@ -353,13 +356,12 @@ impl<'m> Lowering<'m> {
             Ptx::NtidX => S::NtidX,
             Ptx::NtidY => S::NtidY,
             Ptx::NtidZ => S::NtidZ,
-            // Without clusters each block is a cluster of its own.
-            Ptx::CtaidX | Ptx::ClusteridX => S::CtaidX,
-            Ptx::CtaidY | Ptx::ClusteridY => S::CtaidY,
-            Ptx::CtaidZ | Ptx::ClusteridZ => S::CtaidZ,
-            Ptx::NctaidX | Ptx::NclusteridX => S::NctaidX,
-            Ptx::NctaidY | Ptx::NclusteridY => S::NctaidY,
-            Ptx::NctaidZ | Ptx::NclusteridZ => S::NctaidZ,
+            Ptx::CtaidX => S::CtaidX,
+            Ptx::CtaidY => S::CtaidY,
+            Ptx::CtaidZ => S::CtaidZ,
+            Ptx::NctaidX => S::NctaidX,
+            Ptx::NctaidY => S::NctaidY,
+            Ptx::NctaidZ => S::NctaidZ,
             Ptx::Laneid => S::LaneId,
             Ptx::Warpid => S::WarpId,
             Ptx::Nwarpid => S::Nwarpid,
@@ -392,10 +394,6 @@ impl<'m> Lowering<'m> {
                     }
                 };
             }
-            Ptx::ClusterNctaidX | Ptx::ClusterNctaidY | Ptx::ClusterNctaidZ | Ptx::ClusterNctarank => {
-                return build.i32(1);
-            }
-            Ptx::IsExplicitCluster => return build.constant(Type::I1, 0),
             other => match environment(other) {
                 Some(index) => S::EnvReg(index),
                 // Fourth components, performance counters, reserved shared memory: all nothing.

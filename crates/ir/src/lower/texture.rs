@@ -77,7 +77,6 @@ impl Lowering<'_> {
             has_integer_coordinates: coordinate_type == PtxType::S32,
             has_level,
             gathered: gathered.filter(|_| is_gather),
-            is_second_half: false,
         };
         let object = self.image(i, object, Reference::Texture)?;
         let place = self.coordinates(i, place, geometry)?;
@@ -87,17 +86,10 @@ impl Lowering<'_> {
         if results.len() != 4 {
             return Err(malformed(i));
         }
-        for (half, results) in results.chunks(2).enumerate() {
-            let how = self.build().i32(Sampling { is_second_half: half == 1, ..sampling }.to_bits());
-            let [x, y, z] = place;
-            let args = Box::new([object, how, x, y, z, level]);
-            let pair = self.build().value(Inst::CallRuntime { function: RuntimeFunction::Sample, args });
-            for (number, result) in results.iter().enumerate() {
-                let mut build = self.build();
-                let word = build.binary_imm(crate::inst::BinaryOp::ShrU, pair, 32 * number as u64);
-                let word = build.resize(Type::I32, false, word);
-                self.write(result, word)?;
-            }
+        let sample = self.build().push(Inst::Sample { sampling, object, place, level });
+        let values: Vec<Value> = self.kernel.inst(sample).results().collect();
+        for (result, value) in results.iter().zip(values) {
+            self.write(result, value)?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ impl<'m> Lowering<'m> {
             return Ok(());
         }
         if i.modifiers.iter().any(|modifier| matches!(modifier, Modifier::Cluster)) {
-            return Err(unsupported(i));
+            return self.cluster_barrier(i);
         }
         if i.has(Modifier::Red) {
             return self.barrier_reduction(i);

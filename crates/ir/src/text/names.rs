@@ -81,7 +81,7 @@ named! {
         "sync" Sync, "arrive" Arrive, "red_and" ReduceAnd, "red_or" ReduceOr, "red_popc" ReducePopc,
     }
     RuntimeFunction {
-        "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "sample" Sample, "suld" SurfaceLoad,
+        "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "suld" SurfaceLoad,
         "sust" SurfaceStore, "missing" Missing, "stack_overflow" StackOverflow,
     }
 }
@@ -100,6 +100,11 @@ const REGISTERS: &[(&str, SpecialRegister)] = &[
     ("nctaid_x", SpecialRegister::NctaidX),
     ("nctaid_y", SpecialRegister::NctaidY),
     ("nctaid_z", SpecialRegister::NctaidZ),
+    ("cluster_nctaid_x", SpecialRegister::ClusterNctaidX),
+    ("cluster_nctaid_y", SpecialRegister::ClusterNctaidY),
+    ("cluster_nctaid_z", SpecialRegister::ClusterNctaidZ),
+    ("is_explicit_cluster", SpecialRegister::IsExplicitCluster),
+    ("cluster_shared_stride", SpecialRegister::ClusterSharedStride),
     ("laneid", SpecialRegister::LaneId),
     ("warpid", SpecialRegister::WarpId),
     ("nwarpid", SpecialRegister::Nwarpid),

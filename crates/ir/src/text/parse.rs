@@ -1,6 +1,7 @@
 //! Reading the text form.
 
 use super::names::{Named, register_from_name};
+use crate::texture::Sampling;
 use crate::{
     Block, BlockId, ConvertOp, Definition, FloatOp, GlobalId, Inst, InstData, InstId, Kernel, MemoryOrder,
     ParamSlot, Place, Rounding, Target, Terminator, Type, Value, ValueData,
@@ -311,6 +312,8 @@ fn inst(text: &str) -> Parsed<Inst> {
         (["activemask"], []) => Inst::ActiveMask,
         (["fence", scope], []) => Inst::Fence { scope: named(scope)? },
         (["barrier", kind], [operands]) => barrier(kind, operands)?,
+        (["cluster_barrier", "arrive"], []) => Inst::ClusterBarrier { waits: false },
+        (["cluster_barrier", "wait"], []) => Inst::ClusterBarrier { waits: true },
         _ => {
             let args = operands.iter().map(|operand| value_id(operand)).collect::<Parsed<Vec<_>>>()?;
             return of_values(&words, &args)?.ok_or_else(unknown);
@@ -391,6 +394,9 @@ fn of_values(words: &[&str], args: &[Value]) -> Parsed<Option<Inst>> {
         (["redux", op, ty], &[value, mask]) => Inst::Redux { op: named(op)?, ty: named(ty)?, value, mask },
         (["warpsync"], &[mask]) => Inst::WarpSync { mask },
         (["nanosleep"], &[nanoseconds]) => Inst::Nanosleep { nanoseconds },
+        (["sample", bits], &[object, x, y, z, level]) => {
+            Inst::Sample { sampling: Sampling::from_bits(number(bits)?), object, place: [x, y, z], level }
+        }
         (["call", function], args) => Inst::CallRuntime { function: named(function)?, args: args.into() },
         ([op, rounding, ty], &[a, b]) if FloatOp::from_name(op).is_some() => {
             Inst::Float { op: named(op)?, rounding: named(rounding)?, ty: named(ty)?, args: [a, b] }

@@ -251,6 +251,10 @@ impl Emitter<'_> {
     }
 
     fn arrive_with(&mut self, id: InstId, node: Clif) {
+        if let Inst::ClusterBarrier { .. } = self.kernel.inst(id).inst {
+            self.call(runtime::cluster_barrier as *const (), &[self.ctx, node, self.mask], None);
+            return;
+        }
         let Inst::Barrier { id: barrier, count, predicate, .. } = self.kernel.inst(id).inst else {
             unreachable!("not a barrier")
         };
@@ -288,10 +292,10 @@ impl Emitter<'_> {
     pub(super) fn barrier_result(&mut self, id: InstId) {
         let kernel = self.kernel;
         let data = kernel.inst(id);
-        let Inst::Barrier { kind, id: barrier, .. } = data.inst else { unreachable!("not a barrier") };
         if data.result_count == 0 {
             return;
         }
+        let Inst::Barrier { kind, id: barrier, .. } = data.inst else { unreachable!("not a barrier") };
         if self.plan.is_varying(barrier) {
             return self.barrier_results(kind, barrier, data.result(0));
         }

@@ -151,6 +151,7 @@ impl<'a> Emitter<'a> {
             match step {
                 Step::Once(inst) => self.once(*inst),
                 Step::Collective(inst) => self.collective(*inst, number, place == 0),
+                Step::Sample(inst) => self.sample(*inst),
                 Step::Lanes(insts) => self.lanes(insts),
                 Step::Chain(chain) => self.chain(chain),
             }

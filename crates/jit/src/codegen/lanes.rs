@@ -61,7 +61,7 @@ impl Emitter<'_> {
                 let none = self.b.ins().iconst(types::I32, 0);
                 self.b.ins().store(frame_flags(), none, self.ctx, offset_of!(WarpContext, fuel) as i32);
             }
-            Inst::Barrier { .. } => self.arrive(id),
+            Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => self.arrive(id),
             Inst::Compare { .. } if self.plan.is_varying(data.result(0)) => {
                 let bits = self.lane_compare(id);
                 self.predicates.insert(data.result(0), bits);
@@ -417,7 +417,7 @@ impl Emitter<'_> {
         let axis = |base: usize, axis: usize| base + 4 * axis;
         let (tid0, tid) = (offset_of!(WarpContext, tid0), offset_of!(WarpContext, tid));
         let (ntid, ctaid) = (offset_of!(WarpContext, ntid), offset_of!(WarpContext, ctaid));
-        let nctaid = offset_of!(WarpContext, nctaid);
+        let (nctaid, cluster) = (offset_of!(WarpContext, nctaid), offset_of!(WarpContext, cluster_nctaid));
         let offset = match register {
             SpecialRegister::TidX | SpecialRegister::TidY | SpecialRegister::TidZ => {
                 let number = match register {
@@ -441,6 +441,13 @@ impl Emitter<'_> {
             SpecialRegister::NctaidX => axis(nctaid, 0),
             SpecialRegister::NctaidY => axis(nctaid, 1),
             SpecialRegister::NctaidZ => axis(nctaid, 2),
+            SpecialRegister::ClusterNctaidX => axis(cluster, 0),
+            SpecialRegister::ClusterNctaidY => axis(cluster, 1),
+            SpecialRegister::ClusterNctaidZ => axis(cluster, 2),
+            SpecialRegister::IsExplicitCluster => offset_of!(WarpContext, is_explicit_cluster),
+            SpecialRegister::ClusterSharedStride => {
+                return self.fixed_field(types::I64, offset_of!(WarpContext, cluster_shared_stride));
+            }
             SpecialRegister::LaneId => {
                 return match lane {
                     Some(lane) => self.b.ins().ireduce(types::I32, lane.index),
@@ -486,7 +493,6 @@ impl Emitter<'_> {
             RuntimeFunction::AssertFail => runtime::assert_fail as *const (),
             RuntimeFunction::Malloc => runtime::malloc as *const (),
             RuntimeFunction::Free => runtime::free as *const (),
-            RuntimeFunction::Sample => runtime::sample as *const (),
             RuntimeFunction::SurfaceLoad => runtime::surface_load as *const (),
             RuntimeFunction::SurfaceStore => runtime::surface_store as *const (),
             RuntimeFunction::Missing => runtime::missing as *const (),

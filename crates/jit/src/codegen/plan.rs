@@ -60,6 +60,8 @@ pub(super) enum Step {
     Once(InstId),
     /// Looks across lanes.
     Collective(InstId),
+    /// A texture instruction: one call for all lanes.
+    Sample(InstId),
     /// Done for each active lane.
     Lanes(Vec<InstId>),
     /// Multiply-adds that are one call for a whole warp.
@@ -299,7 +301,7 @@ impl Places {
 impl Step {
     pub(super) fn insts(&self) -> &[InstId] {
         match self {
-            Step::Once(inst) | Step::Collective(inst) => std::slice::from_ref(inst),
+            Step::Once(inst) | Step::Collective(inst) | Step::Sample(inst) => std::slice::from_ref(inst),
             Step::Lanes(insts) => insts,
             Step::Chain(chain) => &chain.insts,
         }
@@ -315,7 +317,7 @@ fn nodes(kernel: &Kernel, shapes: &[Shape]) -> (Vec<Node>, Vec<u32>) {
         let mut insts = &block.insts[..];
         let mut behind = None;
         if let Some((&first, rest)) = insts.split_first()
-            && matches!(kernel.inst(first).inst, Inst::Barrier { kind, .. } if kind != BarrierKind::Arrive)
+            && stops(&kernel.inst(first).inst)
         {
             nodes.push(Node { block: id, steps: vec![], barrier: Some(first), behind: None, is_last: false });
             insts = rest;
@@ -327,6 +329,15 @@ fn nodes(kernel: &Kernel, shapes: &[Shape]) -> (Vec<Node>, Vec<u32>) {
     (nodes, entry)
 }
 
+/// Whether an instruction is a barrier at which lanes wait.
+fn stops(inst: &Inst) -> bool {
+    match inst {
+        Inst::Barrier { kind, .. } => *kind != BarrierKind::Arrive,
+        Inst::ClusterBarrier { waits } => *waits,
+        _ => false,
+    }
+}
+
 fn steps(kernel: &Kernel, shapes: &[Shape], insts: &[InstId]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut lanes = Vec::new();
@@ -334,9 +345,15 @@ fn steps(kernel: &Kernel, shapes: &[Shape], insts: &[InstId]) -> Vec<Step> {
     let (mut writes, mut ordered, mut accesses) = (false, false, false);
     for &id in insts {
         let inst = &kernel.inst(id).inst;
-        if inst.is_collective() && !matches!(inst, Inst::Barrier { .. }) {
+        if inst.is_collective() && !matches!(inst, Inst::Barrier { .. } | Inst::ClusterBarrier { .. }) {
             flush(&mut steps, &mut lanes);
             steps.push(Step::Collective(id));
+            continue;
+        }
+        if matches!(inst, Inst::Sample { .. }) {
+            flush(&mut steps, &mut lanes);
+            (writes, ordered, accesses) = (false, false, false);
+            steps.push(Step::Sample(id));
             continue;
         }
         if is_once(kernel, shapes, id) {
@@ -381,7 +398,9 @@ fn is_once(kernel: &Kernel, shapes: &[Shape], id: InstId) -> bool {
     let mut are_args_uniform = true;
     data.inst.for_each_arg(|value| are_args_uniform &= shapes[value.index()] == Shape::Uniform);
     match data.inst {
-        Inst::Fence { .. } | Inst::Nanosleep { .. } | Inst::Barrier { .. } => true,
+        Inst::Fence { .. } | Inst::Nanosleep { .. } | Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => {
+            true
+        }
         // Each lane has local memory of its own.
         Inst::Store { place, .. } | Inst::Load { place, .. } if place.space == Space::Local => false,
         Inst::Store { .. } | Inst::Load { .. } => are_results_known && are_args_uniform,

@@ -2,12 +2,15 @@
 
 use std::convert::Infallible;
 
-use sluice_ir::texture::{self, Sampling, SurfaceAccess, Texels};
+use sluice_ir::texture::{Element, Row, Sampling, SurfaceAccess, Texels, Texture};
 
-use crate::context::WarpContext;
+use crate::context::{LANES, WarpContext};
 use crate::fault::FaultKind;
 
 use super::run;
+
+/// A word of each lane; null for zeros, or for what nothing uses.
+type Words = *mut [u32; LANES];
 
 /// Device memory at its own addresses. An image that a driver has entered lies in the device's range; where that is no
 /// longer mapped, the read ends the grid.
@@ -16,6 +19,7 @@ struct DeviceTexels;
 impl Texels for DeviceTexels {
     type Error = Infallible;
 
+    #[inline(always)]
     fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), Infallible> {
         // SAFETY: inside an image, which was checked to lie in the device's range when it was entered.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, to.as_mut_ptr(), to.len()) };
@@ -23,22 +27,87 @@ impl Texels for DeviceTexels {
     }
 }
 
-/// Two of the four results of a texture instruction. A number that is no texture's traps.
+/// A texture instruction of the active lanes. A number that is no texture's traps.
 pub(crate) unsafe extern "C" fn sample(
     warp: *mut WarpContext,
     object: u64,
-    what: u32,
-    x: u32,
-    y: u32,
-    z: u32,
-    level: u32,
-) -> u64 {
-    let Some(look) = texture::look(object, Sampling::from_bits(what), f32::from_bits(level)) else {
-        // SAFETY: compiled code passes its own warp, here and below.
-        unsafe { run(warp) }.leave(FaultKind::Trap)
-    };
-    let Ok(pair) = look.sample([x, y, z, 0], &mut DeviceTexels);
-    pair
+    how: u32,
+    active: u32,
+    x: Words,
+    y: Words,
+    z: Words,
+    level: Words,
+    red: Words,
+    green: Words,
+    blue: Words,
+    alpha: Words,
+) {
+    // SAFETY: compiled code passes its own warp, here and below.
+    let run = unsafe { run(warp) };
+    // SAFETY: a texture is used up to the end of its instruction.
+    let Some(texture) = (unsafe { run.images.texture(object) }) else { run.leave(FaultKind::Trap) };
+    let sampling = Sampling::from_bits(how);
+    if let Some(row) = texture.row(sampling) {
+        // SAFETY: arrays of the warp's memory, or null; the row is of a texture.
+        return unsafe { fetch_lanes(row, active, x, [red, green, blue, alpha]) };
+    }
+    // SAFETY: arrays of the warp's memory, or null.
+    unsafe { sample_lanes(texture, sampling, active, [x, y, z, level], [red, green, blue, alpha]) }
+}
+
+/// Reads an element of a row for each active lane.
+///
+/// # Safety
+/// Each array is null or can be read and written; the row is inside an image that a driver has entered.
+unsafe fn fetch_lanes(row: Row, active: u32, x: Words, results: [Words; 4]) {
+    // SAFETY: by this function's contract.
+    let places = if x.is_null() { [0; LANES] } else { unsafe { *x } };
+    let channels = usize::from(row.channels);
+    let wanted = results.into_iter().enumerate().filter(|(_, words)| !words.is_null());
+    for (channel, words) in wanted {
+        // SAFETY: by this function's contract.
+        let words = unsafe { &mut *words };
+        let absent = if channel == 3 { row.one } else { 0 };
+        for (lane, &place) in places.iter().enumerate().filter(|(lane, _)| active >> lane & 1 != 0) {
+            words[lane] = match place < row.elements {
+                false => 0,
+                true if channel >= channels => absent,
+                true => {
+                    let index = u64::from(place) * channels as u64 + channel as u64;
+                    // SAFETY: inside the image, which was checked to lie in the device's range when it was entered.
+                    unsafe { ((row.base + 4 * index) as *const u32).read_unaligned() }
+                }
+            };
+        }
+    }
+}
+
+/// Reads for each active lane; its operands before its results are written, which may be in the same place.
+///
+/// # Safety
+/// Each array is null or can be read, those of results also written.
+unsafe fn sample_lanes(
+    texture: &Texture,
+    sampling: Sampling,
+    active: u32,
+    operands: [Words; 4],
+    results: [Words; 4],
+) {
+    for lane in (0..LANES).filter(|lane| active >> lane & 1 != 0) {
+        let [x, y, z, level] = operands.map(|words| match words.is_null() {
+            true => 0,
+            // SAFETY: by this function's contract.
+            false => unsafe { (*words)[lane] },
+        });
+        let Ok(element): Result<Element, Infallible> =
+            texture.sample(sampling, [x, y, z], f32::from_bits(level), &mut DeviceTexels);
+        for (words, bits) in results.into_iter().zip(element) {
+            if !words.is_null() {
+                // SAFETY: by this function's contract.
+                unsafe { (*words)[lane] = bits };
+            }
+        }
+    }
 }
 
 /// Where a surface instruction reads or writes; None where it does nothing.
@@ -51,11 +120,13 @@ unsafe fn surface_address(
     access: SurfaceAccess,
     place: [u32; 3],
 ) -> Option<u64> {
-    let address = texture::surface(object).map(|surface| surface.surface_address(access, place));
+    // SAFETY: by this function's contract.
+    let run = unsafe { run(warp) };
+    // SAFETY: the image is used up to the end of this statement.
+    let address = unsafe { run.images.surface(object) }.map(|surface| surface.surface_address(access, place));
     match address {
         Some(Ok(address)) => address,
-        // SAFETY: by this function's contract.
-        _ => unsafe { run(warp) }.leave(FaultKind::Trap),
+        _ => run.leave(FaultKind::Trap),
     }
 }
 
@@ -93,4 +164,63 @@ pub(crate) unsafe extern "C" fn surface_store(
     let bytes = &words.to_le_bytes()[..access.bytes as usize];
     // SAFETY: inside the surface's image, as for a read.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_ir::texture::{AddressMode, Channel, Geometry, Image, Sampler};
+
+    use super::*;
+
+    const ELEMENTS: u32 = 24;
+
+    fn texture(memory: &[u32], channel: Channel, channels: u8) -> Texture {
+        let (base, size) = (memory.as_ptr() as u64, [ELEMENTS, 1, 1]);
+        let sampler = Sampler {
+            address_modes: [AddressMode::Border; 3],
+            is_linear: false,
+            is_normalized: false,
+            reads_integers: true,
+            border: [5.0; 4],
+            is_linear_between_levels: false,
+            level_bias: 0.0,
+            level_min: 0.0,
+            level_max: 0.0,
+        };
+        let image = Image { base, pieces: None, pitch: 0, slice: 0, size, channel, channels };
+        Texture { levels: vec![image], sampler }
+    }
+
+    #[test]
+    fn a_row_reads_what_any_texture_reads() {
+        let memory: Vec<u32> = (0..ELEMENTS * 4).map(|word| word * 7 + 1).collect();
+        let sampling = Sampling {
+            geometry: Geometry::D1,
+            has_integer_coordinates: true,
+            has_level: false,
+            gathered: None,
+        };
+        // Some lanes are outside, below and above.
+        let x: [u32; LANES] = std::array::from_fn(|lane| (lane as u32 * 5).wrapping_sub(9));
+        for (channel, channels, active) in [
+            (Channel::F32, 1, u32::MAX),
+            (Channel::F32, 2, 0x0f0f_3333),
+            (Channel::U32, 4, u32::MAX),
+            (Channel::S32, 1, 1 << 31 | 1),
+        ] {
+            let texture = texture(&memory, channel, channels);
+            let row = texture.row(sampling).expect("a plain row");
+            let null = std::ptr::null_mut();
+            let (mut place, mut own) = (x, x);
+            let [mut one, mut other] = [[[9; LANES]; 3]; 2];
+            let [green, blue, alpha] = one.each_mut().map(|words| &raw mut *words);
+            // SAFETY: arrays of words, of which the first takes its operand's place, and an image that is memory.
+            unsafe { fetch_lanes(row, active, &raw mut place, [&raw mut place, green, blue, alpha]) };
+            let [green, blue, alpha] = other.each_mut().map(|words| &raw mut *words);
+            let operands = [&raw mut own, null, null, null];
+            // SAFETY: as above.
+            unsafe { sample_lanes(&texture, sampling, active, operands, [&raw mut own, green, blue, alpha]) };
+            assert_eq!((place, one), (own, other), "{channels} of {channel:?}");
+        }
+    }
 }

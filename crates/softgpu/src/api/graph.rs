@@ -6,23 +6,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sluice_cuda::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
-    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUfunction,
-    CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode,
-    CUgraphNodeParams, CUgraphNodeType, CUresult, CUstream,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext,
+    CUevent, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo,
+    CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUresult, CUstream,
 };
 
 use super::copy::places_3d;
-use super::launch::gather;
 use crate::conditional::{Choice, Variable};
 use crate::context::{current, named};
 use crate::copy::{Fill, for_graph};
 use crate::device::driver;
 use crate::event::event;
 use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, Work, graph_of};
-use crate::launch::prepare;
-use crate::machine::Shape;
-use crate::module::function;
 use crate::op::{HostCall, Op};
 use crate::status::{Result, Status, call, put, put_optional, require};
 use crate::stream::target;
@@ -172,7 +167,7 @@ pub(super) unsafe fn node_list(nodes: *const CUgraphNode, count: usize) -> Resul
 ///
 /// # Safety
 /// `place` is an output argument; `dependencies` is null or has `count` elements.
-unsafe fn add(
+pub(super) unsafe fn add(
     place: *mut CUgraphNode,
     graph: CUgraph,
     dependencies: *const CUgraphNode,
@@ -191,55 +186,6 @@ unsafe fn add(
     let id = graph.body().add(node);
     // SAFETY: by this function's contract.
     unsafe { put(place, CUgraphNode(id.0)) }
-}
-
-/// The launch that a kernel node's parameters describe.
-///
-/// # Safety
-/// `params` is null or an input structure.
-pub(super) unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS) -> Result<Op> {
-    require(params)?;
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.read_unaligned() };
-    let handle = if params.func.is_null() { CUfunction(params.kern.0) } else { params.func };
-    let function = function(handle)?;
-    let shape = Shape {
-        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
-        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
-        cluster: [1; 3],
-        dynamic_shared: params.sharedMemBytes,
-        cooperative: false,
-    };
-    // SAFETY: by this function's contract.
-    let arguments = unsafe { gather(&function, params.kernelParams, params.extra) }?;
-    let multiprocessors = function.limits().multiprocessors;
-    prepare((handle, &function), shape, arguments, multiprocessors)
-}
-
-/// The same from the structure that lacks the kernel and its context.
-///
-/// # Safety
-/// `params` is null or an input structure.
-unsafe fn kernel_v1(params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<Op> {
-    require(params)?;
-    // SAFETY: by this function's contract.
-    let old = unsafe { params.read_unaligned() };
-    let new = CUDA_KERNEL_NODE_PARAMS {
-        func: old.func,
-        gridDimX: old.gridDimX,
-        gridDimY: old.gridDimY,
-        gridDimZ: old.gridDimZ,
-        blockDimX: old.blockDimX,
-        blockDimY: old.blockDimY,
-        blockDimZ: old.blockDimZ,
-        sharedMemBytes: old.sharedMemBytes,
-        kernelParams: old.kernelParams,
-        extra: old.extra,
-        kern: Default::default(),
-        ctx: CUcontext::NULL,
-    };
-    // SAFETY: the structure stands above; its pointers are the caller's.
-    unsafe { kernel(&new) }
 }
 
 /// # Safety
@@ -295,32 +241,6 @@ pub(crate) unsafe extern "C" fn cuGraphAddEmptyNode(
 ) -> CUresult {
     // SAFETY: passed on.
     call(|| unsafe { add(place, graph, dependencies, count, |before| Ok(Node::new(Op::Empty, before))) })
-}
-
-pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
-    place: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    count: usize,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> CUresult {
-    // SAFETY: passed on.
-    call(|| unsafe {
-        add(place, graph, dependencies, count, |before| Ok(Node::new(kernel_v1(params)?, before)))
-    })
-}
-
-pub(crate) unsafe extern "C" fn cuGraphAddKernelNode_v2(
-    place: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    count: usize,
-    params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    // SAFETY: passed on.
-    call(|| unsafe {
-        add(place, graph, dependencies, count, |before| Ok(Node::new(kernel(params)?, before)))
-    })
 }
 
 pub(crate) unsafe extern "C" fn cuGraphAddMemcpyNode(
@@ -584,26 +504,8 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetDependencies(
     })
 }
 
-fn replace(exec: CUgraphExec, node: CUgraphNode, op: Op) -> Result<()> {
+pub(super) fn replace(exec: CUgraphExec, node: CUgraphNode, op: Op) -> Result<()> {
     Exec::get(exec)?.replace(NodeId(node.0), op)
-}
-
-pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> CUresult {
-    // SAFETY: an input structure by contract.
-    call(|| replace(exec, node, unsafe { kernel_v1(params) }?))
-}
-
-pub(crate) unsafe extern "C" fn cuGraphExecKernelNodeSetParams_v2(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    // SAFETY: an input structure by contract.
-    call(|| replace(exec, node, unsafe { kernel(params) }?))
 }
 
 pub(crate) unsafe extern "C" fn cuGraphExecMemcpyNodeSetParams(

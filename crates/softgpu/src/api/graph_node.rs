@@ -1,13 +1,12 @@
 //! What nodes of graphs do, read and changed, and how they hang together (CUDA Driver API: Graph Management).
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_cuda::*;
 
-use super::graph::{copy, fill, host, kernel, node_list, put_nodes};
+use super::graph::{copy, fill, host, node_list, put_nodes};
 use crate::address_space;
 use crate::array;
 use crate::copy::Place;
@@ -19,7 +18,7 @@ use crate::status::{Result, Status, call, put, require};
 use crate::table::Table;
 
 /// Has `read` look at a node.
-fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Result<R> {
+pub(super) fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Result<R> {
     driver()?;
     let node = NodeId(node.0);
     let graph = graph_of(node)?;
@@ -28,7 +27,7 @@ fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Res
 }
 
 /// A node's work, which is no graph.
-fn op_of(node: CUgraphNode) -> Result<Op> {
+pub(super) fn op_of(node: CUgraphNode) -> Result<Op> {
     with_node(node, |node| match &node.work {
         Work::One(op) => Ok(op.clone()),
         Work::Child(_) | Work::Conditional(_) => Err(Status::INVALID_VALUE),
@@ -36,7 +35,7 @@ fn op_of(node: CUgraphNode) -> Result<Op> {
 }
 
 /// Changes a node's work; it must stay of the same kind.
-fn set_op(node: CUgraphNode, op: Op) -> Result<()> {
+pub(super) fn set_op(node: CUgraphNode, op: Op) -> Result<()> {
     driver()?;
     let node = NodeId(node.0);
     let graph = graph_of(node)?;
@@ -256,101 +255,6 @@ pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(exec: CUgraphExec, place: *m
         driver()?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, Exec::get(exec)?.flags) }
-    })
-}
-
-// ---- Kernels ----
-
-/// Pointers to parameter values as last asked for, by node; CUDA keeps them until the node changes.
-static VALUES: Mutex<BTreeMap<usize, Box<[usize]>>> = Mutex::new(BTreeMap::new());
-
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetParams_v2(
-    node: CUgraphNode,
-    place: *mut CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    call(|| {
-        let Op::Launch(launch) = op_of(node)? else { return Err(Status::INVALID_VALUE) };
-        let pointers: Box<[usize]> = launch.values().into_iter().map(|value| value as usize).collect();
-        let mut all = VALUES.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = all.entry(node.0).insert_entry(pointers).into_mut();
-        let shape = launch.shape();
-        let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (shape.grid, shape.block);
-        let (func, kern) = launch.given();
-        let params = CUDA_KERNEL_NODE_PARAMS {
-            func,
-            gridDimX,
-            gridDimY,
-            gridDimZ,
-            blockDimX,
-            blockDimY,
-            blockDimZ,
-            sharedMemBytes: shape.dynamic_shared,
-            kernelParams: kept.as_mut_ptr().cast(),
-            extra: std::ptr::null_mut(),
-            kern,
-            ctx: CUcontext::NULL,
-        };
-        // SAFETY: an output argument by contract.
-        unsafe { put(place, params) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetParams_v2(
-    node: CUgraphNode,
-    params: *const CUDA_KERNEL_NODE_PARAMS,
-) -> CUresult {
-    // SAFETY: an input structure by contract.
-    call(|| set_op(node, unsafe { kernel(params) }?))
-}
-
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeGetAttribute(
-    node: CUgraphNode,
-    attribute: u32,
-    place: *mut c_void,
-) -> CUresult {
-    call(|| {
-        let value = with_node(node, |node| {
-            let is_kernel = node.kind == CUgraphNodeType::KERNEL;
-            let set = node.attributes.get(&attribute).copied().unwrap_or_default();
-            if is_kernel { Ok(set) } else { Err(Status::INVALID_VALUE) }
-        })?;
-        // SAFETY: an output argument by contract.
-        unsafe { put(place.cast(), value) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
-    node: CUgraphNode,
-    attribute: u32,
-    value: *const c_void,
-) -> CUresult {
-    call(|| {
-        require(value)?;
-        // SAFETY: an input value by contract.
-        let value = unsafe { value.cast::<CUlaunchAttributeValue>().read_unaligned() };
-        with_kernel_node(node, |node| {
-            node.attributes.insert(attribute, value);
-        })
-    })
-}
-
-fn with_kernel_node(node: CUgraphNode, change: impl FnOnce(&mut Node)) -> Result<()> {
-    driver()?;
-    let id = NodeId(node.0);
-    let graph = graph_of(id)?;
-    let mut body = graph.body();
-    let node = body.nodes.get_mut(&id).filter(|node| node.kind == CUgraphNodeType::KERNEL);
-    change(node.ok_or(Status::INVALID_VALUE)?);
-    Ok(())
-}
-
-pub(crate) unsafe extern "C" fn cuGraphKernelNodeCopyAttributes(
-    to: CUgraphNode,
-    from: CUgraphNode,
-) -> CUresult {
-    call(|| {
-        let attributes = with_node(from, |node| Ok(node.attributes.clone()))?;
-        with_kernel_node(to, |node| node.attributes = attributes)
     })
 }
 

@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernel(
     extra: *mut *mut c_void,
 ) -> CUresult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared, cooperative: false };
+    let shape = Shape { grid, block, cluster: None, dynamic_shared, cooperative: false };
     // SAFETY: passed on.
     call(|| unsafe { launch(f, shape, s, params, extra, None) })
 }
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn cuLaunchCooperativeKernel(
     params: *mut *mut c_void,
 ) -> CUresult {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-    let shape = Shape { grid, block, cluster: [1; 3], dynamic_shared, cooperative: true };
+    let shape = Shape { grid, block, cluster: None, dynamic_shared, cooperative: true };
     // SAFETY: passed on.
     call(|| unsafe { launch(f, shape, s, params, std::ptr::null_mut(), None) })
 }
@@ -161,7 +161,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
         let mut shape = Shape {
             grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
             block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-            cluster: [1; 3],
+            cluster: None,
             dynamic_shared: config.sharedMemBytes,
             cooperative: false,
         };
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
 }
 
 /// What a launch attribute means here. Hints about caches, priorities and overlap change nothing: one grid runs at a
-/// time, after everything before it.
+/// time, after everything before it. A preferred cluster size is one that a device may take instead of the stated one.
 fn apply(
     attribute: &CUlaunchAttribute,
     shape: &mut Shape,
@@ -190,14 +190,15 @@ fn apply(
         | CUlaunchAttributeID::ACCESS_POLICY_WINDOW
         | CUlaunchAttributeID::SYNCHRONIZATION_POLICY
         | CUlaunchAttributeID::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+        | CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION
         | CUlaunchAttributeID::PROGRAMMATIC_STREAM_SERIALIZATION
         | CUlaunchAttributeID::PRIORITY
         | CUlaunchAttributeID::MEM_SYNC_DOMAIN_MAP
         | CUlaunchAttributeID::MEM_SYNC_DOMAIN
         | CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT => {}
         CUlaunchAttributeID::COOPERATIVE => shape.cooperative = attribute.value.number() != 0,
-        CUlaunchAttributeID::CLUSTER_DIMENSION | CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION => {
-            shape.cluster = attribute.value.dimension().map(|blocks| blocks.max(1));
+        CUlaunchAttributeID::CLUSTER_DIMENSION => {
+            shape.cluster = Some(attribute.value.dimension().map(|blocks| blocks.max(1)));
         }
         CUlaunchAttributeID::PROGRAMMATIC_EVENT | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT => {
             *completion = Some(event(attribute.value.event())?);

@@ -6,6 +6,7 @@ use sluice_cuda::{
 };
 
 use crate::context::current;
+use crate::machine::Shape;
 use crate::module::function;
 use crate::occupancy::{available_dynamic_shared, blocks_per_multiprocessor, potential_block_size};
 use crate::status::{Result, Status, call, put, require};
@@ -115,19 +116,27 @@ pub(crate) unsafe extern "C" fn cuOccupancyMaxActiveClusters(
         let threads = config.blockDimX.saturating_mul(config.blockDimY).saturating_mul(config.blockDimZ);
         let threads = i32::try_from(threads).map_err(|_| Status::INVALID_VALUE)?;
         let each = blocks(f, threads, config.sharedMemBytes as usize)?;
-        // SAFETY: the array of attributes is the caller's.
-        let cluster = unsafe { cluster(&config) }?.iter().product::<u32>().max(1) as i32;
+        let function = function(f)?;
+        let shape = Shape {
+            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+            // SAFETY: the array of attributes is the caller's.
+            cluster: unsafe { cluster(&config) }?,
+            dynamic_shared: config.sharedMemBytes,
+            cooperative: false,
+        };
+        let cluster = function.cluster(&shape)?.unwrap_or([1; 3]).iter().product::<u32>() as i32;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, each * function(f)?.limits().multiprocessors as i32 / cluster) }
+        unsafe { put(place, each * function.limits().multiprocessors as i32 / cluster) }
     })
 }
 
-/// The cluster that a launch asks for, in blocks.
+/// The cluster size that a launch states, in blocks.
 ///
 /// # Safety
 /// `attrs` points to `numAttrs` elements.
-unsafe fn cluster(config: &CUlaunchConfig) -> Result<[u32; 3]> {
-    let mut cluster = [1; 3];
+unsafe fn cluster(config: &CUlaunchConfig) -> Result<Option<[u32; 3]>> {
+    let mut cluster = None;
     if config.numAttrs > 0 {
         require(config.attrs)?;
     }
@@ -135,7 +144,7 @@ unsafe fn cluster(config: &CUlaunchConfig) -> Result<[u32; 3]> {
         // SAFETY: by this function's contract.
         let attribute = unsafe { config.attrs.add(index).read_unaligned() };
         if attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION {
-            cluster = attribute.value.dimension().map(|blocks| blocks.clamp(1, 1 << 8));
+            cluster = Some(attribute.value.dimension().map(|blocks| blocks.max(1)));
         }
     }
     Ok(cluster)
