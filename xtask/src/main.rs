@@ -6,6 +6,7 @@ mod bench;
 mod chaos;
 mod codegen;
 mod demo;
+mod dist;
 mod e2e;
 mod evidence;
 mod fuzz;
@@ -26,6 +27,8 @@ const USAGE: &str = "\
 cargo xtask demo                  run a CUDA program on a quarter of a GPU, over TCP
 cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named;
                                   --record: write what the programs called into docs/cuda-support.md
+cargo xtask dist [--archive] [--deb] [--oci] [--wheel]
+                                  build the packages, or the kinds that are named, into target/dist
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
 cargo xtask web [--check]         build the web view into web/dist, or only check that it is current
 cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         ["web", options @ ..] => web::run(options).map(|()| ExitCode::SUCCESS),
         ["demo"] => demo::run(),
         ["test", options @ ..] => test::run(options),
+        ["dist", options @ ..] => dist::run(options),
         ["bench", names @ ..] => bench::run(names),
         ["chaos", options @ ..] => chaos::run(options),
         ["fuzz", options @ ..] => fuzz::run(options),

@@ -113,6 +113,10 @@ pub(crate) const MONITORS: Environment = Environment {
 pub(crate) const SCHEMATHESIS: Environment =
     Environment { name: "schemathesis", packages: &["schemathesis==4.32.5", "hypothesis==6.170.15"] };
 
+/// Checks the tags of wheels against what is in them.
+pub(crate) const AUDITWHEEL: Environment =
+    Environment { name: "auditwheel", packages: &["auditwheel==6.8.2"] };
+
 impl Environment {
     fn folder(&self) -> PathBuf {
         crate::target_folder().join("python").join(self.name)

@@ -6,6 +6,7 @@ mod bad_input;
 mod bench;
 mod bounds;
 pub(crate) mod cuts;
+mod dist;
 mod exchange;
 mod handover;
 mod hangs;
@@ -88,6 +89,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(teams::TESTS)
         .chain(tls::TESTS)
         .chain(https::TESTS)
+        .chain(dist::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");
@@ -95,7 +97,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
-    let long = long.chain(api::LONG_TESTS).chain(teams::LONG_TESTS).chain(top::LONG_TESTS);
+    let long =
+        long.chain(api::LONG_TESTS).chain(teams::LONG_TESTS).chain(top::LONG_TESTS).chain(dist::LONG_TESTS);
     for (name, test) in long {
         match all {
             _ if !wanted(name) => {}
