@@ -9,6 +9,8 @@ batch that runs at the end in part.
 
 With BATCHES it finishes so many batches instead, however long that takes.
 
+With END=input it stays, idle, until its input ends.
+
 ROUNDS makes kernels longer or shorter than their kind; with KIND=measure it says how long a round takes here, and no more.
 """
 
@@ -97,7 +99,9 @@ def main():
     until = [finished_at(start + second, completions) for second in range(int(seconds) + 1)]
     print("each second", *(f"{(after - before) * blocks * rounds:.0f}" for before, after in zip(until, until[1:])))
     print(f"finished {finished * blocks * rounds:.0f} units in {seconds} s ({launched} launches)")
-    print("PASS")
+    print("PASS", flush=True)
+    if os.environ.get("END") == "input":
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

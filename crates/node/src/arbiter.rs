@@ -26,7 +26,9 @@
 //! Shares may add up to more than the GPU, where its pool is overcommitted: they are weights, so all get their proportion.
 //!
 //! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most `credit_ns` is kept. A hard cap
-//! is a limit that equals the share.
+//! is a limit that equals the share. A lease that has emptied its bucket runs again after a quantum if others have work.
+//! While it is alone it runs once per `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn
+//! costs its start, which fewer and longer turns make small beside what the limit grants.
 //!
 //! Share and limit may change while sessions of the lease run ([`Arbiter::set_weight`]). What the lease is ahead or behind
 //! in GPU time stays the same, so neither a raise nor a cut is an advantage for what has been used already.
@@ -69,6 +71,8 @@ pub struct Pace {
     pub credit_ns: u64,
     /// The longest that a session waits while others catch up.
     pub patience_ns: u64,
+    /// How often a lease runs that is alone and always at its limit.
+    pub period_ns: u64,
     /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
     pub overrun_ns: u64,
 }
@@ -81,6 +85,7 @@ impl Default for Pace {
             gap_ns: 50_000_000,
             credit_ns: 200_000_000,
             patience_ns: 50_000_000,
+            period_ns: 100_000_000,
             overrun_ns: 250_000_000,
         }
     }
@@ -132,6 +137,8 @@ struct Lease {
     left_at_ns: Option<u64>,
     tokens_ns: i64,
     refilled_at_ns: u64,
+    /// Its last turn ended because the bucket was empty.
+    exhausted: bool,
     /// Time for which its sessions had work and waited for the GPU, as far as those waits are over.
     waited_ns: u64,
 }
@@ -205,6 +212,7 @@ impl Arbiter {
             left_at_ns: None,
             tokens_ns: full_bucket,
             refilled_at_ns: now_ns,
+            exhausted: false,
             waited_ns: 0,
         });
         let idle = Session { lease, state: State::Idle, recall_ns: 0, suspended: None };
@@ -449,10 +457,10 @@ impl Arbiter {
     }
 
     fn grant_next(&mut self, now_ns: u64, decision: &mut Decision) {
-        let quantum_ns = self.pace.quantum_ns;
+        let needs_ns = |session: &Session| self.needs_ns(session.lease);
         let best = self
             .waiting()
-            .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, quantum_ns))
+            .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, needs_ns(s)))
             .min_by_key(|(_, s)| {
                 let is_patient = self.impatient_at(s) > now_ns;
                 (is_patient, self.leases[&s.lease].virtual_time, s.arrival())
@@ -472,10 +480,24 @@ impl Arbiter {
             }
             // All that wait have used up their limits.
             None => {
-                decision.wake_at_ns =
-                    self.waiting().map(|(_, s)| self.leases[&s.lease].runnable_at(quantum_ns)).min();
+                let runnable_at = |s: &Session| self.leases[&s.lease].runnable_at(needs_ns(s));
+                decision.wake_at_ns = self.waiting().map(|(_, s)| runnable_at(s)).min();
             }
         }
+    }
+
+    /// What has to be in the bucket of a lease before its next turn: a quantum, and for one that is
+    /// alone and at its limit what flows in per period beyond what the turn itself lets flow in.
+    fn needs_ns(&self, key: LeaseKey) -> u64 {
+        let Pace { quantum_ns, period_ns, .. } = self.pace;
+        let lease = &self.leases[&key];
+        let is_alone = self.sessions.values().all(|s| s.lease == key || s.state == State::Idle);
+        if !lease.exhausted || !is_alone {
+            return quantum_ns;
+        }
+        let limit_ppm = u64::from(lease.weight.limit_ppm).min(PPM);
+        let pause_ns = period_ns * (PPM - limit_ppm) / PPM;
+        quantum_ns.max(pause_ns * limit_ppm / PPM)
     }
 
     /// Newcomers start no further behind those who ran than their credit. A session that is away between two kernels
@@ -584,6 +606,7 @@ impl Weight {
 
 impl Lease {
     fn refill(&mut self, now_ns: u64, depth_ns: u64) {
+        self.exhausted = false;
         self.tokens_ns = self.tokens_at(now_ns).min(depth_ns as i64);
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
     }
@@ -592,6 +615,7 @@ impl Lease {
     fn spend(&mut self, now_ns: u64, used_ns: u64, depth_ns: u64) {
         self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(depth_ns as i64);
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
+        self.exhausted = self.weight.is_limited() && self.tokens_ns <= 0;
     }
 
     fn tokens_at(&self, now_ns: u64) -> i64 {
@@ -599,16 +623,16 @@ impl Lease {
         self.tokens_ns.saturating_add(self.weight.inflow_ns(elapsed_ns))
     }
 
-    /// A limited lease runs again once a quantum has flowed in: each turn costs its start, and shorter ones more of them.
-    fn may_run(&self, now_ns: u64, quantum_ns: u64) -> bool {
-        !self.weight.is_limited() || self.tokens_at(now_ns) >= quantum_ns as i64
+    /// A limited lease runs again once so much has flowed in: each turn costs its start, and shorter ones more of them.
+    fn may_run(&self, now_ns: u64, needs_ns: u64) -> bool {
+        !self.weight.is_limited() || self.tokens_at(now_ns) >= needs_ns as i64
     }
 
-    fn runnable_at(&self, quantum_ns: u64) -> u64 {
+    fn runnable_at(&self, needs_ns: u64) -> u64 {
         if !self.weight.is_limited() {
             return self.refilled_at_ns;
         }
-        let missing_ns = (quantum_ns as i64 - self.tokens_ns).max(0) as u64;
+        let missing_ns = (needs_ns as i64 - self.tokens_ns).max(0) as u64;
         self.refilled_at_ns + self.weight.inflow_takes_ns(missing_ns) + 1
     }
 

@@ -353,9 +353,10 @@ fn a_hard_cap_holds_when_nobody_else_waits() {
     let length_ns = 10 * SECOND;
     for share_ppm in [100_000, 250_000, 900_000] {
         let capped = Program { overrun_ns: 20_000, ..Program::backlogged(share_ppm) }.capped();
-        let (used, _) = simulate(&[capped], length_ns);
+        let (used, grants) = simulate(&[capped], length_ns);
         let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
         assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
+        assert!((95..=115).contains(&grants), "{grants} turns in a hundred periods, {share_ppm} ppm");
     }
     for &(share_ppm, hiccups) in HICCUPS {
         let capped = Program { share_ppm: share_ppm.min(500_000), ..hiccups }.capped();

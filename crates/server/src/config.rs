@@ -136,6 +136,9 @@ struct Serving {
 /// Whoever drops a server waits so long for it at most.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a server that stops waits for requests in progress to give back the database.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+
 impl Running {
     /// Returns once it answers.
     pub fn start(config: &Config) -> Result<Running, ServeError> {
@@ -252,6 +255,10 @@ impl Ready {
                 Err(error @ StoreError::DiskFull(_)) => eprintln!("sluice-server: {error}"),
                 resigned => resigned?,
             }
+        }
+        // Its last writes are in the file, and the file is free, when this returns: it may be copied or replaced.
+        if tokio::time::timeout(CLOSE_PATIENCE, server.store.close()).await.is_err() {
+            eprintln!("sluice-server: the database was still in use after {} s", CLOSE_PATIENCE.as_secs());
         }
         Ok(())
     }

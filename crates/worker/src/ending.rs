@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(crate) const HEARD: Duration = Duration::from_secs(1);
 /// The link over which a reason is given, once there is one.
 static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();
 
+/// A thread says why the session ends, and ends the process when that is said.
+static EXPLAINS: AtomicBool = AtomicBool::new(false);
+
 /// Work to do right before the end, such as the last accounting.
 static LAST_WORDS: OnceLock<Box<dyn std::ops::Fn() + Send + Sync>> = OnceLock::new();
 
@@ -34,8 +38,12 @@ pub(crate) fn set_last_words(last_words: impl std::ops::Fn() + Send + Sync + 'st
     let _ = LAST_WORDS.set(Box::new(last_words));
 }
 
-/// The client has closed its connection.
+/// The client has closed its connection. If it did so because it heard why its session ends, the
+/// thread that told it has the daemon to tell as well, and ends the process.
 pub(crate) fn client_gone() -> ! {
+    if EXPLAINS.load(Ordering::Acquire) {
+        std::thread::sleep(2 * (LAST_WORD + HEARD));
+    }
     exit(0)
 }
 
@@ -58,8 +66,10 @@ pub(crate) fn hangs() -> ! {
     exit(1)
 }
 
-/// Gives a client the time to hear why its session ends. One that does not listen, does not keep its worker.
+/// Gives a client the time to hear why its session ends. One that does not listen does not keep its
+/// worker. The caller ends the process afterwards.
 pub(crate) fn last_word(say: impl FnOnce() + Send + 'static) {
+    EXPLAINS.store(true, Ordering::Release);
     let (said, heard) = sync_channel(1);
     let speaker = std::thread::Builder::new().name("last word".into());
     let speaks = move || {

@@ -89,6 +89,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(teams::TESTS)
         .chain(tls::TESTS)
         .chain(https::TESTS)
+        .chain(top::TESTS)
         .chain(dist::TESTS)
     {
         if wanted(name) {
@@ -97,8 +98,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
-    let long =
-        long.chain(api::LONG_TESTS).chain(teams::LONG_TESTS).chain(top::LONG_TESTS).chain(dist::LONG_TESTS);
+    let long = long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS);
     for (name, test) in long {
         match all {
             _ if !wanted(name) => {}

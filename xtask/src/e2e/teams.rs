@@ -45,11 +45,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("metrics: rules", metrics::rules),
+    ("metrics: pages, bills and dashboards agree", metrics::pages_bills_and_dashboards_agree),
 ];
-
-/// They start a Prometheus, which is downloaded.
-pub(crate) const LONG_TESTS: &[Test] =
-    &[("metrics: pages, bills and dashboards agree", metrics::pages_bills_and_dashboards_agree)];
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Closes its connections; what was written to a file is in that one file.
-    pub(crate) async fn close(self) {
+    pub(crate) async fn close(&self) {
         self.pool.close().await;
     }
 }

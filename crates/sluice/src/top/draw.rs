@@ -14,6 +14,8 @@ use crate::run::share_text;
 
 /// Readings that a line of history shows.
 const HISTORY_WIDTH: u16 = 10;
+/// Columns of a terminal below which sessions are shown without their history.
+const NARROW: u16 = 100;
 /// A longer name of a node is cut, so that the other columns stay on the screen.
 const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
@@ -102,21 +104,23 @@ fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     frame.render_widget(Table::new(state.gpus().iter().map(row), widths).header(header), area);
 }
 
+fn gpu_name(session: &Session) -> String {
+    match session.node.as_str() {
+        "" => session.gpu.to_string(),
+        node => format!("{node}/{}", session.gpu),
+    }
+}
+
 fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let sessions = state.sessions();
     let row = |session: &&Session| {
         let busy = state.busy_percent(session).map_or_else(|| "-".into(), |percent| format!("{percent}%"));
-        let gpu = if session.node.is_empty() {
-            session.gpu.to_string()
-        } else {
-            format!("{}/{}", session.node, session.gpu)
-        };
         let tenant = if session.tenant.is_empty() { "-" } else { &session.tenant };
         Row::new([
             session.lease.to_string(),
             plain(tenant),
             plain(&session.program),
-            plain(&gpu),
+            plain(&gpu_name(session)),
             share_text(session.share_ppm),
             busy,
             Memory::from_bytes(session.memory_used).to_string(),
@@ -124,16 +128,23 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
             history(state.session_history(session)),
         ])
     };
+    // The program is what people look for: names as wide as they are and, on a narrow terminal,
+    // the history make room for it.
+    let widest = |title: &str, texts: &mut dyn Iterator<Item = usize>, max: usize| {
+        Constraint::Length(texts.max().unwrap_or(0).clamp(title.len(), max) as u16)
+    };
+    let tenants = widest("TENANT", &mut sessions.iter().map(|session| session.tenant.chars().count()), 14);
+    let gpus = widest("GPU", &mut sessions.iter().map(|session| gpu_name(session).chars().count()), 10);
     let widths = [
         Constraint::Length(6),
-        Constraint::Max(14),
+        tenants,
         Constraint::Fill(1),
-        Constraint::Max(10),
+        gpus,
         Constraint::Length(5),
         Constraint::Length(5),
         Constraint::Length(10),
         Constraint::Length(9),
-        Constraint::Length(HISTORY_WIDTH),
+        Constraint::Length(if area.width < NARROW { 0 } else { HISTORY_WIDTH }),
     ];
     let header = header(&["LEASE", "TENANT", "PROGRAM", "GPU", "SHARE", "HAS", "MEMORY", "AGE", "HISTORY"]);
     let table = Table::new(sessions.iter().map(row), widths)
@@ -251,7 +262,9 @@ mod tests {
         }
         let sessions: Vec<&str> = screen[6..9].iter().map(|line| &line[..2]).collect();
         assert_eq!(sessions, ["43", "42", "41"], "the busiest first\n{}", screen.join("\n"));
-        assert!(screen[6].contains("acme/research") && screen[6].contains("30%"), "{}", screen[6]);
+        for part in ["acme/research", "python train3.py", "gpu1/0", "30%"] {
+            assert!(screen[6].contains(part), "no {part}: {}", screen[6]);
+        }
     }
 
     #[test]

@@ -67,7 +67,9 @@ pub(super) fn pages_bills_and_dashboards_agree() -> Result<()> {
     installation.tenants_see_no_metrics()?;
 
     let red = &installation.red;
-    let mut first = red.program("counted 1", &["-p", "1"])?;
+    let mut command = red.command(&["run", "-p", "1", "--memory", "64MiB", "--", "python3"]);
+    command.arg(program_file("compute.py")).envs([("START", "input"), ("SECONDS", "3"), ("END", "input")]);
+    let mut first = Process::start("counted 1", &mut command)?;
     first.expect_line("ready")?;
     let mut second = red.program("counted 2", &["-p", "0.5"])?;
     red.wait_for(&["queue"], |queue| queue[0]["reason"].is_string())?;
@@ -87,10 +89,12 @@ pub(super) fn pages_bills_and_dashboards_agree() -> Result<()> {
     // Without Prometheus the rest is the bill against the node's own page.
     let prometheus =
         tool("prometheus").ok().map(|binary| Prometheus::start(&binary, &[&server, &node])).transpose()?;
+    first.tell("0")?;
+    while first.line()? != "PASS" {}
     if let Some(prometheus) = &prometheus {
         prometheus.has_series_for_all_dashboards()?;
     }
-    first.go_on_to_its_end()?;
+    first.end_its_input()?;
     second.expect_line("ready")?;
     second.go_on_to_its_end()?;
     let records = installation.wait_for_records(2)?;
