@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use crate::invoice::Invoicing;
 use crate::lease::LeaseId;
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
@@ -20,6 +21,8 @@ pub struct Seller {
     pub currency: Option<Currency>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issuer: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invoicing: Option<Invoicing>,
 }
 
 /// A currency by its code of ISO 4217, such as `EUR`.
@@ -338,26 +341,6 @@ pub struct NewCorrection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<u64>,
     pub reason: String,
-}
-
-/// A bill that has been issued, as it was then. What comes later for its period is for a correction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Invoice {
-    /// Counted by the server, without gaps.
-    pub number: u64,
-    pub issued_at_ms: u64,
-    pub bill: Bill,
-}
-
-/// For which tenant and period an invoice is to be issued.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct NewInvoice {
-    pub tenant: TenantPath,
-    pub from_ms: u64,
-    pub until_ms: u64,
 }
 
 /// What new prices change in money for a tenant and all below it.

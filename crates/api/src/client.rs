@@ -159,6 +159,12 @@ impl Client {
         self.ask(path, Repeat::Freely, |agent, url| self.authorised(agent.get(url)).call())
     }
 
+    /// What is no JSON, such as a document.
+    pub fn get_bytes(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let send = |agent: &ureq::Agent, url: String| self.authorised(agent.get(url)).call();
+        self.ask_for(path, Repeat::Freely, finish_bytes, send)
+    }
+
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = json(body);
         self.ask(path, Repeat::UnlessSent, |agent, url| self.authorised(agent.post(url)).send(&body))
@@ -350,6 +356,10 @@ fn success(server: &str, answer: Answer) -> Result<ureq::Body, Failure> {
 fn finish<T: DeserializeOwned>(server: &str, answer: Answer) -> Result<T, Failure> {
     let bytes = read(server, &mut success(server, answer)?)?;
     serde_json::from_slice(&bytes).map_err(|error| makes_no_sense(server, error.to_string()))
+}
+
+fn finish_bytes(server: &str, answer: Answer) -> Result<Vec<u8>, Failure> {
+    read(server, &mut success(server, answer)?)
 }
 
 fn read(server: &str, body: &mut ureq::Body) -> Result<Vec<u8>, Failure> {

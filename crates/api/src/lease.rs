@@ -363,6 +363,9 @@ pub struct Lease {
     pub id: LeaseId,
     pub tenant: TenantPath,
     pub name: String,
+    /// Who asked for it: whom the identity provider names, or the token's name; empty where that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     /// Of each task.
     pub gpus: u32,
     /// How many run side by side; the fewest that it starts with while it waits.

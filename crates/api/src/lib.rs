@@ -11,6 +11,7 @@ pub mod calendar;
 pub mod grant;
 pub mod health;
 pub mod identity;
+pub mod invoice;
 pub mod lease;
 pub mod node;
 pub mod pool;

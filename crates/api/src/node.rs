@@ -334,6 +334,9 @@ pub struct NodeStatus {
 pub struct SessionStatus {
     pub node: String,
     pub tenant: crate::tenant::TenantPath,
+    /// Who asked for its lease.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     #[serde(flatten)]
     pub session: SessionReport,
 }

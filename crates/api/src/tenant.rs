@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bill::{Budget, BudgetStatus, CostChange, Currency, Price, TightestBudget};
 use crate::identity::Identity;
+use crate::invoice::{BillTo, Invoicing};
 use crate::pool::Pool;
 use crate::written::WrittenQuota;
 #[cfg(feature = "openapi")]
@@ -166,6 +167,8 @@ pub struct Tenant {
     pub quota: Quota,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bill_to: Option<BillTo>,
 }
 
 /// What is declared of a tenant; what is left out stays as it is.
@@ -182,6 +185,9 @@ pub struct DeclaredTenant {
     #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<WrittenBudget>))]
     pub budget: Option<Option<Budget>>,
+    /// Whom its invoices are for, as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bill_to: Option<BillTo>,
 }
 
 /// Tells null from what is left out.
@@ -193,11 +199,12 @@ fn even_null<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 
 impl DeclaredTenant {
     /// What it is from now on, where that is what it was before.
-    pub fn after(self, quota: Option<&Quota>, budget: Option<&Budget>) -> Tenant {
+    pub fn after(self, quota: Option<&Quota>, budget: Option<&Budget>, bill_to: Option<&BillTo>) -> Tenant {
         Tenant {
             path: self.path,
             quota: self.quota.or_else(|| quota.cloned()).unwrap_or_default(),
             budget: self.budget.unwrap_or_else(|| budget.cloned()),
+            bill_to: self.bill_to.or_else(|| bill_to.cloned()),
         }
     }
 }
@@ -243,6 +250,9 @@ pub struct Declaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, examples("Acme Compute GmbH")))]
     pub issuer: Option<String>,
+    /// How invoices are made, as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invoicing: Option<Invoicing>,
     /// In place of the provider that was there, with all its rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
@@ -302,7 +312,7 @@ mod tests {
             let declared: DeclaredTenant = serde_json::from_value(whole).unwrap();
             let written = serde_json::from_value(serde_json::to_value(&declared).unwrap()).unwrap();
             assert_eq!(declared, written);
-            let after = declared.after(Some(&quota), Some(&budget));
+            let after = declared.after(Some(&quota), Some(&budget), None);
             assert_eq!((after.quota.limit_milli, after.budget.map(|budget| budget.micro)), expect);
         };
         check(serde_json::json!({}), (Some(1000), Some(5)));

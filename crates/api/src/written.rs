@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Number, Value};
 
 use crate::bill::{Budget, BudgetEnd, BudgetPeriod, Meter, Price, PricePer};
+use crate::invoice::Tax;
 use crate::pool::{PoolPrice, Tier, Window};
 use crate::tenant::Quota;
 
@@ -225,6 +226,33 @@ impl TryFrom<WrittenPoolPrice> for PoolPrice {
     }
 }
 
+/// A tax with its rate.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WrittenTax {
+    /// Such as `VAT`.
+    name: String,
+    /// Such as 19 or 7.5. This or `percent_milli` is there.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,3}(\\.[0-9]{1,3})?$", examples("19")))]
+    percent: Option<String>,
+    /// The same in thousandths.
+    percent_milli: Option<u32>,
+}
+
+impl TryFrom<WrittenTax> for Tax {
+    type Error = WrittenError;
+
+    fn try_from(written: WrittenTax) -> Result<Tax, WrittenError> {
+        let rate = either_small(("percent", written.percent), ("percent_milli", written.percent_milli))?;
+        let percent_milli = rate.ok_or(WrittenError::Missing("percent", "percent_milli"))?;
+        if percent_milli > 100_000 {
+            return Err(WrittenError::TooMuch { field: "percent", text: thousandths(percent_milli.into()) });
+        }
+        Ok(Tax { name: written.name, percent_milli })
+    }
+}
+
 /// From a moment until before another, each in one of its two forms.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -414,6 +442,11 @@ impl Form {
 /// Millionths as a decimal number without digits that say nothing.
 pub fn money(micro: u64) -> String {
     decimal_text(micro, 6)
+}
+
+/// Thousandths as a decimal number, in the same way.
+pub fn thousandths(milli: u64) -> String {
+    decimal_text(milli, 3)
 }
 
 fn decimal_text(number: u64, digits: usize) -> String {

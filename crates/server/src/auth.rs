@@ -56,6 +56,12 @@ impl Principal {
         format!("{} ({})", self.token.id, self.token.name)
     }
 
+    /// As people know them: by the name of their token, or its id where it has none.
+    pub(crate) fn person(&self) -> String {
+        let Token { id, name, .. } = &self.token;
+        if name.is_empty() { id.clone() } else { name.clone() }
+    }
+
     /// The policy's answer.
     pub(crate) fn may(&self, action: Action, tenant: &TenantPath) -> bool {
         policy::allows(self.token.role, &self.token.tenant, action, tenant)

@@ -1,6 +1,7 @@
 //! Bills from sums of usage records and prices. Pure; all amounts are integers.
 
 mod charges;
+mod invoices;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use sluice_api::tenant::TenantPath;
 use crate::store::{Declared, Store, StoreError, Sum};
 
 pub(crate) use charges::{Day, Place, day_of};
+pub(crate) use invoices::{Invoicer, credit_note, of_bill, period_text};
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +104,7 @@ pub(crate) async fn bill_of_lease(
     let parts = rates.parts(period);
     let sums = store.usage_sums_of(lease, &parts).await?;
     let parts: Parts = parts.into_iter().zip(sums).collect();
-    let Seller { currency, issuer } = ledger.seller.clone();
+    let Seller { currency, issuer, .. } = ledger.seller.clone();
     Ok(Bill { currency, issuer, ..bill(tenant, period, &rates, &parts, &[]) })
 }
 
@@ -195,15 +197,32 @@ impl<'a> Ledger<'a> {
             Some(at) => at,
             None => {
                 let parts = rates.parts(period);
-                let sums = self.store.usage_sums(&parts).await?;
+                let mut sums = self.store.usage_sums(&parts).await?;
+                sums.iter_mut().for_each(|sums| sums.sort_by(|one, other| one.tenant.cmp(&other.tenant)));
                 self.sums.push((period, parts.into_iter().zip(sums).collect()));
                 self.sums.len() - 1
             }
         };
-        let Seller { currency, issuer } = self.seller.clone();
+        let Seller { currency, issuer, .. } = self.seller.clone();
         let bill = bill(tenant, period, &rates, &self.sums[at].1, &self.corrections);
         Ok(Bill { currency, issuer, ..bill })
     }
+}
+
+/// Those of a tenant and of tenants below it, of sums in the order of their tenants.
+fn of_tenant<'a>(sums: &'a [Sum], tenant: &TenantPath) -> impl Iterator<Item = &'a Sum> {
+    let (whole, own, below) = match tenant.is_root() {
+        true => (sums, &sums[..0], &sums[..0]),
+        false => {
+            // What is below begins with the path and a slash, and `0` is the character after the slash.
+            let place = |text: &str| sums.partition_point(|sum| sum.tenant.as_str() < text);
+            let own = place(tenant.as_str());
+            let others = own + sums[own..].partition_point(|sum| sum.tenant == *tenant);
+            let below = place(&format!("{tenant}/"))..place(&format!("{tenant}0"));
+            (&sums[..0], &sums[own..others], &sums[below])
+        }
+    };
+    whole.iter().chain(own).chain(below)
 }
 
 /// One line for each tenant, meter, sort of goods and price; lines of nothing are left out.
@@ -217,7 +236,7 @@ fn bill(
     let mut amounts: BTreeMap<(TenantPath, Meter, Goods, Rate), u64> = BTreeMap::new();
     let mut records = 0;
     for (part, sums) in parts {
-        for sum in sums.iter().filter(|sum| tenant.contains(&sum.tenant)) {
+        for sum in of_tenant(sums, &tenant) {
             records += sum.records;
             for (meter, amount) in Meter::ALL.into_iter().zip(sum.amounts).filter(|&(_, amount)| amount > 0) {
                 let rate = rates.at(meter, &sum.goods, part.from_ms);

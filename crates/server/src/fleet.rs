@@ -22,6 +22,7 @@ use serde_json::json;
 use sluice_api::GPU_PPM;
 use sluice_api::bill::Budget;
 use sluice_api::grant::Grant;
+use sluice_api::invoice::BillTo;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 use sluice_api::node::{Attempt, Drain, Gpu, Join, NodeId, Report};
 use sluice_api::pool::{DEFAULT_POOL, Pool};
@@ -49,6 +50,8 @@ const PATIENCE_MS: u64 = 20_000;
 pub(crate) struct Fleet {
     tenants: Tenants,
     budgets: Budgets,
+    /// Of tenants that say whom their invoices are for.
+    bill_to: BTreeMap<TenantPath, BillTo>,
     pools: BTreeMap<String, Pool>,
     nodes: BTreeMap<NodeId, Node>,
     /// The names of nodes that are gone for good.
@@ -154,6 +157,10 @@ impl Fleet {
         let heard = |lease: LeaseRecord| (lease.id, LeaseRecord { heard_at_ms: now_ms, ..lease });
         Fleet {
             budgets: Budgets::new(&tenants),
+            bill_to: tenants
+                .iter()
+                .filter_map(|tenant| Some((tenant.path.clone(), tenant.bill_to.clone()?)))
+                .collect(),
             tenants: tenants.into_iter().map(|tenant| (tenant.path, tenant.quota)).collect(),
             pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
             last_node: nodes.iter().map(|node| node.id).max().unwrap_or(0),
@@ -276,7 +283,19 @@ impl Fleet {
     pub(crate) fn remove_tenant(&mut self, tenant: &TenantPath) {
         self.news.quotas = true;
         self.set_budget(tenant.clone(), None);
+        self.bill_to.remove(tenant);
         self.tenants.remove(tenant);
+    }
+
+    pub(crate) fn bill_to(&self, tenant: &TenantPath) -> Option<&BillTo> {
+        self.bill_to.get(tenant)
+    }
+
+    pub(crate) fn set_bill_to(&mut self, tenant: TenantPath, bill_to: Option<BillTo>) {
+        match bill_to {
+            Some(bill_to) => drop(self.bill_to.insert(tenant, bill_to)),
+            None => drop(self.bill_to.remove(&tenant)),
+        }
     }
 
     pub(crate) fn budgets(&self) -> &Budgets {
@@ -488,6 +507,7 @@ impl Fleet {
             tenant,
             ask,
             token,
+            person: String::new(),
             state: LeaseState::Queued,
             attempt: 1,
             reason: None,
@@ -504,6 +524,11 @@ impl Fleet {
         self.leases.insert(id, lease);
         self.change(id, |_| {});
         id
+    }
+
+    /// Says who asked for a lease, as people know them.
+    pub(crate) fn set_person(&mut self, id: LeaseId, person: String) {
+        self.change(id, |lease| lease.person = person);
     }
 
     /// Its program asked for it.
@@ -810,6 +835,7 @@ impl Fleet {
             id: lease.id,
             tenant: lease.tenant.clone(),
             name: lease.ask.name.clone(),
+            user: lease.person.clone(),
             gpus: lease.ask.gpus,
             tasks: if places.is_empty() { lease.ask.tasks } else { places.len() as u32 },
             share_ppm: match (lease.seats.first(), lease.ask.units_milli) {

@@ -28,6 +28,7 @@ mod identity;
 mod keys;
 mod plan;
 mod policy;
+mod printed;
 mod sessions;
 mod store;
 mod watches;

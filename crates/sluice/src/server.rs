@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod bills;
+pub(crate) mod invoices;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod nodes;

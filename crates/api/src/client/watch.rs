@@ -82,8 +82,8 @@ mod tests {
         let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), "token");
         let server = thread::spawn(move || {
             let stream = "text/event-stream";
-            let passed_over = "id: 1\nretry: 10\nevent: begin\ndata: {}\n\nid: 2\n\nid: 3\ndata: cut";
-            let first = answer(&listener, 200, stream, passed_over);
+            let skipped = "id: 1\nretry: 10\nevent: begin\ndata: {}\n\nid: 2\n\nid: 3\ndata: cut";
+            let first = answer(&listener, 200, stream, skipped);
             let problem = serde_json::to_string(&Problem::new(Kind::TooMany, "wait")).unwrap();
             let second = answer(&listener, 429, "application/problem+json", &problem);
             let third = answer(&listener, 200, stream, "id: 4\nevent: anew\ndata: {}\n\n");

@@ -190,6 +190,7 @@ mod tests {
             path: path.parse().unwrap(),
             quota: Default::default(),
             budget: Some(Budget { micro, per: BudgetPeriod::Ever, then: BudgetEnd::Hold }),
+            bill_to: None,
         };
         let mut earlier = Budgets::new(&[tenant("same", 10), tenant("raised", 10)]);
         let spent = Spent { period_from_ms: 0, micro: 10 };

@@ -134,6 +134,8 @@ pub(crate) struct LeaseRecord {
     pub(crate) ask: NewLease,
     /// Id of the token that asked for it.
     pub(crate) token: String,
+    /// Who that is, as people know them.
+    pub(crate) person: String,
     pub(crate) state: LeaseState,
     pub(crate) attempt: u32,
     pub(crate) reason: Option<String>,

@@ -76,7 +76,7 @@ impl Tenants {
         &'a self,
         scope: &TenantPath,
         after: Option<&'a TenantPath>,
-    ) -> impl Iterator<Item = (&'a TenantPath, &'a Quota)> {
+    ) -> impl Iterator<Item = (&'a TenantPath, &'a Quota)> + use<'a> {
         let own =
             self.quotas.get_key_value(scope).filter(|(path, _)| after.is_none_or(|after| *path > after));
         let (from, until) = match scope.is_root() {

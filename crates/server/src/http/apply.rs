@@ -127,7 +127,7 @@ enum Difference {
 
 /// Compares what is declared with what there is. Of things that are declared twice the last counts.
 fn differences(declaration: Declaration, books: &Books, known: &Before<'_>) -> Vec<Difference> {
-    let Declaration { tenants, pools, prices, currency, issuer, identity } = declaration;
+    let Declaration { tenants, pools, prices, currency, issuer, invoicing, identity } = declaration;
     let mut differences = Vec::new();
     let tenants: BTreeMap<TenantPath, DeclaredTenant> =
         tenants.into_iter().map(|tenant| (tenant.path.clone(), tenant)).collect();
@@ -141,8 +141,11 @@ fn differences(declaration: Declaration, books: &Books, known: &Before<'_>) -> V
     }
     differences.extend(prices.into_iter().filter_map(|price| price_difference(price, known)));
     let before = books.seller.clone();
-    let after =
-        Seller { currency: currency.or(before.currency.clone()), issuer: issuer.or(before.issuer.clone()) };
+    let after = Seller {
+        currency: currency.or(before.currency.clone()),
+        issuer: issuer.or(before.issuer.clone()),
+        invoicing: invoicing.or(before.invoicing.clone()),
+    };
     if after != before {
         differences.push(Difference::Seller { before, after });
     }
@@ -157,8 +160,14 @@ fn tenant_difference(fleet: &Fleet, declared: DeclaredTenant) -> Option<Differen
     let path = declared.path.clone();
     let quota = fleet.tenants().get(&path);
     let budget = fleet.budgets().get(&path);
-    let after = declared.after(quota, budget);
-    let before = quota.map(|quota| Tenant { path, quota: quota.clone(), budget: budget.cloned() });
+    let bill_to = fleet.bill_to(&path);
+    let after = declared.after(quota, budget, bill_to);
+    let before = quota.map(|quota| Tenant {
+        path,
+        quota: quota.clone(),
+        budget: budget.cloned(),
+        bill_to: bill_to.cloned(),
+    });
     (before.as_ref() != Some(&after)).then_some(Difference::Tenant { before, after })
 }
 
@@ -187,7 +196,11 @@ impl Difference {
         match self {
             Difference::Tenant { before: None, after } => format!("tenant {} created", after.path),
             Difference::Tenant { before: Some(before), after } => {
-                let of = |tenant: &Tenant| flattened(&json!({ "": tenant.quota, "budget": tenant.budget }));
+                let of = |tenant: &Tenant| {
+                    flattened(
+                        &json!({ "": tenant.quota, "budget": tenant.budget, "bill_to": tenant.bill_to }),
+                    )
+                };
                 format!("tenant {} changed: {}", after.path, changed_fields(&of(before), &of(after)))
             }
             Difference::Pool { before: None, after } => format!("pool {} created", after.name),
@@ -201,7 +214,11 @@ impl Difference {
                 let currency = currency.map(|currency| format!("amounts are in {currency}"));
                 let issuer = after.issuer.clone().filter(|_| after.issuer != before.issuer);
                 let issuer = issuer.map(|issuer| format!("{issuer} bills"));
-                currency.into_iter().chain(issuer).collect::<Vec<_>>().join(", ")
+                let invoicing = (after.invoicing != before.invoicing).then(|| {
+                    let of = |seller: &Seller| flattened(&json!({ "": seller.invoicing }));
+                    format!("invoicing changed: {}", changed_fields(&of(before), &of(after)))
+                });
+                currency.into_iter().chain(issuer).chain(invoicing).collect::<Vec<_>>().join(", ")
             }
             Difference::Provider { before, after } => {
                 let what = if before.is_some() { "changed" } else { "set" };
@@ -218,9 +235,11 @@ impl Difference {
                 if budget != after.budget {
                     change.fleet().set_budget(after.path.clone(), after.budget.clone());
                 }
+                change.fleet().set_bill_to(after.path.clone(), after.bill_to.clone());
+                let bill_to = before.as_ref().and_then(|before| before.bill_to.clone());
                 let detail = json!({
-                    "before": { "quota": before.map(|before| before.quota), "budget": budget },
-                    "after": { "quota": after.quota, "budget": after.budget },
+                    "before": { "quota": before.map(|before| before.quota), "budget": budget, "bill_to": bill_to },
+                    "after": { "quota": after.quota, "budget": after.budget, "bill_to": after.bill_to },
                 });
                 change.audit(principal, "tenant.changed", after.path.as_str(), detail);
                 change.write(Write::Tenant(after));

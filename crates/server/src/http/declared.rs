@@ -62,6 +62,7 @@ pub(super) fn all_declared(
         prices: last,
         currency: books.seller.currency.clone(),
         issuer: books.seller.issuer.clone(),
+        invoicing: books.seller.invoicing.clone().filter(|_| principal.may(Action::SetPrice, &root)),
         identity: books.identity.clone().filter(|_| sees_identity),
     }
 }
@@ -90,7 +91,8 @@ fn declared(fleet: &Fleet, principal: &Principal, name: &str) -> Result<Declared
 
 fn as_declared(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> DeclaredTenant {
     let budget = fleet.budgets().get(path).map(|budget| Some(budget.clone()));
-    DeclaredTenant { path: path.clone(), quota: Some(quota.clone()), budget }
+    let bill_to = fleet.bill_to(path).cloned();
+    DeclaredTenant { path: path.clone(), quota: Some(quota.clone()), budget, bill_to }
 }
 
 /// Take a tenant away

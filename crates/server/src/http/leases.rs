@@ -86,6 +86,7 @@ pub(super) async fn create(
     }
     let (token, now_ms) = (principal.token.id.clone(), change.now_ms);
     let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
+    change.fleet().set_person(id, principal.person());
     if let Some(key) = key {
         let name = key.to_owned();
         change.write(Write::Key(KeyUse {

@@ -8,7 +8,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Bill, Charge, Correction, Invoice, NewCorrection, NewInvoice, Price};
+use sluice_api::bill::{Bill, Charge, Correction, NewCorrection, Price};
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -17,7 +17,7 @@ use sluice_api::usage::UsageRecord;
 
 use super::admin::is_price_shown_to;
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, ForLease, Name, OfTenant, Options, PageOptions, cut, page};
+use super::extract::{Body, ForLease, OfTenant, Options, PageOptions, page};
 use super::leases::no_lease;
 use crate::auth::Principal;
 use crate::billing::{self, Day, Period, Place};
@@ -176,7 +176,8 @@ pub(super) async fn charges(
 
 /// Correct a bill
 ///
-/// A correction stands on the bill of the period that its moment is in, beside what was counted, which never changes.
+/// A correction stands on the bill of the period that its moment is in, beside what was counted, which never changes. Where that period has
+/// been invoiced, it is a line of the next invoice.
 #[utoipa::path(post, path = "/corrections", tag = "ledger", request_body = NewCorrection,
     responses((status = 200, body = Correction)))]
 pub(super) async fn correct(
@@ -219,91 +220,6 @@ pub(super) async fn correct(
 
 const MICRO_MAX: u64 = 1_000_000_000_000_000;
 const REASON_MAX: usize = 400;
-
-/// Issue an invoice
-///
-/// For a period that is over and that no invoice of this tenant, one above it or one below it covers yet.
-#[utoipa::path(post, path = "/invoices", tag = "ledger", request_body = NewInvoice,
-    responses((status = 200, body = Invoice)))]
-pub(super) async fn issue(
-    State(server): State<Arc<Server>>,
-    principal: Principal,
-    Body(new): Body<NewInvoice>,
-) -> Answer<Invoice> {
-    principal.need(Action::Bill, &new.tenant)?;
-    let mut change = server.change().await?;
-    let now_ms = change.now_ms;
-    change.see_all_written().await?;
-    let invoices = server.store.invoices().await?;
-    let covers = |invoice: &&Invoice| {
-        let bill = &invoice.bill;
-        (bill.tenant.contains(&new.tenant) || new.tenant.contains(&bill.tenant))
-            && bill.from_ms < new.until_ms
-            && new.from_ms < bill.until_ms
-    };
-    let problem = match invoices.iter().find(covers) {
-        _ if new.from_ms >= new.until_ms || new.until_ms > now_ms => {
-            Some(Problem::new(Kind::Invalid, "the period must have begun and be over").at("until_ms"))
-        }
-        _ if !change.fleet().tenants().contains(&new.tenant)
-            && !server.store.has_used(&new.tenant).await? =>
-        {
-            Some(Problem::new(Kind::Invalid, "there is no such tenant").at("tenant"))
-        }
-        Some(other) => {
-            let detail = format!("invoice {} of {} covers a part of it", other.number, other.bill.tenant);
-            Some(Problem::new(Kind::Conflict, detail))
-        }
-        None => None,
-    };
-    if let Some(problem) = problem {
-        change.leave();
-        return Err(problem.into());
-    }
-    let period = Period { from_ms: new.from_ms, until_ms: new.until_ms };
-    let bill = billing::bill_of(&server.store, new.tenant, period).await?;
-    let number = invoices.last().map_or(1, |last| last.number + 1);
-    let invoice = Invoice { number, issued_at_ms: now_ms, bill };
-    let detail =
-        serde_json::json!({ "tenant": invoice.bill.tenant, "total_micro": invoice.bill.total_micro });
-    change.audit(&principal, "invoice.issued", &number.to_string(), detail);
-    change.write(Write::Invoice(Box::new(invoice.clone())));
-    change.commit().await?;
-    Ok(Json(invoice))
-}
-
-/// Invoices of the tenants that the token may see, in the order of their numbers
-#[utoipa::path(get, path = "/invoices", tag = "ledger", params(OfTenant, PageOptions),
-    responses((status = 200, body = Page<Invoice>)))]
-pub(super) async fn invoices(
-    State(server): State<Arc<Server>>,
-    principal: Principal,
-    Options(of): Options<OfTenant>,
-    Options(options): Options<PageOptions>,
-) -> Answer<Page<Invoice>> {
-    let (limit, after) = (options.limit()?, options.cursor(|text| text.parse::<u64>().ok())?);
-    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
-        return Ok(Json(Page { items: Vec::new(), next: None }));
-    };
-    let invoices = server.store.invoices().await?.into_iter();
-    let seen = invoices.filter(|invoice| scope.contains(&invoice.bill.tenant));
-    Ok(Json(cut(seen.map(|invoice| (invoice.number, invoice)), after.as_ref(), limit, u64::to_string)))
-}
-
-/// An invoice by its number
-#[utoipa::path(get, path = "/invoices/{number}", tag = "ledger", params(("number" = u64, Path)),
-    responses((status = 200, body = Invoice)))]
-pub(super) async fn invoice(
-    State(server): State<Arc<Server>>,
-    principal: Principal,
-    Name(number): Name<u64>,
-) -> Answer<Invoice> {
-    let found = server.store.invoice(number).await?;
-    // Others' invoices are none that anybody hears of.
-    let mine = found.filter(|invoice| principal.may(Action::See, &invoice.bill.tenant));
-    let none = || Problem::new(Kind::NotFound, format!("there is no invoice {number} for this token"));
-    Ok(Json(mine.ok_or_else(none)?))
-}
 
 /// The audit log, from its beginning
 ///

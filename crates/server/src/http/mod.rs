@@ -18,6 +18,7 @@ mod apply;
 mod declared;
 mod health;
 mod identity;
+mod invoices;
 mod leases;
 mod ledger;
 mod metrics;
@@ -87,8 +88,16 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(ledger::bill))
         .routes(routes!(ledger::correct))
         .routes(routes!(ledger::charges))
-        .routes(routes!(ledger::invoices, ledger::issue))
-        .routes(routes!(ledger::invoice))
+        .routes(routes!(invoices::invoices, invoices::issue))
+        .routes(routes!(invoices::run_invoices))
+        .routes(routes!(invoices::invoice))
+        .routes(routes!(invoices::invoice_document))
+        .routes(routes!(invoices::pay))
+        .routes(routes!(invoices::credit))
+        .routes(routes!(invoices::drafts))
+        .routes(routes!(invoices::draft, invoices::discard))
+        .routes(routes!(invoices::draft_document))
+        .routes(routes!(invoices::issue_draft))
         .routes(routes!(ledger::audit));
     OpenApiRouter::with_openapi(Declared::openapi()).nest("/api/v1", api)
 }

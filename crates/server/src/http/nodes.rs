@@ -21,7 +21,7 @@ use super::answer::Answer;
 use super::extract::{Body, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
 use crate::disk;
-use crate::fleet::{Fleet, Node, Patience, Taken};
+use crate::fleet::{Fleet, LeaseRecord, Node, Patience, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
@@ -292,16 +292,17 @@ pub(super) async fn sessions(
             for session in &node.report.sessions {
                 if let Some(lease) = fleet.lease(session.lease).filter(|lease| scope.contains(&lease.tenant))
                 {
-                    items.push(((node.id, session.session), (node, session, &lease.tenant)));
+                    items.push(((node.id, session.session), (node, session, lease)));
                 }
             }
         }
         items.sort_unstable_by_key(|(key, _)| *key);
         let cursor = |(node, session): &(u64, u64)| format!("{node}.{session}");
         let Page { items, next } = cut(items.into_iter(), after.as_ref(), limit, cursor);
-        let status = |(node, session, tenant): (&Node, &SessionReport, &TenantPath)| SessionStatus {
+        let status = |(node, session, lease): (&Node, &SessionReport, &LeaseRecord)| SessionStatus {
             node: node.name.clone(),
-            tenant: tenant.clone(),
+            tenant: lease.tenant.clone(),
+            user: lease.person.clone(),
             session: session.clone(),
         };
         Page { items: items.into_iter().map(status).collect(), next }

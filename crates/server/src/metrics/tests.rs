@@ -13,6 +13,7 @@ fn lease(id: LeaseId, tenant: &str, seats: Vec<Seat>) -> LeaseRecord {
     LeaseRecord {
         id,
         tenant: tenant.parse().unwrap(),
+        person: String::new(),
         ask: NewLease { share_ppm: 200_000, ..NewLease::whole(1) },
         token: "t".into(),
         state: if holds { LeaseState::Running } else { LeaseState::Queued },
@@ -54,6 +55,7 @@ fn fleet(nodes: u64, gpus_per_node: u32, leases: u64, tenants: u64) -> Fleet {
         path: tenant(number).parse().unwrap(),
         quota: Quota { guaranteed_milli: 2_500, ..Quota::default() },
         budget: None,
+        bill_to: None,
     });
     let nodes = (1..=nodes).map(node).collect();
     Fleet::new(declared.collect(), vec![], nodes, (1..=leases).map(with_seat).collect(), leases, leases, 0)

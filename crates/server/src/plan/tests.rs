@@ -35,6 +35,7 @@ impl World {
             path: path.parse().unwrap(),
             quota: quota(value),
             budget: None,
+            bill_to: None,
         });
         let fleet = Fleet::new(tenants.collect(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
         let mut world =

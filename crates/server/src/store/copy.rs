@@ -8,7 +8,7 @@ use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the database that is copied into keeps it by
 /// itself. No table refers to another one.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 18] = [
     "tenant",
     "token",
     "node",
@@ -25,6 +25,7 @@ const TABLES: [&str; 17] = [
     "idempotency",
     "correction",
     "invoice",
+    "invoice_draft",
     LEADER,
 ];
 /// Has its one row from the beginning.

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::tenant::TenantPath;
 use sqlx::AssertSqlSafe;
@@ -13,7 +15,7 @@ use crate::fleet::LeaseRecord;
 
 static LEASES: Insert = Insert::new(
     "lease (id, tenant, name, ask, token, state, attempt, reason, seats, preempt_at_ms, created_at_ms, queued_at_ms, \
-     granted_at_ms, ended_at_ms, revision)",
+     granted_at_ms, ended_at_ms, revision, person)",
     "ON CONFLICT (id) DO UPDATE SET ask = excluded.ask, state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
      seats = excluded.seats, preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
      granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision",
@@ -43,6 +45,7 @@ fn bind<'q>(statement: Statement<'q>, lease: &LeaseRecord) -> Statement<'q> {
         .bind(lease.granted_at_ms.map(signed))
         .bind(lease.ended_at_ms.map(signed))
         .bind(signed(lease.revision))
+        .bind(lease.person.clone())
 }
 
 /// That a request came under an idempotency key, and what came of it.
@@ -137,6 +140,27 @@ impl Store {
         rows.iter().map(lease_record).collect()
     }
 
+    /// Returns the user and the program of leases, as far as they are known.
+    pub(crate) async fn programs_of(&self, leases: &[LeaseId]) -> Result<HashMap<LeaseId, (String, String)>> {
+        const AT_ONCE: usize = 500;
+        let mut programs = HashMap::new();
+        for leases in leases.chunks(AT_ONCE) {
+            // They are our own numbers.
+            let numbers: Vec<String> = leases.iter().map(LeaseId::to_string).collect();
+            let sql =
+                format!("SELECT id, name, token, person FROM lease WHERE id IN ({})", numbers.join(", "));
+            for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&self.pool).await? {
+                let person = match text(&row, "person")? {
+                    // A lease of an earlier release.
+                    person if person.is_empty() => text(&row, "token")?,
+                    person => person,
+                };
+                programs.insert(unsigned(&row, "id")?, (person, text(&row, "name")?));
+            }
+        }
+        Ok(programs)
+    }
+
     /// What was asked for under an idempotency key, and what came of it.
     pub(crate) async fn idempotent(&self, token: &str, name: &str) -> Result<Option<KeyUse>> {
         let query = sqlx::query("SELECT * FROM idempotency WHERE token = $1 AND name = $2");
@@ -161,6 +185,7 @@ fn lease_record(row: &AnyRow) -> Result<LeaseRecord> {
         tenant: parsed(row, "tenant")?,
         ask: from_json(row, "ask")?,
         token: text(row, "token")?,
+        person: text(row, "person")?,
         state: state(&text(row, "state")?)?,
         attempt: small(row, "attempt")?,
         reason: sqlx::Row::try_get(row, "reason")?,

@@ -27,8 +27,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Correction, Invoice, Price, Seller};
+use sluice_api::bill::{Correction, Price, Seller};
 use sluice_api::identity::Identity;
+use sluice_api::invoice::Invoice;
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 use sluice_api::pool::Pool;
@@ -121,7 +122,13 @@ pub(crate) enum Write {
     Identity(Option<Box<Identity>>),
     Seller(Seller),
     Correction(Correction),
+    /// A new one, or one in another state.
     Invoice(Box<Invoice>),
+    /// Replaces the draft of this number, or discards it.
+    Draft {
+        number: u64,
+        draft: Option<Box<Invoice>>,
+    },
     Audit(Entry),
     Key(KeyUse),
     /// What a request under a key was answered with, sealed.
@@ -198,6 +205,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0018_suspended.postgres.sql"),
         ],
     ),
+    (19, "invoices", [include_str!("../../migrations/0019_invoices.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -311,6 +319,7 @@ impl Store {
                 }
                 Write::Correction(correction) => bills::write_correction(tx, &correction).await?,
                 Write::Invoice(invoice) => bills::write_invoice(tx, &invoice).await?,
+                Write::Draft { number, draft } => bills::write_draft(tx, number, draft.as_deref()).await?,
                 Write::Token(token) => tokens::write(tx, &token).await?,
                 Write::Tenant(tenant) => {
                     rows.settings = true;

@@ -2,12 +2,14 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use sluice_api::Page;
 use sluice_api::bill::Price;
 use sluice_api::client::{Client, Failure};
+use sluice_api::invoice::Invoice;
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, TenantPath};
@@ -21,6 +23,12 @@ use crate::{
 struct Target {
     lease: u64,
     token: String,
+    draft: u64,
+}
+
+/// Asks for a document and forgets it.
+fn document(client: &Client, path: &str) -> Result<Value, Failure> {
+    client.get_bytes(&format!("{path}/document?format=html")).map(|_| Value::Null)
 }
 
 type Call = fn(&Client, &Target) -> Result<Value, Failure>;
@@ -40,6 +48,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
     ("charges", "charges", |c, _| c.get("/charges?tenant=acme")),
     ("get invoice", "invoice", |c, _| c.get("/invoices/1")),
+    ("invoice document", "invoice_document", |c, _| document(c, "/invoices/1")),
     ("quota", "apply", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
     ("price", "apply", |c, _| c.post("/apply", &json!({ "prices": [{ "meter": "used", "micro": 1 }] }))),
     ("currency", "apply", |c, _| c.post("/apply", &json!({ "currency": "EUR" }))),
@@ -50,6 +59,14 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("invoice", "issue", |c, _| {
         c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))
     }),
+    ("invoice run", "run_invoices", |c, _| c.post("/invoices/runs", &json!({ "from_ms": 0, "until_ms": 1 }))),
+    ("pay", "pay", |c, _| c.post("/invoices/1/payment", &json!({}))),
+    ("credit", "credit", |c, _| c.post("/invoices/1/credit", &json!({ "reason": "x" }))),
+    ("drafts", "drafts", |c, _| c.get("/drafts")),
+    ("get draft", "draft", |c, t| c.get(&format!("/drafts/{}", t.draft))),
+    ("draft document", "draft_document", |c, t| document(c, &format!("/drafts/{}", t.draft))),
+    ("issue draft", "issue_draft", |c, t| c.post(&format!("/drafts/{}/issue", t.draft), &json!({}))),
+    ("discard draft", "discard", |c, t| c.delete(&format!("/drafts/{}", t.draft))),
     ("watch", "watch", |c, _| c.watch("/watch", |_| ControlFlow::Break(())).map(|()| Value::Null)),
     ("pools", "pools", |c, _| c.get("/pools")),
     ("get tenant", "tenant", |c, _| c.get("/tenants/acme")),
@@ -166,7 +183,12 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
         let lease = request(&server.token("acme", Role::Member), &ask(1000)).id;
         let new = json!({ "tenant": "acme", "role": "viewer", "lifetime_s": 60 });
         let token = server.admin.post::<MadeToken>("/tokens", &new).unwrap().token.id;
-        match call(client, &Target { lease, token }) {
+        // Each of another period, since some are issued.
+        static PERIODS: AtomicU64 = AtomicU64::new(1000);
+        let from_ms = PERIODS.fetch_add(1, Ordering::Relaxed);
+        let new = json!({ "tenant": "acme", "from_ms": from_ms, "until_ms": from_ms + 1, "draft": true });
+        let draft = server.admin.post::<Invoice>("/invoices", &new).unwrap().number;
+        match call(client, &Target { lease, token, draft }) {
             Err(failure) if refused(&failure) => {}
             _ => names.push(*name),
         }
@@ -191,7 +213,7 @@ fn every_endpoint_for_every_role() {
     let fleet = ["get pool", "nodes", "node"];
     let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
-    let money = ["bill", "charges", "get invoice"];
+    let money = ["bill", "charges", "get invoice", "invoice document"];
     let administrator =
         [&leases[..], &["preempt", "resize"], &money, &["quota"], &tenants, &fleet, &tokens].concat();
     check(Role::TenantAdmin, "acme", &administrator);
@@ -206,6 +228,14 @@ fn every_endpoint_for_every_role() {
         "pool",
         "correct",
         "invoice",
+        "invoice run",
+        "pay",
+        "credit",
+        "drafts",
+        "get draft",
+        "draft document",
+        "issue draft",
+        "discard draft",
         "watch",
         "pools",
         "get tenant",

@@ -5,8 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 use sluice_api::audit::{Entry, Verification};
-use sluice_api::bill::{Bill, Correction, Invoice};
+use sluice_api::bill::{Bill, Correction};
 use sluice_api::client::Client;
+use sluice_api::invoice::Invoice;
 use sluice_api::lease::Lease;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;

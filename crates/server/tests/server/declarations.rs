@@ -1,8 +1,9 @@
 //! What people write in files for `sluice apply`.
 
 use serde_json::{Value, json};
-use sluice_api::bill::{Bill, Currency, Invoice};
+use sluice_api::bill::{Bill, Currency};
 use sluice_api::client::Client;
+use sluice_api::invoice::Invoice;
 use sluice_api::node::GpuStatus;
 use sluice_api::tenant::{Applied, TenantStatus};
 use sluice_api::token::Role;

@@ -5,6 +5,7 @@ mod backup;
 mod declarations;
 mod disk;
 mod health;
+mod invoices;
 mod leases;
 mod ledger;
 mod migration;

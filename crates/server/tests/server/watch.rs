@@ -88,7 +88,7 @@ fn raw(server: &Server, token: &str) -> Lines<BufReader<TcpStream>> {
 }
 
 #[test]
-fn what_is_passed_over_is_told_by_its_id_alone() {
+fn what_is_skipped_is_told_by_its_id_alone() {
     let (_folder, server) = Server::with_tenants();
     let new = serde_json::json!({ "tenant": "acme/sales", "role": "member", "lifetime_s": 600 });
     let made: MadeToken = server.admin.post("/tokens", &new).unwrap();

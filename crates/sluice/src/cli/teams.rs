@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use sluice_api::health::{Clearing, GpuName};
+use sluice_api::invoice::InvoiceState;
 use sluice_api::lease::StateFilter;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
@@ -348,7 +349,7 @@ pub(crate) struct CorrectArgs {
     #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     pub(crate) amount: Micro,
 
-    /// On the bill of the period that this moment is in, such as 2026-11-01 [default: now]
+    /// On the bill of the period that this moment is in, such as 2026-11-01; where that is invoiced, on the next invoice [default: now]
     #[arg(long = "at", value_name = "TIME")]
     pub(crate) moment: Option<Moment>,
 
@@ -386,18 +387,93 @@ pub(crate) enum InvoiceCommand {
         /// Its end; what begins then is on the next one
         #[arg(long, value_name = "TIME")]
         until: Moment,
+        /// Make a draft, without a number
+        #[arg(long)]
+        draft: bool,
     },
-    /// List invoices
-    List(ListArgs),
-    /// Print an invoice as it was issued
+    /// Invoice all top-level tenants for a month; tenants that have an invoice for it are skipped
+    Run {
+        #[command(flatten)]
+        at: AtServer,
+        /// Such as 2026-11
+        #[arg(long, value_name = "MONTH")]
+        month: Month,
+        /// Make drafts, without numbers
+        #[arg(long)]
+        draft: bool,
+    },
+    /// List invoices and credit notes
+    List {
+        #[command(flatten)]
+        list: ListArgs,
+        /// Only those that are issued, paid or credited
+        #[arg(long, value_name = "STATE", value_parser = invoice_state)]
+        state: Option<InvoiceState>,
+    },
+    /// List drafts
+    Drafts(ListArgs),
+    /// Print an invoice as it was issued, or make a document of it
     Show {
         #[command(flatten)]
         at: AtServer,
         number: u64,
+        /// The draft of this number
+        #[arg(long)]
+        draft: bool,
         /// How to print
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-        output: BillFormat,
+        output: InvoiceFormat,
+        /// Where the document goes [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
     },
+    /// Issue a draft as it is
+    IssueDraft {
+        #[command(flatten)]
+        at: AtServer,
+        number: u64,
+    },
+    /// Discard a draft
+    Discard {
+        #[command(flatten)]
+        at: AtServer,
+        number: u64,
+    },
+    /// Record the payment of an invoice
+    Paid {
+        #[command(flatten)]
+        at: AtServer,
+        number: u64,
+        /// When, such as 2026-11-14 [default: now]
+        #[arg(long, value_name = "TIME")]
+        on: Option<Moment>,
+    },
+    /// Cancel an invoice with a credit note
+    Credit {
+        #[command(flatten)]
+        at: AtServer,
+        number: u64,
+        /// The reason, which is printed on the credit note
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InvoiceFormat {
+    Table,
+    Json,
+    Csv,
+    Focus,
+    Pdf,
+    Html,
+}
+
+fn invoice_state(text: &str) -> Result<InvoiceState, String> {
+    let found = InvoiceState::ALL.into_iter().find(|state| state.name() == text);
+    found.filter(|state| *state != InvoiceState::Draft).ok_or_else(|| {
+        format!("{text:?} is none of issued, paid and credited (`sluice invoice drafts` lists drafts)")
+    })
 }
 
 #[derive(Debug, Args)]

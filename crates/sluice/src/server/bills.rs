@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use sluice_api::bill::{Bill, Correction, Currency, Invoice, Line, NewCorrection, NewInvoice};
+use sluice_api::bill::{Bill, Correction, Currency, Line, NewCorrection};
 use sluice_api::client::Client;
 
 use super::lists::{millionths, now_ms, show};
 use super::{client, focus};
-use crate::cli::{BillArgs, BillFormat, CorrectArgs, InvoiceCommand, Output};
+use crate::cli::{BillArgs, BillFormat, CorrectArgs, Output};
 use crate::moment::Moment;
 use crate::table::Align::{Left, Right};
 
@@ -36,7 +36,7 @@ fn bill_path(arguments: &BillArgs, now_ms: u64) -> String {
 }
 
 /// With the number of its invoice, if it is one's.
-fn print(client: &Client, bill: &Bill, invoice: Option<u64>, format: BillFormat) -> Result<()> {
+pub(super) fn print(client: &Client, bill: &Bill, invoice: Option<u64>, format: BillFormat) -> Result<()> {
     match format {
         BillFormat::Json => println!("{}", serde_json::to_string_pretty(bill)?),
         BillFormat::Csv => print_csv(rows(bill))?,
@@ -148,38 +148,6 @@ pub(crate) fn correct(arguments: &CorrectArgs) -> Result<ExitCode> {
     };
     let made: Correction = client(&arguments.at)?.post("/corrections", &new)?;
     eprintln!("sluice: correction {} of {} for {}", made.id, signed(made.micro), made.tenant);
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn invoice(command: &InvoiceCommand) -> Result<ExitCode> {
-    match command {
-        InvoiceCommand::Issue { at, tenant, from, until } => {
-            let new = NewInvoice { tenant: tenant.clone(), from_ms: from.ms(), until_ms: until.ms() };
-            let invoice: Invoice = client(at)?.post("/invoices", &new)?;
-            eprintln!("sluice: invoice {}, {} in all", invoice.number, total(&invoice.bill));
-        }
-        InvoiceCommand::List(list) => {
-            let invoices: Vec<Invoice> = client(&list.at)?.list("/invoices")?;
-            let columns =
-                &[("NUMBER", Right), ("TENANT", Left), ("FROM", Left), ("UNTIL", Left), ("TOTAL", Right)];
-            let cells = |invoice: &Invoice| {
-                let bill = &invoice.bill;
-                vec![
-                    invoice.number.to_string(),
-                    bill.tenant.to_string(),
-                    Moment::from_ms(bill.from_ms).to_string(),
-                    Moment::from_ms(bill.until_ms).to_string(),
-                    total(bill),
-                ]
-            };
-            show(&invoices, list.output, "no invoice has been issued", columns, cells)?;
-        }
-        InvoiceCommand::Show { at, number, output } => {
-            let client = client(at)?;
-            let invoice: Invoice = client.get(&format!("/invoices/{number}"))?;
-            print(&client, &invoice.bill, Some(invoice.number), *output)?;
-        }
-    }
     Ok(ExitCode::SUCCESS)
 }
 

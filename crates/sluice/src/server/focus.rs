@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use sluice_api::bill::{Bill, Charge, Correction, Goods, Invoice, Line, Meter, PricePer, Rate};
+use sluice_api::bill::{Bill, Charge, Correction, Goods, Line, Meter, PricePer, Rate};
+use sluice_api::invoice::Invoice;
 use sluice_api::tenant::TenantPath;
 
 use super::bills::signed;
@@ -128,9 +129,17 @@ impl Export<'_> {
     fn invoice_of(&self, tenant: &TenantPath, from_ms: u64, until_ms: u64) -> Option<&Invoice> {
         let covers = |invoice: &&Invoice| {
             let bill = &invoice.bill;
-            bill.tenant.contains(tenant) && bill.from_ms <= from_ms && until_ms <= bill.until_ms
+            let has_period = bill.from_ms <= from_ms && until_ms <= bill.until_ms;
+            invoice.covers() && has_period && bill.tenant.contains(tenant)
         };
         self.invoices.iter().find(covers)
+    }
+
+    /// The invoice that has a correction of an earlier one's period.
+    fn invoice_carrying(&self, correction: &Correction) -> Option<&Invoice> {
+        let mut invoices = self.invoices.iter().filter(|invoice| invoice.covers());
+        invoices
+            .find(|invoice| invoice.carried.iter().any(|carried| carried.correction == Some(correction.id)))
     }
 }
 
@@ -196,9 +205,10 @@ impl Row<'_> {
     fn of_correction(&self, export: &Export<'_>, correction: &Correction) -> Vec<String> {
         let Correction { tenant, micro, at_ms, made_at_ms, reason, .. } = correction;
         let invoice = export.invoice_of(tenant, *at_ms, at_ms + 1);
-        // It stands on the invoice that was issued after it, or corrects the one that was issued before.
+        // It stands on the invoice that was issued after it, or corrects the one that was issued before and stands on a later one.
         let is_later = invoice.is_some_and(|invoice| invoice.issued_at_ms < *made_at_ms);
-        let number = invoice.filter(|_| !is_later).map(|invoice| invoice.number);
+        let has_it = if is_later { export.invoice_carrying(correction) } else { invoice };
+        let number = has_it.map(|invoice| invoice.number);
         self.render(export, |column| {
             Some(match column {
                 "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => signed(*micro),

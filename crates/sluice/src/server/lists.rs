@@ -155,6 +155,7 @@ pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
     let columns = &[
         ("LEASE", Right),
         ("TENANT", Left),
+        ("USER", Left),
         ("PROGRAM", Left),
         ("NODE", Left),
         ("GPU", Right),
@@ -171,6 +172,7 @@ pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
         vec![
             session.lease.to_string(),
             status.tenant.to_string(),
+            status.user.clone(),
             format!("{}{}", session.name, if session.suspended { " (suspended)" } else { "" }),
             status.node.clone(),
             session.gpu.to_string(),
@@ -243,6 +245,7 @@ fn show_leases(leases: &[Lease], output: Output) -> Result<()> {
     let columns = &[
         ("LEASE", Right),
         ("TENANT", Left),
+        ("USER", Left),
         ("PROGRAM", Left),
         ("SHARE", Left),
         ("STATE", Left),
@@ -254,6 +257,7 @@ fn show_leases(leases: &[Lease], output: Output) -> Result<()> {
         vec![
             lease.id.to_string(),
             lease.tenant.to_string(),
+            lease.user.clone(),
             lease.name.clone(),
             asks_for(lease),
             lease.state.name().into(),

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use sluice_api::bill::{Bill, Invoice};
+use sluice_api::bill::Bill;
+use sluice_api::invoice::Invoice;
 use sluice_api::usage::{UsageRecord, read_journal_line};
 
 use super::bills::signed;
@@ -25,11 +26,12 @@ pub(crate) fn reconcile(arguments: &ReconcileArgs) -> Result<ExitCode> {
     }
     journals.compare(&ledger, &mut findings);
     let invoices: Vec<Invoice> = client.list("/invoices")?;
-    for invoice in &invoices {
+    let mut due = Vec::new();
+    for invoice in invoices.iter().filter(|invoice| invoice.covers()) {
         let Bill { tenant, from_ms, until_ms, .. } = &invoice.bill;
         let path = format!("/bill?tenant={tenant}&from_ms={from_ms}&until_ms={until_ms}");
         let now: Bill = client.get(&path)?;
-        findings.extend(differs(invoice, &now));
+        due.extend(differs(invoice, &now, &invoices));
     }
     println!(
         "{} records in {} journals, {} in the ledger, {} invoices: {}",
@@ -39,7 +41,7 @@ pub(crate) fn reconcile(arguments: &ReconcileArgs) -> Result<ExitCode> {
         invoices.len(),
         if findings.is_empty() { "they agree".to_owned() } else { format!("{} differences", findings.len()) }
     );
-    findings.iter().for_each(|finding| println!("{finding}"));
+    findings.iter().chain(&due).for_each(|line| println!("{line}"));
     if let Some(line) = journals.not_compared(&ledger) {
         println!("{line}");
     }
@@ -122,19 +124,19 @@ impl Journals {
     }
 }
 
-/// What has come for an invoice's period since it was issued.
-fn differs(invoice: &Invoice, now: &Bill) -> Option<String> {
+/// What has come for an invoice's period since it was issued and is on no invoice yet. It is no difference that anybody has to settle: the
+/// tenant's next invoice has it.
+fn differs(invoice: &Invoice, now: &Bill, all: &[Invoice]) -> Option<String> {
     let then = &invoice.bill;
-    let difference = now.total_micro - then.total_micro;
-    (difference != 0 || now.records != then.records).then(|| {
+    let carried = all.iter().filter(|other| other.covers()).flat_map(|other| &other.carried);
+    let carried: i64 =
+        carried.filter(|carried| carried.invoice == invoice.number).map(|carried| carried.micro).sum();
+    let difference = now.total_micro - then.total_micro - carried;
+    (difference != 0).then(|| {
         format!(
-            "invoice {} of {}: it says {} from {} records, the ledger now {} from {}; a correction of {} would settle it",
+            "invoice {} of {}: {} came for its period since, and will be on the tenant's next invoice",
             invoice.number,
             then.tenant,
-            signed(then.total_micro),
-            then.records,
-            signed(now.total_micro),
-            now.records,
             signed(difference)
         )
     })
@@ -155,6 +157,26 @@ mod tests {
             "bytes_out": 0, "memory_peak": 0, "last": false
         });
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn what_came_late_is_due_until_an_invoice_has_it() {
+        let bill = |total_micro: i64| -> Bill {
+            let bill = serde_json::json!({
+                "tenant": "acme", "from_ms": 0, "until_ms": 10, "lines": [], "corrections": [], "total_micro": total_micro,
+                "records": 1,
+            });
+            serde_json::from_value(bill).unwrap()
+        };
+        let invoice = |number: u64, carried: serde_json::Value| -> Invoice {
+            let invoice = serde_json::json!({ "number": number, "issued_at_ms": 0, "bill": bill(5_000_000), "carried": carried });
+            serde_json::from_value(invoice).unwrap()
+        };
+        let first = invoice(1, serde_json::json!([]));
+        let due = differs(&first, &bill(4_500_000), std::slice::from_ref(&first)).unwrap();
+        assert!(due.contains("-0.5 came") && due.contains("next invoice"), "{due}");
+        let carried = serde_json::json!([{ "invoice": 1, "reason": "a fault", "micro": -500_000 }]);
+        assert_eq!(differs(&first, &bill(4_500_000), &[first.clone(), invoice(2, carried)]), None);
     }
 
     #[test]

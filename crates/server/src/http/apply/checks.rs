@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use sluice_api::bill::PricePer;
 use sluice_api::health::GpuName;
 use sluice_api::identity::Rule;
+use sluice_api::invoice::Party;
 use sluice_api::pool::{Access, DEFAULT_POOL, Pool, PoolPrice};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Declaration, Quota, TenantPath};
@@ -25,6 +26,10 @@ pub(super) fn check(
     let declared: HashSet<&TenantPath> = declaration.tenants.iter().map(|tenant| &tenant.path).collect();
     for tenant in &declaration.tenants {
         principal.need(Action::SetQuota, &tenant.path)?;
+        // It names a tax: who is billed does not change it.
+        if tenant.bill_to.is_some() && tenant.bill_to.as_ref() != fleet.bill_to(&tenant.path) {
+            principal.need(Action::Bill, &tenant.path)?;
+        }
         if tenant.path.is_root() {
             return wrong("tenants", "the root / is no tenant and has no quota".into());
         }
@@ -141,6 +146,12 @@ pub(super) fn check(
     if declaration.issuer.as_ref().is_some_and(|name| !is_name(&name)) {
         return wrong("issuer", format!("issuer: a name of up to {ISSUER_MAX} characters"));
     }
+    if declaration.invoicing.is_some() {
+        principal.need(Action::SetPrice, &TenantPath::root())?;
+    }
+    if let Some(fault) = invoicing_fault(declaration) {
+        return wrong("invoicing", fault);
+    }
     if let Some(identity) = &declaration.identity {
         principal.need(Action::SetIdentity, &TenantPath::root())?;
         if let Err(error) = identity::check(identity) {
@@ -153,6 +164,39 @@ pub(super) fn check(
     }
     Ok(())
 }
+
+/// What cannot be on an invoice.
+fn invoicing_fault(declaration: &Declaration) -> Option<String> {
+    let invoicing = declaration.invoicing.iter();
+    let bill_to = declaration.tenants.iter().filter_map(|tenant| tenant.bill_to.as_ref());
+    let parties = bill_to.clone().map(|bill_to| &bill_to.party);
+    let parties = parties.chain(invoicing.clone().map(|invoicing| &invoicing.seller));
+    if parties.clone().any(|party| party.address.len() > ADDRESS_MAX) {
+        return Some(format!("address: up to {ADDRESS_MAX} lines"));
+    }
+    if invoicing.clone().any(|invoicing| invoicing.due_days.is_some_and(|days| days > DUE_DAYS_MAX)) {
+        return Some(format!("due_days: up to {DUE_DAYS_MAX}"));
+    }
+    let taxes = bill_to.clone().filter_map(|bill_to| bill_to.tax.as_ref());
+    let taxes = taxes.chain(invoicing.clone().filter_map(|invoicing| invoicing.tax.as_ref()));
+    let mut texts = bill_to
+        .filter_map(|bill_to| bill_to.reference.as_ref())
+        .chain(invoicing.clone().filter_map(|invoicing| invoicing.payment.as_ref()))
+        .chain(invoicing.map(|invoicing| &invoicing.number_prefix))
+        .chain(taxes.map(|tax| &tax.name))
+        .chain(parties.flat_map(texts_of));
+    let is_wrong = |text: &String| text.chars().count() > ISSUER_MAX || text.chars().any(is_deceptive);
+    texts.any(is_wrong).then(|| format!("texts on invoices are lines of up to {ISSUER_MAX} characters"))
+}
+
+/// What a party has on an invoice.
+fn texts_of(party: &Party) -> impl Iterator<Item = &String> {
+    std::iter::once(&party.name).chain(&party.address).chain(&party.tax_id).chain(&party.email)
+}
+
+/// Lines of an address.
+const ADDRESS_MAX: usize = 8;
+const DUE_DAYS_MAX: u32 = 366;
 
 /// A GPU that two pools name, once these have been declared.
 fn named_twice<'a>(

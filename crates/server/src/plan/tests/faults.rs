@@ -157,7 +157,7 @@ fn nothing_is_taken_from_others_for_a_lease_that_was_refused_a_moment_ago() {
 }
 
 #[test]
-fn a_node_that_takes_no_leases_is_passed_over_and_named() {
+fn a_node_that_takes_no_leases_is_skipped_and_named() {
     let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
     let closes = |world: &mut World, node| {
         let held = world.fleet.nodes()[&node].report.leases.clone();

@@ -271,7 +271,19 @@ fn an_invoice_is_told_as_it_was_issued() {
     let (mut bill, mut charges) = november();
     let late = bill.corrections.pop().unwrap();
     bill.total_micro -= late.micro;
-    let invoice = Invoice { number: 7, issued_at_ms: bill.until_ms + 5, bill: bill.clone() };
+    let issued = |number: u64, carried: serde_json::Value| -> Invoice {
+        let issued_at_ms = bill.until_ms + 5;
+        let invoice =
+            json!({ "number": number, "issued_at_ms": issued_at_ms, "bill": bill, "carried": carried });
+        serde_json::from_value(invoice).unwrap()
+    };
+    let invoice = issued(7, json!([]));
+    // Another one for the next day, which has what came late.
+    let mut next = issued(
+        8,
+        json!([{ "invoice": 7, "correction": late.id, "reason": late.reason, "micro": late.micro }]),
+    );
+    (next.bill.from_ms, next.bill.until_ms) = (bill.until_ms, bill.until_ms + 1);
     let of = |charges: &[Charge]| {
         let export = Export {
             bill: &invoice.bill,
@@ -302,6 +314,11 @@ fn an_invoice_is_told_as_it_was_issued() {
     };
     assert_eq!(column("InvoiceId"), ["7", "7", "7", "7", "7", "7", ""]);
     assert_eq!(column("ChargeClass"), ["", "", "", "", "", "", "Correction"]);
+    let (_, charges) = november();
+    let invoices = [invoice, next];
+    let rows = Export { bill: &bill, number: None, charges, invoices: &invoices }.rows().unwrap();
+    let index = COLUMNS.iter().position(|column| *column == "InvoiceId").unwrap();
+    assert_eq!(rows.last().unwrap()[index], "8");
 }
 
 #[test]
