@@ -1,4 +1,9 @@
 //! Arrays: how they look is known here, what is in them only on the node.
+//!
+//! # In this folder
+//!
+//! Arrays, sparse arrays ([`tiles`]), and texture and surface objects ([`texture`]). References, which belong
+//! to modules, are in [`texture_reference`](crate::module::texture_reference).
 
 pub(crate) mod texture;
 pub(crate) mod tiles;
@@ -128,8 +133,9 @@ fn create(session: &Session, owner: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> 
     Ok(ArrayId::handle_from(number as usize))
 }
 
-/// Whether the device makes any array of this shape: elements of a known format, and sizes within the limits that its attributes name (CUDA
-/// Driver API, `cuArray3DCreate`). Layers, cubes and gathered textures have rules of their own, which the driver knows.
+/// Whether the device makes any array of this shape: elements of a known format, and sizes within
+/// the limits that its attributes name (CUDA Driver API, `cuArray3DCreate`). Layers, cubes and
+/// gathered textures have rules of their own, which the driver knows.
 fn is_usual(device: &Device, desc: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
     use CUdevice_attribute as A;
     let limits: &[A] = match (desc.Flags, desc.Height, desc.Depth) {
@@ -295,7 +301,8 @@ pub(crate) unsafe fn cuMipmappedArrayGetLevel(
     unsafe { out::write(pLevelArray, array) }
 }
 
-/// What a level looks like: half of the one before in each direction, but no less than one element; layers remain.
+/// What a level looks like: half of the one before in each direction, but no less than one element;
+/// layers remain.
 fn level_desc(desc: &CUDA_ARRAY3D_DESCRIPTOR, level: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
     let halved = |size: usize| if size == 0 { 0 } else { (size >> level.min(63)).max(1) };
     let is_layered = desc.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;

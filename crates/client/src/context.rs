@@ -1,8 +1,8 @@
 //! Contexts, and each thread's stack of them.
 //!
-//! All of it lives in the client: on the node a session has one context per device, and which of the
-//! program's contexts a command comes from makes no difference there. What begins and ends contexts,
-//! and their entry points, are in [`lifecycle`](crate::lifecycle).
+//! All of it lives in the client: on the node a session has one context per device, and which of
+//! the program's contexts a command comes from makes no difference there. What begins and ends
+//! contexts, and their entry points, are in [`lifecycle`](crate::lifecycle).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ pub(crate) struct Context {
     /// Never the same for two contexts of a process, and never 0.
     pub(crate) number: u64,
     pub(crate) primary: bool,
-    /// The context that what is made in this one belongs to, streams aside: itself, but for a green one.
+    /// The context that what is made in this one belongs to, streams aside: itself, but for a green
+    /// one.
     pub(crate) owner: CUcontext,
     pub(crate) green: Option<Green>,
     pub(crate) flags: AtomicU32,
@@ -57,14 +58,16 @@ static GREEN_COUNT: AtomicU32 = AtomicU32::new(0);
 static WAS_EVER_GREEN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The innermost context is the current one; null entries stand for "no context", which programs may set.
+    /// The innermost context is the current one; null entries stand for "no context", which
+    /// programs may set.
     static STACK: RefCell<Vec<Option<Arc<Context>>>> = const { RefCell::new(Vec::new()) };
-    /// The current one's handle. It outlives the stack: locals are dropped before a process runs what it has registered for its exit,
-    /// and its static destructors.
+    /// The current one's handle. It outlives the stack: locals are dropped before a process runs
+    /// what it has registered for its exit, and its static destructors.
     static LAST: Cell<CUcontext> = const { Cell::new(CUcontext::NULL) };
     /// Whether the call in progress is none of the current context's.
     static OUTSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The device of the node that the call in progress goes to, where that is not the node of the current context.
+    /// The device of the node that the call in progress goes to, where that is not the node of the
+    /// current context.
     static ELSEWHERE: Cell<Option<CUdevice>> = const { Cell::new(None) };
 }
 
@@ -150,8 +153,8 @@ impl Primary {
     }
 }
 
-/// The calling thread's context; of a call that goes to another node, the primary one of the device there. Errors as CUDA
-/// gives them: none, or one that is gone.
+/// The calling thread's context; of a call that goes to another node, the primary one of the device
+/// there. Errors as CUDA gives them: none, or one that is gone.
 pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
     if let Some(device) = elsewhere() {
         return primary_of(device).ok_or(CUresult::INVALID_DEVICE);
@@ -191,7 +194,7 @@ pub(crate) fn within(
     context: Arc<Context>,
     body: impl FnOnce() -> Result<(), CUresult>,
 ) -> Result<(), CUresult> {
-    /// Also after a panic: the thread has no context again.
+    /// Takes the context off the stack again, also after a panic.
     struct Back;
     impl Drop for Back {
         fn drop(&mut self) {
@@ -247,7 +250,8 @@ pub(crate) fn device() -> CUdevice {
     with_innermost(|context| context.device).unwrap_or(0)
 }
 
-/// The place of the calling thread's context in the headers of commands, if that is a green one of this device.
+/// The place of the calling thread's context in the headers of commands, if that is a green one of
+/// this device.
 pub(crate) fn green_place(device: CUdevice) -> Option<u8> {
     if !some_are_green() || elsewhere().is_some() || OUTSIDE.try_with(Cell::get).unwrap_or(false) {
         return None;
@@ -327,7 +331,7 @@ fn elsewhere() -> Option<CUdevice> {
 
 /// Runs `body` with this device in the place of the current context's.
 pub(crate) fn at<R>(device: CUdevice, body: impl FnOnce() -> R) -> R {
-    /// Also after a panic: the thread goes on where it was.
+    /// Restores the thread's device, also after a panic.
     struct Back(Option<CUdevice>);
     impl Drop for Back {
         fn drop(&mut self) {

@@ -1,19 +1,27 @@
-//! Copies. The client's tables say which side is the device's; the node never sees an address of this machine.
+//! Copies. The client's tables say which side is the device's; the node never sees an address of
+//! this machine.
 //!
-//! - To the device: queued. The data leave the caller's memory before the call returns. After the synchronous call streams that
-//!   do not wait for the default stream are made to, since what it copied must be there for them, too; where that would not do, it waits.
-//! - From the device: the worker pushes the data in pieces once the stream gets there, and whichever thread reads
-//!   the stream reads them straight into the caller's memory. The call waits for its stream, except for an asynchronous copy into memory
-//!   that came from CUDA: those data land at the latest when a call that synchronises with the stream returns,
-//!   since the session keeps its order on the way back, too.
+//! - To the device: queued. The data leave the caller's memory before the call returns. After the
+//!   synchronous call streams that do not wait for the default stream are made to, since what it
+//!   copied must be there for them, too; where that would not do, it waits.
+//! - From the device: the worker pushes the data in pieces once the stream gets there, and
+//!   whichever thread reads the stream reads them straight into the caller's memory. The call waits
+//!   for its stream, except for an asynchronous copy into memory that came from CUDA: those data
+//!   land at the latest when a call that synchronises with the stream returns, since the session
+//!   keeps its order on the way back, too.
 //! - On the device: queued.
+//!
+//! # In this folder
+//!
+//! All forms of copies: boxes ([`boxes`]), arrays ([`array_copy`]), batches ([`batch`], [`box_batch`]), copies
+//! that read the program's memory later ([`deferred`]), and copies between nodes ([`between_nodes`]).
 
-pub(crate) mod across;
 pub(crate) mod array_copy;
 pub(crate) mod batch;
+pub(crate) mod between_nodes;
 pub(crate) mod box_batch;
 pub(crate) mod boxes;
-pub(crate) mod in_order;
+pub(crate) mod deferred;
 pub(crate) mod reads;
 
 use std::ffi::c_void;
@@ -36,7 +44,7 @@ use crate::stream::{self, capture};
 /// Answers up to this size come with the call's own reply.
 const INLINE: usize = 32 << 10;
 
-/// More streams than this are not told of each synchronous copy: the call waits.
+/// With more streams than this a synchronous copy waits, instead of ordering each of them.
 const HELD_BACK_MAX: usize = 16;
 
 /// Whether a copy from the device must have landed when the call returns.
@@ -84,7 +92,8 @@ pub(crate) unsafe fn to_device(
     Ok(())
 }
 
-/// Queues a copy from the device whose data land by themselves; the ticket is for [`Session::land`].
+/// Queues a copy from the device whose data land by themselves; the ticket is for
+/// [`Session::land`].
 ///
 /// # Safety
 /// `dst` is valid for writing `bytes` bytes until the data have landed.
@@ -186,7 +195,8 @@ pub(crate) unsafe fn to_host(
     if capture::of(stream).is_some() {
         return BoxCopy::line((false, dst as u64), (true, src), bytes).capture(stream);
     }
-    // SAFETY: the caller vouches for the buffer; a copy that must land now has landed or is forgotten on return.
+    // SAFETY: the caller vouches for the buffer; a copy that must land now has landed or is
+    // forgotten on return.
     unsafe {
         match landing {
             Landing::Now if bytes <= INLINE => from_device_inline(session, dst, src, bytes, stream),
@@ -234,7 +244,8 @@ pub(crate) fn on_device(
 /// A copy to the device as programs ask for one.
 ///
 /// # Safety
-/// `src` is valid for reading `bytes` bytes, until the copy is done where it is memory that came from CUDA.
+/// `src` is valid for reading `bytes` bytes, until the copy is done where it is memory that came
+/// from CUDA.
 unsafe fn from_here(
     session: &'static Session,
     dst: CUdeviceptr,
@@ -245,7 +256,7 @@ unsafe fn from_here(
 ) -> Result<(), CUresult> {
     let line = || BoxCopy::line((true, dst), (false, src as u64), bytes).for_graph(session);
     if capture::of(stream).is_none()
-        && in_order::read_later(session, (src as u64, bytes as u64), stream, asynchronous, line)?
+        && deferred::read_later(session, (src as u64, bytes as u64), stream, asynchronous, line)?
     {
         return Ok(());
     }
@@ -257,7 +268,8 @@ unsafe fn from_here(
 /// A copy whose directions follow from the addresses.
 ///
 /// # Safety
-/// Operands on this machine are valid for `bytes` bytes; an asynchronous copy's until it has landed.
+/// Operands on this machine are valid for `bytes` bytes; an asynchronous copy's until it has
+/// landed.
 pub(crate) unsafe fn unified(
     dst: CUdeviceptr,
     src: CUdeviceptr,
@@ -267,7 +279,7 @@ pub(crate) unsafe fn unified(
 ) -> Result<(), CUresult> {
     if other_node::reaches(dst) || other_node::reaches(src) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dst, src, bytes, stream) };
+        return unsafe { between_nodes::copy(dst, src, bytes, stream) };
     }
     let session = session::enter()?;
     let (host_dst, host_src) = (dst as *mut c_void, src as *const c_void);
@@ -287,13 +299,15 @@ pub(crate) unsafe fn unified(
     }
 }
 
-/// Whether what a program passes as a device address is memory of its own that came from CUDA (that is a device address to
-/// CUDA, too), or memory of another node: such a copy is one whose directions follow from the addresses.
+/// Whether what a program passes as a device address is memory of its own that came from CUDA (that
+/// is a device address to CUDA, too), or memory of another node: such a copy is one whose
+/// directions follow from the addresses.
 fn is_unified(address: CUdeviceptr, bytes: usize) -> bool {
     blocks::is_pinned(address, bytes as u64) || other_node::reaches(address)
 }
 
-/// Whether host memory is at the same address on a device, too. There it is copied, in the order of kernels that use it.
+/// Whether host memory is at the same address on a device, too. There it is copied, in the order of
+/// kernels that use it.
 fn is_mapped(address: u64) -> bool {
     mirror::with_device_address(address, |it| !it.is_managed) == Some(true)
 }
@@ -326,7 +340,7 @@ impl Session {
             && !context::were_ever_green();
         if stream == CUstream::LEGACY && is_alone && !capture::some() {
             let device = self.device(context::device())?;
-            // Nobody destroys one of them meanwhile, or makes another.
+            // The lock keeps streams from being created or destroyed meanwhile.
             let mut barrier = device.barrier();
             let overtaking = match stream::some_run_freely() {
                 true => stream::running_freely_on(device.ordinal),
@@ -361,8 +375,8 @@ impl Session {
         Ok(hEvent)
     }
 
-    /// After a synchronous copy or memset on the device: waits if the program can see the result without asking, or has
-    /// said of some of this memory that it always waits.
+    /// After a synchronous copy or memset on the device: waits if the program can see the result
+    /// without asking, or has said of some of this memory that it always waits.
     pub(crate) fn settle(&self, memory: &[CUdeviceptr], stream: CUstream) -> Result<(), CUresult> {
         let waits = |&address: &CUdeviceptr| {
             mirror::with_device_address(address, |_| ()).is_some() || self.is_synchronous(address)
@@ -468,15 +482,15 @@ pub(crate) unsafe fn cuMemcpyDtoD_v2(
 ) -> Result<(), CUresult> {
     if other_node::reaches(dstDevice) || other_node::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, stream) };
+        return unsafe { between_nodes::copy(dstDevice, srcDevice, ByteCount, stream) };
     }
     let session = session::enter()?;
     on_device(session, dstDevice, srcDevice, ByteCount, stream)?;
     session.settle(&[dstDevice, srcDevice], stream)
 }
 
-/// All contexts share one address space, so that the addresses say it all. The copy is serialised with all work of both
-/// contexts, which streams of two devices are not by themselves.
+/// All contexts share one address space, so that the addresses say it all. The copy is serialised
+/// with all work of both contexts, which streams of two devices are not by themselves.
 pub(crate) unsafe fn cuMemcpyPeer(
     dstDevice: CUdeviceptr,
     dstContext: CUcontext,
@@ -513,7 +527,7 @@ pub(crate) unsafe fn cuMemcpyPeerAsync(
     context::named_or_current(srcContext)?;
     if other_node::reaches(dstDevice) || other_node::reaches(srcDevice) {
         // SAFETY: the same contract.
-        return unsafe { across::copy(dstDevice, srcDevice, ByteCount, hStream) };
+        return unsafe { between_nodes::copy(dstDevice, srcDevice, ByteCount, hStream) };
     }
     on_device(session, dstDevice, srcDevice, ByteCount, hStream)
 }

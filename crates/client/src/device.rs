@@ -1,4 +1,10 @@
-//! Devices: everything that programs ask about them was in one snapshot that came with the handshake.
+//! Devices: everything that programs ask about them was in one snapshot that came with the
+//! handshake.
+//!
+//! # In this folder
+//!
+//! The device as data; its entry points ([`entry_points`]) and waiting for its work ([`waiting`]) need a
+//! session, and are in files of their own.
 
 pub(crate) mod entry_points;
 pub(crate) mod waiting;
@@ -44,8 +50,8 @@ pub(crate) struct Device {
     pub(crate) pool: AtomicUsize,
 }
 
-/// The latest synchronous copy that was not waited for, though its call has returned: what streams that do not wait for the default
-/// stream have to wait for.
+/// The latest synchronous copy that was not waited for, though its call has returned: what streams
+/// that do not wait for the default stream have to wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
     /// Recorded behind it.
@@ -54,7 +60,7 @@ pub(crate) struct Barrier {
     pub(crate) sent: u64,
 }
 
-/// How much was sent to a device, and how much of it somebody has waited for.
+/// Counts of the commands sent to a device, and of those that have been waited for.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     sent: AtomicU64,
@@ -62,7 +68,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// After a command has been sent that may leave something running. A wait that covers the answer began later.
+    /// After a command has been sent that may leave something running. A wait that covers the
+    /// answer began later.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -81,19 +88,20 @@ impl Work {
         !self.covers(self.so_far())
     }
 
-    /// Whether somebody has waited for what was sent up to then.
+    /// Says whether everything sent up to then has been waited for.
     pub(crate) fn covers(&self, sent: u64) -> bool {
         self.waited.load(Ordering::Acquire) >= sent
     }
 }
 
-/// The place of a device in the headers of the calling thread's commands, or that of its green context there.
+/// The place of a device in the headers of the calling thread's commands, or that of its green
+/// context there.
 pub(crate) fn place_of(device: &Device) -> u8 {
     context::green_place(device.ordinal).unwrap_or(device.place)
 }
 
-/// What a device behind a network cannot do for this process, whatever the card can: kernels see this machine's memory
-/// as of their launch, and memory is not shared with other APIs or machines.
+/// What a device behind a network cannot do for this process, whatever the GPU can do: kernels see
+/// this machine's memory as of their launch, and memory is not shared with other APIs or machines.
 const NOT_FROM_AFAR: &[CUdevice_attribute] = &[
     CUdevice_attribute::CONCURRENT_MANAGED_ACCESS,
     CUdevice_attribute::PAGEABLE_MEMORY_ACCESS,
@@ -131,7 +139,8 @@ impl Device {
             A::MANAGED_MEMORY
             | A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
             | A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => Ok(self.mints_addresses.into()),
-            // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up there by this.
+            // The place on the bus is that in the lease, as NVML shows it: programs look a GPU up
+            // there by this.
             A::PCI_DOMAIN_ID | A::PCI_DEVICE_ID => Ok(0),
             A::PCI_BUS_ID => Ok(i32::from(self.index) + 1),
             A::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED

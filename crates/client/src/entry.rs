@@ -1,8 +1,8 @@
-//! Between the exported symbols and everything else: what may be called, in which session and context
-//! a call runs, what is done before it travels, and how its handles become ids.
+//! Between the exported symbols and everything else: what may be called, in which session and
+//! context a call runs, what is done before it travels, and how its handles become ids.
 //!
-//! This is the top of the library. [`handles`] implements [`Issue`](crate::session::issue::Issue), through
-//! which everything below sends commands.
+//! This is the top of the library. [`handles`] implements [`Issue`](crate::session::issue::Issue),
+//! through which everything below sends commands.
 
 pub(crate) mod coredump;
 pub(crate) mod guards;

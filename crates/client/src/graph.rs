@@ -1,12 +1,18 @@
-//! Graphs: how they are made, cloned and instantiated, and how their nodes hang together. What nodes do is in
-//! [`graph_node`](crate::graph::graph_node). What needs no more than ids is in the generated stubs.
+//! Graphs: how they are made, cloned and instantiated, and how their nodes hang together. What
+//! nodes do is in [`node`](crate::graph::node). What needs no more than ids is in the
+//! generated stubs.
+//!
+//! # In this folder
+//!
+//! Graphs: their nodes ([`node`]), edges in arguments ([`edges`]), copies between the program and the device
+//! ([`host_copy`]), memory that graphs allocate ([`allocation`]), and conditional nodes ([`conditional`]).
 
+pub(crate) mod allocation;
 pub(crate) mod conditional;
+pub(crate) mod dot;
 pub(crate) mod edges;
-pub(crate) mod graph_copy;
-pub(crate) mod graph_dot;
-pub(crate) mod graph_memory;
-pub(crate) mod graph_node;
+pub(crate) mod host_copy;
+pub(crate) mod node;
 
 use std::ffi::c_char;
 
@@ -24,12 +30,13 @@ fn handle(id: &GraphNodeId) -> CUgraphNode {
 
 /// A graph is of no more use.
 pub(crate) fn forget(session: &Session, graph: CUgraph) {
-    graph_memory::let_go(graph.0 as u64);
+    allocation::let_go(graph.0 as u64);
     session.forget(graph);
 }
 
-/// Writes a list as CUDA wants it: how many there are where there is no place for them; else as many as the place has,
-/// null behind the last, and how many were written. A place for no items is an error.
+/// Writes a list as CUDA wants it: how many there are where there is no place for them; else as
+/// many as the place has, null behind the last, and how many were written. A place for no items is
+/// an error.
 ///
 /// # Safety
 /// `count` is null or valid; `places` is null or has room for `*count` items.
@@ -57,7 +64,8 @@ unsafe fn put_list<T: Copy>(
     unsafe { out::write(count, room.min(items.len())) }
 }
 
-/// As [`put_list`], with the edges beside the nodes. Edges that matter and are not asked for are an error.
+/// As [`put_list`], with the edges beside the nodes. Edges that matter and are not asked for are an
+/// error.
 ///
 /// # Safety
 /// As for [`put_list`]; `data` is null or as long as `places`.
@@ -95,7 +103,7 @@ pub(crate) unsafe fn cuGraphGetNodes(
     wanted(numNodes)?;
     let command = commands::cuGraphGetNodes { hGraph: session.find(hGraph)? };
     let found = session.call(&command, |answer| answer.nodes)?;
-    // SAFETY: the program passes a place for the number, and null or so many places.
+    // SAFETY: the program passes a place for the number, and null or room for that many.
     unsafe { put_list(&found.iter().map(handle).collect::<Vec<_>>(), CUgraphNode::NULL, nodes, numNodes) }
 }
 
@@ -128,7 +136,7 @@ pub(crate) unsafe fn cuGraphGetEdges_v2(
     }
     let command = commands::cuGraphGetEdges_v2 { hGraph: session.find(hGraph)? };
     let edges = session.call(&command, |answer| answer)?;
-    // SAFETY: the program passes a place for the number, and null or so many places.
+    // SAFETY: the program passes a place for the number, and null or room for that many.
     unsafe {
         let mut room = numEdges.read_unaligned();
         if !to_.is_null() {
@@ -158,7 +166,7 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     let session = session::enter()?;
     let command = commands::cuGraphNodeGetDependencies_v2 { hNode: session.find(hNode)? };
     let found = session.call(&command, |answer| answer)?;
-    // SAFETY: the program passes a place for the number, and null or so many places.
+    // SAFETY: the program passes a place for the number, and null or room for that many.
     unsafe { put_neighbours(&found.nodes, &found.edges, dependencies, edgeData, numDependencies) }
 }
 
@@ -252,14 +260,15 @@ pub(crate) unsafe fn cuGraphClone(
         originalGraph: session.find(originalGraph)?,
     };
     session.call(&command, |()| ()).inspect_err(|_| session.forget(clone))?;
-    graph_memory::inherit(originalGraph.0 as u64, clone.0 as u64, 0);
+    allocation::inherit(originalGraph.0 as u64, clone.0 as u64, 0);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(phGraphClone, clone) }
 }
 
 pub(crate) unsafe fn cuGraphDestroy(hGraph: CUgraph) -> Result<(), CUresult> {
     let session = session::enter()?;
-    // It may be inside another one, or a stream may capture into it: that is for the worker to know.
+    // It may be inside another one, or a stream may capture into it: that is for the worker to
+    // know.
     session.call(&commands::cuGraphDestroy { hGraph: session.find(hGraph)? }, |()| ())?;
     forget(session, hGraph);
     Ok(())
@@ -284,7 +293,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
         flags,
     };
     session.call(&command, |()| ()).inspect_err(|_| session.forget(executable))?;
-    graph_memory::inherit(hGraph.0 as u64, executable.0 as u64, flags);
+    allocation::inherit(hGraph.0 as u64, executable.0 as u64, flags);
     // SAFETY: not null, and the program's to be written.
     unsafe { out::write(phGraphExec, executable) }
 }
@@ -292,7 +301,7 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
 pub(crate) unsafe fn cuGraphExecDestroy(hGraphExec: CUgraphExec) -> Result<(), CUresult> {
     let session = session::enter()?;
     session.queue(&commands::cuGraphExecDestroy { hGraphExec: session.find(hGraphExec)? })?;
-    graph_memory::let_go(hGraphExec.0 as u64);
+    allocation::let_go(hGraphExec.0 as u64);
     session.forget(hGraphExec);
     Ok(())
 }
@@ -401,7 +410,7 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
     edgeData: *const CUgraphEdgeData,
     numDependencies: usize,
 ) -> Result<(), CUresult> {
-    // SAFETY: the program passes so many nodes and edges.
+    // SAFETY: the program passes that many nodes and edges.
     unsafe {
         check_plain(edgeData, numDependencies)?;
         crate::generated::stubs::cuGraphAddDependencies(
@@ -421,7 +430,7 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     edgeData: *const CUgraphEdgeData,
     numDependencies: usize,
 ) -> Result<(), CUresult> {
-    // SAFETY: the program passes so many nodes and edges.
+    // SAFETY: the program passes that many nodes and edges.
     unsafe {
         check_plain(edgeData, numDependencies)?;
         crate::generated::stubs::cuGraphRemoveDependencies(

@@ -1,21 +1,29 @@
-//! Host memory that programs get from CUDA or register with it. It is ordinary memory of this process: nothing is pinned,
-//! and a device sees it through copies, or as a [`mirror`] once the program asks for a device's address of it.
+//! Host memory that programs get from CUDA or register with it. It is ordinary memory of this
+//! process: nothing is pinned, and a device sees it through copies, or as a [`mirror`] once the
+//! program asks for a device's address of it.
 //!
-//! What CUDA allocates has the same address on both sides, and programs with unified addresses need not ask (CUDA Driver API,
-//! Unified Addressing). It lies at addresses that its device has lent. What is allocated to be mapped is a mirror from the start, as NCCL
-//! needs it; all else when the program asks, or when a kernel gets such an address among its parameters. So memory that is only copied,
-//! as nearly all is, costs nothing but addresses.
+//! What CUDA allocates has the same address on both sides, and programs with unified addresses need
+//! not ask (CUDA Driver API, Unified Addressing). It lies at addresses that its device has lent.
+//! What is allocated to be mapped is a mirror from the start, as NCCL needs it; all else when the
+//! program asks, or when a kernel gets such an address among its parameters. So memory that is only
+//! copied, as nearly all is, costs nothing but addresses.
 //!
 //! ```text
 //!   cuMemHostAlloc ──▶ Lent ──(cuMemHostGetDevicePointer; a kernel's parameter)──▶ Mirrored ──▶ freed
 //!         └───(DEVICEMAP)────────────────────────────────────────────────────────────▲
 //! ```
+//!
+//! # In this folder
+//!
+//! Host memory that CUDA knows: the table of blocks ([`blocks`]), and memory that both sides see, which
+//! [`mirror`] keeps equal: mapped ([`live`] while kernels run), managed ([`managed`]), variables of modules
+//! ([`variables`]), and `cuMemCreate`'s host memory ([`physical`]).
 
 pub(crate) mod blocks;
-pub(crate) mod host_physical;
 pub(crate) mod live;
 pub(crate) mod managed;
 pub(crate) mod mirror;
+pub(crate) mod physical;
 pub(crate) mod session_state;
 pub(crate) mod variables;
 
@@ -34,12 +42,13 @@ use crate::session::{self, Session};
 
 /// A block gets a device's side once.
 static BACKING: Mutex<()> = Mutex::new(());
-/// Blocks that kernels of graphs take, by their start: they get their device's side before a graph is launched, since it cannot be
-/// made during a capture.
+/// Blocks that kernels of graphs take, by their start: they get their device's side before a graph
+/// is launched, since it cannot be made during a capture.
 static OF_GRAPHS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 static GRAPHS_HAVE_SOME: AtomicBool = AtomicBool::new(false);
 
-/// A kernel gets these parameters: what they point to of host memory is to be on its device. Pointers elsewhere are not seen.
+/// A kernel gets these parameters: what they point to of host memory is to be on its device.
+/// Pointers elsewhere are not seen.
 pub(crate) fn kernel_takes(
     session: &'static Session,
     parameters: &[u8],
@@ -54,8 +63,8 @@ pub(crate) fn kernel_takes(
         let Some(Block { range, pages, .. }) = find(address) else { continue };
         if session::are_many() && !is_here(session, &range, pages) {
             crate::say_once!(
-                "a kernel was given page-locked memory that was allocated for a GPU of another node: allocate what it is to use while a \
-                 device of its own node is current"
+                "a kernel was given page-locked memory that was allocated for a GPU of another node: allocate it \
+                 while a device of the kernel's node is current"
             );
             return Err(CUresult::NOT_SUPPORTED);
         }
@@ -72,7 +81,8 @@ pub(crate) fn kernel_takes(
     Ok(())
 }
 
-/// Whether devices of this session can have a side of a block that is not only the program's: it has an address of their node's.
+/// Whether devices of this session can have a side of a block that is not only the program's: it
+/// has an address of their node's.
 fn is_here(session: &Session, range: &Range<u64>, pages: BlockPages) -> bool {
     match pages {
         BlockPages::Lent(lender) => session.has(lender),
@@ -96,7 +106,8 @@ pub(crate) fn graph_launches(session: &'static Session) -> Result<(), CUresult> 
     Ok(())
 }
 
-/// Gives the current device its side of a block that has only the address for it; one of another node stays as it is.
+/// Gives the current device its side of a block that has only the address for it; one of another
+/// node stays as it is.
 fn back(session: &'static Session, start: u64) -> Result<(), CUresult> {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(Block { range, context, pages: BlockPages::Lent(lender), .. }) = find(start) else {
@@ -143,7 +154,8 @@ fn map_anywhere(bytes: usize) -> Result<u64, CUresult> {
     }
 }
 
-/// Memory that the current device sees at the same address; none where this side does not choose addresses.
+/// Memory that the current device sees at the same address; none where this side does not choose
+/// addresses.
 fn allocate_mapped(bytes: usize, flags: u32) -> Result<Option<*mut c_void>, CUresult> {
     let session = session::enter()?;
     let context = context::current()?;
@@ -178,14 +190,14 @@ fn take(start: u64, registered: bool) -> Option<Block> {
     (blocks.get(&start)?.is_registered() == registered).then(|| blocks.remove(&start)).flatten()
 }
 
-/// Forgets what a context has on both sides, whose addresses are about to be others'. What is only here stays the program's.
+/// Forgets what a context has on both sides, whose addresses are about to be others'. What is only
+/// here stays the program's.
 pub(crate) fn context_ended(context: CUcontext) {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
     table().retain(|_, block| block.context != context || block.pages != BlockPages::Mirrored);
 }
 
-/// Forgets all blocks of a session that is lost. BlockPages that nobody asks about any more stay where
-/// they are.
+/// Forgets all blocks of a session that is lost. Their pages stay where they are.
 pub(crate) fn forget_all() {
     let _once = BACKING.lock().unwrap_or_else(PoisonError::into_inner);
     table().clear();
@@ -232,7 +244,7 @@ pub(crate) unsafe fn cuMemHostAlloc(
     unsafe { out::write(pp, start) }
 }
 
-/// Copies on their way into the block land first, as CUDA's own call waits for them.
+/// Copies in flight into the block land first, as CUDA's own call waits for them.
 pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     session::get()?;
     if p.is_null() {
@@ -247,7 +259,8 @@ pub(crate) unsafe fn cuMemFreeHost(p: *mut c_void) -> Result<(), CUresult> {
     unmap(p as u64)?;
     let bytes = block.range.end - block.range.start;
     match block.pages {
-        // SAFETY: the mapping was made by `map_anywhere`, and whoever takes the entry out of the table unmaps it alone.
+        // SAFETY: the mapping was made by `map_anywhere`, and only the thread that removed the
+        // entry from the table unmaps it.
         BlockPages::Anywhere => _ = unsafe { libc::munmap(p, bytes as usize) },
         BlockPages::Lent(lender) => {
             mirror::take_back(session::of(lender)?, lender, block.range.start, bytes)?
@@ -295,8 +308,8 @@ pub(crate) unsafe fn cuMemHostUnregister(p: *mut c_void) -> Result<(), CUresult>
     take(p as u64, true).map(drop).ok_or(CUresult::HOST_MEMORY_NOT_REGISTERED)
 }
 
-/// The device gets its side of the block with the first such question: one for each node. It has another address where the block's is not
-/// one that the node's device could have.
+/// The device gets its side of the block with the first such question: one for each node. It has
+/// another address where the block's is not one that the node's device could have.
 pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
     pdptr: *mut CUdeviceptr,
     p: *mut c_void,
@@ -329,7 +342,8 @@ fn unmap(start: u64) -> Result<(), CUresult> {
             let waited = session.devices.iter().try_for_each(|device| device.wait(session));
             let freed = waited.and_then(|()| session.free(ordinal, allocation.start));
             if freed.is_err() {
-                // Whatever becomes of the session: nobody looks at the program's memory any more, which it may free after an error, too.
+                // The program may free its memory after an error, too, so it must not be compared
+                // any more.
                 mirror::forget(device);
             }
             unmapped = unmapped.and(freed);

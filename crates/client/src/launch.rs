@@ -1,11 +1,16 @@
-//! Launches: checked as CUDA checks them, then queued. A plain launch costs a few look-ups, one copy of its parameters,
-//! and its part of a system call.
+//! Launches: checked as CUDA checks them, then queued. A plain launch costs a few look-ups, one
+//! copy of its parameters, and its part of a system call.
+//!
+//! # In this folder
+//!
+//! Launches: their limits ([`limits`]), parameters ([`parameters`]), shapes that only the driver can judge
+//! ([`trials`]), the launch interface of CUDA 3 ([`staged`]), and occupancy ([`occupancy`]).
 
-pub(crate) mod launch_trials;
 pub(crate) mod limits;
 pub(crate) mod occupancy;
 pub(crate) mod parameters;
-pub(crate) mod staged_launch;
+pub(crate) mod staged;
+pub(crate) mod trials;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -175,7 +180,7 @@ impl Launch {
     }
 
     fn with_attributes(&self, geometry: &Geometry, attrs: Vec<CUlaunchAttribute>) -> Result<(), CUresult> {
-        let trial = launch_trials::of(geometry, &attrs);
+        let trial = trials::of(geometry, &attrs);
         let command = commands::cuLaunchKernelEx {
             f: self.function.id,
             grid: geometry.grid,
@@ -199,8 +204,8 @@ impl Launch {
 /// Launch attributes are few; a number beyond this is not a count.
 const ATTRIBUTES_MAX: u32 = 64;
 
-/// The attributes that mean something on the node. The rest concern what is not there: access windows of a cache,
-/// and synchronisation domains.
+/// The attributes that mean something on the node. The rest concern what is not there: access
+/// windows of a cache, and synchronisation domains.
 fn travels(attribute: &CUlaunchAttribute) -> Result<bool, CUresult> {
     use CUlaunchAttributeID as Id;
     match attribute.id {
@@ -249,7 +254,8 @@ pub(crate) unsafe fn cuLaunchKernel(
     unsafe { prepare(f, &geometry, hStream, kernelParams, extra)? }.plain(&geometry)
 }
 
-/// `stream` is what the configuration's null stream means: it depends on which variant the program called.
+/// `stream` is what the configuration's null stream means: it depends on which variant the program
+/// called.
 pub(crate) unsafe fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     f: CUfunction,

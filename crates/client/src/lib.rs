@@ -6,25 +6,26 @@
 //!
 //! # Where to start reading
 //!
-//! - [`generated::exports`] has every symbol. A function that only travels goes to a generated stub; one
-//!   with a part in this process goes to the function of its name in one of the modules below, all of
-//!   them gathered in [`api`].
-//! - [`lifecycle::init`] and [`session::attach`]: how the session of a process begins, one with each
-//!   node of its lease, and which calls work without it.
+//! - [`generated::exports`] has every symbol. A function that only travels goes to a generated
+//!   stub; one with a part in this process goes to the function of its name in one of the modules
+//!   below, all of them gathered in [`api`].
+//! - [`lifecycle::init`] and [`session::attach`]: how the session of a process begins, one with
+//!   each node of its lease, and which calls work without it.
 //! - [`link`]: the connection, which all threads share and which no thread of this library reads.
 //! - [`launch`]: what a launch costs.
 //!
 //! # What is known here
 //!
-//! Devices come as a snapshot with the session ([`device`]). Contexts ([`context`]), streams and events
-//! ([`stream`]), modules and functions ([`module`]) have handles that are minted here ([`abi::ids`]).
-//! Device addresses are minted here, too ([`memory::addresses`]), so the direction of a copy
-//! ([`copy`]) and the answers about a pointer ([`memory::pointer`]) never need the node.
+//! Devices come as a snapshot with the session ([`device`]). Contexts ([`context`]), streams and
+//! events ([`stream`]), modules and functions ([`module`]) have handles that are minted here
+//! ([`abi::ids`]). Device addresses are minted here, too ([`memory::addresses`]), so the direction
+//! of a copy ([`copy`]) and the answers about a pointer ([`memory::pointer`]) never need the node.
 //!
 //! # Layers
 //!
-//! A folder depends on those above it in the list of modules below. The root file of a folder has what
-//! the folder is named after; what needs a session or other kinds of objects is in files of its own.
+//! A folder depends on those above it in the list of modules below. The root file of a folder has
+//! what the folder is named after; what needs a session or other kinds of objects is in files of
+//! its own.
 
 // Entry points and their parameters bear CUDA's names, letter by letter.
 #![allow(non_snake_case)]
@@ -85,15 +86,15 @@ mod api {
     pub(crate) use crate::entry::coredump::*;
     pub(crate) use crate::entry::hidden_tables::*;
     pub(crate) use crate::entry::proc_address::*;
+    pub(crate) use crate::graph::allocation::*;
     pub(crate) use crate::graph::conditional::cuGraphConditionalHandleCreate;
-    pub(crate) use crate::graph::graph_dot::*;
-    pub(crate) use crate::graph::graph_memory::*;
-    pub(crate) use crate::graph::graph_node::*;
+    pub(crate) use crate::graph::dot::*;
+    pub(crate) use crate::graph::node::*;
     pub(crate) use crate::graph::*;
     pub(crate) use crate::host_memory::managed::*;
     pub(crate) use crate::host_memory::*;
     pub(crate) use crate::launch::occupancy::*;
-    pub(crate) use crate::launch::staged_launch::*;
+    pub(crate) use crate::launch::staged::*;
     pub(crate) use crate::launch::*;
     pub(crate) use crate::lifecycle::contexts::*;
     pub(crate) use crate::lifecycle::green::*;
@@ -108,9 +109,9 @@ mod api {
     pub(crate) use crate::module::linker::*;
     pub(crate) use crate::module::texture_reference::*;
     pub(crate) use crate::module::*;
+    pub(crate) use crate::stream::attribute::*;
     pub(crate) use crate::stream::capture::*;
     pub(crate) use crate::stream::event::*;
     pub(crate) use crate::stream::host_function::*;
-    pub(crate) use crate::stream::stream_attribute::*;
     pub(crate) use crate::stream::*;
 }

@@ -1,41 +1,52 @@
-//! The connection to the worker, shared by all threads of the program. None of ours reads it.
+//! The connection to the worker, shared by all threads of the program. This library has no thread
+//! that reads it.
 //!
-//! Whichever thread waits for an answer reads the socket (it leads) and serves every frame that arrives, for all
-//! threads, until its own answer is there; then one of those that still wait leads ([`turns`]). A thread that
-//! cannot write because the worker waits for us to read does the same meanwhile, so neither side can block the other
-//! for good.
+//! Whichever thread waits for an answer reads the socket (it leads) and serves every frame that
+//! arrives, for all threads, until its own answer is there; then one of those that still wait leads
+//! ([`reading`]). A thread that cannot write because the worker waits for us to read does the same
+//! meanwhile, so neither side can block the other for good.
 //!
 //! ```text
 //!   waiting thread:  register -> send -> [answer there? -> take it]
-//!                                        [somebody leads? -> sleep until woken]
-//!                                        [else lead: read frames, deliver, wake their owners] -> again
+//!                       [a thread leads? -> sleep until woken]
+//!                       [else lead: read frames, deliver, wake their owners] -> again
 //! ```
 //!
-//! A connection over TCP may be cut, which silence is taken for: then whoever leads next makes another, and all go on where they were
-//! ([`resume`]). On the same host a worker that says nothing is stopped, or has no core: the link waits as long for it, and no longer.
-//! What cannot be resumed is final: every answer that is still owed becomes the session's error, and so does every
-//! later call. Whoever notices says one line on stderr, unless the session has ended with an error of its own.
+//! A connection over TCP may be lost, which is also assumed after a timeout: then the next leader
+//! reconnects, and the session resumes ([`resume`]). On the same host a worker that says nothing is
+//! stopped, or has no core: the link waits as long for it, and no longer. What cannot be resumed is
+//! final: every answer that is still owed becomes the session's error, and so does every later
+//! call. The thread that detects it writes one line to stderr, unless the session has ended with an
+//! error of its own.
 //!
-//! Whoever has the outbox may want the inbox's lock, and not the other way round. A leader who has something to acknowledge
-//! and does not get the outbox leaves that to whoever has it.
+//! Lock order: the outbox, then the inbox. With the inbox locked the outbox is only tried; a leader
+//! that fails to get it leaves its acknowledgement to the thread that has it.
+//!
+//! # In this folder
+//!
+//! Everything between a command's bytes and the socket, without a CUDA object: the beginning of a
+//! connection ([`greeting`]), both directions ([`outbox`], [`inbox`]), who reads and who waits
+//! ([`reading`], [`waiters`]), data that are sent or kept without a copy ([`zero_copy`], [`retained`]),
+//! several connections ([`width`]), reconnecting ([`resume`]), memory credit ([`credit`]), refusals of
+//! queued commands ([`refusals`]) and recordings ([`record`]).
 
-pub(crate) mod allowance;
 pub(crate) mod command_id;
+pub(crate) mod credit;
 pub(crate) mod flusher;
 pub(crate) mod greeting;
 pub(crate) mod inbox;
-pub(crate) mod kept;
-mod loan;
 pub(crate) mod outbox;
+mod reading;
 pub(crate) mod record;
 pub(crate) mod refusals;
 pub(crate) mod reservation;
 mod resume;
+pub(crate) mod retained;
 mod sending;
 pub(crate) mod threads;
-mod turns;
 pub(crate) mod waiters;
 mod width;
+mod zero_copy;
 
 use std::io;
 use std::ops::Range;
@@ -50,29 +61,32 @@ use sluice_wire::spin::{Spin, Wait};
 use sluice_wire::{Command, Frame, FrameDecoder, Header, HostCall, Kind, Op, commands};
 
 use crate::abi::call::uncancelled;
-use crate::link::allowance::Allowances;
 use crate::link::command_id::CommandId;
+use crate::link::credit::Allowances;
 use crate::link::inbox::{Answer, Inbox, News, Receiver, SCRAP_BYTES, Sink};
 use crate::link::outbox::Outbox;
 use crate::link::record::Recorder;
 use crate::link::refusals::Tried;
 use crate::link::waiters::Want;
 
-pub(crate) use self::loan::Loan;
 pub(crate) use self::resume::Resumption;
+pub(crate) use self::zero_copy::Loan;
 
-/// What calls answer once the connection is gone: the GPU is there no more, and no call will bring it back.
+/// What calls answer once the connection is gone: the GPU is there no more, and no call will bring
+/// it back.
 pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
-/// Bytes asked of the socket at a time,
+/// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 << 10;
-/// and after a large push: what comes next is probably another, of which no more than its beginning is wanted here.
+/// Bytes read after a large push: the next frame is probably another, of which only the beginning
+/// is wanted here.
 const READ_BYTES_AFTER_BULK: usize = 4 << 10;
-/// Somebody who waits looks this often whether the worker is still there,
+/// Interval in which a waiting thread checks that the worker still responds.
 const SILENCE: Duration = Duration::from_secs(3);
-/// and takes the connection for cut, or the worker for stopped, after so many looks without a byte.
+/// Number of such intervals without a byte after which the connection counts as lost, or the worker
+/// as stopped.
 const SILENT_MAX: u32 = 3;
-/// A worker on the same host that is silent for so long is given up: as long as a node waits for a client unless it is told otherwise.
+/// Timeout for a silent worker on the same host: the default of the node's `--linger`.
 const STOPPED_MAX: Duration = Duration::from_secs(90);
 
 /// How long a client waits for the end of a worker whose session it gives up.
@@ -96,17 +110,18 @@ pub(crate) struct Link {
     failed: AtomicI32,
     /// There is no connection, and there will be none.
     lost: AtomicBool,
-    /// There is no connection, and whoever leads next makes one.
+    /// There is no connection, and the next leader reconnects.
     cut: AtomicBool,
     resumption: Option<Resumption>,
-    /// The user has heard that the worker is silent.
+    /// It has been reported once that the worker does not respond.
     silence_is_told: AtomicBool,
     recorder: Option<Recorder>,
     pub(crate) allowances: Allowances,
     /// Bytes of the worker's stream that have come, and how many of them it knows of.
     received: AtomicU64,
     confirmed: AtomicU64,
-    /// Bytes of data that have come packed, in fewer, since it was told so last: it holds room for all of them until then.
+    /// Decompressed bytes received since the last acknowledgement: the worker counts all of them
+    /// against its window until then.
     unpacked: AtomicU64,
     /// Bytes of our stream that the worker has.
     acknowledged: AtomicU64,
@@ -114,12 +129,13 @@ pub(crate) struct Link {
     current: AtomicPtr<Stream>,
 }
 
-/// Tickets of all links are different: what they stand for is in tables of the process.
+/// Tickets are unique over all links: what they stand for is in tables of the process.
 static NEXT_TICKET: AtomicU64 = AtomicU64::new(1);
 
 impl Link {
-    /// Takes over a stream after the handshake, with so many bytes of the session sent and received; `decoder` holds what
-    /// was read beyond it. Without a resumption the end of the stream is the session's.
+    /// Takes over a stream after the handshake, with this many bytes of the session sent and
+    /// received; `decoder` holds what was read beyond it. Without a resumption the end of the
+    /// stream is the session's.
     pub(crate) fn new(
         stream: Stream,
         decoder: FrameDecoder,
@@ -167,12 +183,12 @@ impl Link {
         self.on_refused = forget;
     }
 
-    /// So much of each device's memory may be used unasked.
+    /// Sets how much of each device's memory may be allocated without waiting.
     pub(crate) fn allow(&mut self, bytes: Vec<u64>) {
         self.allowances = Allowances::new(bytes);
     }
 
-    /// Large data are packed where the link turns out to be slow.
+    /// Has large data compressed where the link proves to be slow.
     pub(crate) fn pack(&mut self) {
         self.outbox.get_mut().unwrap_or_else(PoisonError::into_inner).packs();
     }
@@ -240,7 +256,7 @@ impl Link {
         self.inbox().take_answer(place)
     }
 
-    /// The answer to what was [asked](Link::ask), if it has come; nobody is to take it any more.
+    /// The answer to what was [asked](Link::ask), if it has come; a later answer is dropped.
     pub(crate) fn forgo(&self, place: CommandId) -> Option<Answer> {
         let mut inbox = self.inbox();
         let answer = inbox.take_answer(place);
@@ -255,7 +271,7 @@ impl Link {
         self.send_with_others(outbox)
     }
 
-    /// Sends what is queued if that is due, or leaves it to whoever sends next.
+    /// Sends what is queued if that is due, or leaves it to the next sender.
     fn send_with_others(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
         if outbox.is_due() {
             return self.send(outbox);
@@ -323,8 +339,9 @@ impl Link {
         answer.inspect(|answer| self.note_loss(answer.result))
     }
 
-    /// An answer that says that the context is lost is the session's error from then on, also for calls
-    /// that the client answers by itself. What a driver answers with "unknown" may be one call's mistake.
+    /// An answer that says that the context is lost is the session's error from then on, also for
+    /// calls that the client answers by itself. What a driver answers with "unknown" may be one
+    /// call's mistake.
     fn note_loss(&self, result: CUresult) {
         if result.is_sticky() && result != CUresult::UNKNOWN {
             self.fail(result);
@@ -392,7 +409,7 @@ impl Link {
 
     /// Reads what is there to where it belongs.
     fn read(&self, receiver: &mut Receiver, wait: Wait) -> io::Result<usize> {
-        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        // The rest of a frame that has begun follows, in as many pieces as it takes.
         if let Some(arrival) = &mut receiver.arrival {
             let mut scrap = [0; SCRAP_BYTES];
             // SAFETY: this thread leads, and the space is used in the next line only.
@@ -480,7 +497,7 @@ impl Link {
                 Err(error) => return self.lose(&error),
             }
         }
-        // What arrives in its place is seen by nobody who could record it.
+        // Data that arrive in place do not pass the recorder.
         if receiver.arrival.is_none()
             && !self.is_recorded()
             && let Err(error) = inbox.begin_arrival(receiver)
@@ -489,11 +506,13 @@ impl Link {
         }
     }
 
-    /// Somebody waits, and nothing has come for a while: the worker is asked for a sign of life, or there is none.
+    /// Called when a thread waits and nothing has come for a while: asks the worker for a
+    /// keep-alive, or gives the connection up.
     fn heard_nothing(&self, receiver: &mut Receiver) {
         let outbox = self.try_outbox();
         if outbox.is_none() && self.resumption.is_none() {
-            // Whoever sends just now notices if nothing goes. A worker that takes what it is sent need not say anything.
+            // A sender detects a stalled link itself. A worker that accepts what it is sent need
+            // not send anything.
             return;
         }
         receiver.silent += 1;
@@ -505,7 +524,8 @@ impl Link {
         }
     }
 
-    /// Nothing has "come" or "gone" for so long that the worker may not be there: ends the connection, or says once that the program waits.
+    /// Called at the timeout in which nothing has "come" or "gone": ends the connection, or reports
+    /// once that the program waits.
     fn has_waited_enough(&self, stream: &Stream, silence: Duration, moved: &str) -> bool {
         if self.resumption.is_some() || silence >= STOPPED_MAX {
             self.part(stream, &format_args!("nothing has {moved} for {} s", silence.as_secs()));
@@ -535,7 +555,8 @@ impl Link {
         let _ = self.failed.compare_exchange(0, error.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Ends the session with this error, if it has none yet: something that its streams wait for will never be.
+    /// Ends the session with this error, if it has none yet: something that its streams wait for
+    /// will never be.
     pub(crate) fn end(&self, error: CUresult, why: &dyn std::fmt::Display) {
         let _outbox = self.outbox();
         if self.check().is_err() {
@@ -548,7 +569,7 @@ impl Link {
 
     /// This stream has ended.
     fn part(&self, stream: &Stream, why: &dyn std::fmt::Display) {
-        // After an error of the session there is nothing to go on with.
+        // After an error of the session there is nothing to resume.
         if self.resumption.is_none() || self.check().is_err() {
             return self.lose(why);
         }
@@ -568,7 +589,7 @@ impl Link {
                 if self.is_one_of_many { " there" } else { "" }
             ));
         }
-        // SAFETY: the caller leads or has the outbox, and so nobody puts another stream in the place of this one meanwhile.
+        // SAFETY: the caller leads or has the outbox, so the stream is not replaced meanwhile.
         unsafe { (*self.current.load(Ordering::Acquire)).shut_down() };
     }
 
@@ -588,7 +609,8 @@ impl Link {
         CUresult(self.failed.load(Ordering::Acquire))
     }
 
-    /// Unlike [`Link::check`], lets answers in after an error of the device: the worker still talks.
+    /// Unlike [`Link::check`], lets answers in after an error of the device: the worker still
+    /// talks.
     fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -604,8 +626,9 @@ impl Link {
 
     /// A forked child leaves the session to its parent. Async-signal-safe.
     pub(crate) fn detach(&self) {
-        // SAFETY: the stream in use was alive in the parent, and so it is in the child's copy, which has no other thread. The
-        // child has no session any more, and its copy of the parent's is never dropped.
+        // SAFETY: the stream in use was alive in the parent, and so it is in the child's copy,
+        // which has no other thread. The child has no session any more, and its copy of the
+        // parent's is never dropped.
         unsafe { (*self.current.load(Ordering::Acquire)).close_in_child() };
     }
 
@@ -626,7 +649,7 @@ impl Link {
     }
 }
 
-/// A thread that waits wakes up now and then, to see whether anybody is there.
+/// Makes a waiting thread wake up at intervals, to check that the worker responds.
 fn watch_silence(stream: &Stream) {
     // Without it a silent worker is noticed by the kernel's probes, if at all.
     let _ = stream.set_read_limit(SILENCE);

@@ -1,11 +1,18 @@
 //! Device memory: allocations, frees, and the memory that streams give back in their own time.
 //!
-//! Usually the client mints addresses (see [`addresses`](crate::memory::addresses)) and only needs physical memory of the node,
-//! 2 MiB at a time, for most of which it does not wait (see [`allowance`](crate::link::allowance)). Where the node could not reserve a range that is free here too, it names the addresses, and every
-//! allocation waits.
+//! Usually the client mints addresses (see [`addresses`](crate::memory::addresses)) and only needs
+//! physical memory of the node, 2 MiB at a time, for most of which it does not wait (see
+//! [`credit`](crate::link::credit)). Where the node could not reserve a range that is free
+//! here too, it names the addresses, and every allocation waits.
 //!
-//! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last time anybody waited:
-//! then nothing can still be using the memory, and it may be handed out again at once.
+//! `cuMemFree` waits for the device, as CUDA's own does, but only if work was sent since the last
+//! wait: then nothing can still be using the memory, and it may be handed out again at once.
+//!
+//! # In this folder
+//!
+//! Device memory: addresses and what is allocated there ([`addresses`], [`allocations`]), pools, memory
+//! that programs map themselves ([`mappings`] as data, [`virtual_memory`] with its entry points), memory
+//! of other processes ([`sharing`]), and questions about an address ([`pointer`]).
 
 pub(crate) mod addresses;
 pub(crate) mod allocations;
@@ -25,7 +32,7 @@ use sluice_wire::{Command, DevicePtr, commands};
 
 use crate::abi::out;
 use crate::context::{self, Context};
-use crate::graph::graph_memory;
+use crate::graph::allocation;
 use crate::host_memory::mirror;
 use crate::memory::addresses::{Allocation, CHUNK};
 use crate::memory::allocations::{Freed, Memory, Names, Pages, SOME_SYNCHRONOUS};
@@ -33,7 +40,8 @@ use crate::session::issue::Issue;
 use crate::session::{self, Session};
 use crate::stream::capture;
 
-/// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can have it.
+/// Memory freed in stream order beyond this many bytes is worth a wait, so that other streams can
+/// have it.
 const FREED_LATER_MAX: u64 = 256 << 20;
 
 impl Session {
@@ -57,7 +65,8 @@ impl Session {
         })
     }
 
-    /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for, and it is asked again.
+    /// Allocates `bytes` > 0. If the node refuses, memory that streams have freed is waited for,
+    /// and it is asked again.
     pub(crate) fn allocate(&self, owner: &Context, bytes: u64, pages: Pages) -> Result<u64, CUresult> {
         let device = owner.device;
         let address = match self.try_allocate(device, bytes, pages) {
@@ -71,7 +80,7 @@ impl Session {
     /// Frees what starts at `address`, once the device has done what may use it.
     pub(crate) fn free(&self, device: CUdevice, address: u64) -> Result<(), CUresult> {
         self.wait_for_users(device)?;
-        // What is on its way to the program may have left the device, and still has to lie here.
+        // Data in flight to the program may have left the device and still need this memory.
         let known = self.memory(device)?.find(address);
         if let Some(allocation) = known {
             self.reads.wait((allocation.start, allocation.bytes));
@@ -79,7 +88,8 @@ impl Session {
         self.release(&mut *self.memory(device)?, address).map(drop)
     }
 
-    /// Waits for all work that may use memory of this device. Mapped and managed memory is used by all devices.
+    /// Waits for all work that may use memory of this device. Mapped and managed memory is used by
+    /// all devices.
     pub(crate) fn wait_for_users(&self, device: CUdevice) -> Result<(), CUresult> {
         if mirror::exist() {
             return self.devices.iter().try_for_each(|device| device.wait(self));
@@ -102,8 +112,8 @@ impl Session {
             Names::Minted(space) => {
                 let apart = pages != Pages::Shared;
                 let placement = space.allocate(bytes, apart).ok_or(CUresult::OUT_OF_MEMORY)?;
-                // The lock is held while the node commits: nobody else may be given a piece of a chunk that is not
-                // there yet.
+                // The lock is held while the node commits: no other allocation may get a piece of a
+                // chunk that is not there yet.
                 if let Some(chunks) = placement.commit
                     && let Err(error) = self.commit(&chunks, pages)
                 {
@@ -137,7 +147,8 @@ impl Session {
         commands::MemoryCommit { address: DevicePtr(address), bytes, on_host: pages == Pages::OnHost, by_all }
     }
 
-    /// Addresses for host memory that a device of this session may have to see, without memory behind them.
+    /// Addresses for host memory that a device of this session may have to see, without memory
+    /// behind them.
     pub(crate) fn lend(&self, device: CUdevice, bytes: u64) -> Option<u64> {
         match &mut self.memory(device).ok()?.names {
             Names::Minted(space) => space.lend(bytes),
@@ -153,7 +164,8 @@ impl Session {
         }
     }
 
-    /// Has addresses that were lent backed by memory of the calling thread's device; they are an allocation of `owner` from then on.
+    /// Has addresses that were lent backed by memory of the calling thread's device; they are an
+    /// allocation of `owner` from then on.
     pub(crate) fn back(
         &self,
         (lender, owner): (CUdevice, CUcontext),
@@ -234,7 +246,8 @@ impl Session {
     }
 }
 
-// The entry points. CUDA Driver API, sections "Memory Management" and "Stream Ordered Memory Allocator".
+// The entry points. CUDA Driver API, sections "Memory Management" and "Stream Ordered Memory
+// Allocator".
 
 pub(crate) unsafe fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> Result<(), CUresult> {
     let session = session::enter()?;
@@ -284,11 +297,11 @@ pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
         return Err(CUresult::INVALID_VALUE);
     }
     capture::check_safe()?;
-    if let Some(freed) = graph_memory::free(dptr) {
+    if let Some(freed) = allocation::free(dptr) {
         return freed;
     }
     if capture::some() {
-        // A wait would end the capture. The memory comes back with the next wait that somebody needs.
+        // A wait would end the capture. The memory is freed with the next wait.
         let pool = session.memory(device)?.free_later(CUstream::NULL, allocation);
         pool::freed(pool, allocation.bytes);
         return Ok(());
@@ -327,7 +340,7 @@ unsafe fn allocate_in_order(
         return Err(CUresult::INVALID_VALUE);
     }
     if capture::of(hStream).is_some() {
-        let address = graph_memory::captured_allocation(session, hStream, bytesize)?;
+        let address = allocation::captured_allocation(session, hStream, bytesize)?;
         // SAFETY: not null, and the program's to be written.
         return unsafe { out::write(dptr, address) };
     }
@@ -376,9 +389,9 @@ pub(crate) unsafe fn cuMemFreeAsync(dptr: CUdeviceptr, hStream: CUstream) -> Res
         return Err(CUresult::INVALID_VALUE);
     }
     if capture::of(hStream).is_some() {
-        return graph_memory::captured_free(session, hStream, dptr);
+        return allocation::captured_free(session, hStream, dptr);
     }
-    if let Some(freed) = graph_memory::free(dptr) {
+    if let Some(freed) = allocation::free(dptr) {
         return freed;
     }
     let full = {
@@ -398,8 +411,8 @@ pub(crate) fn trim(session: &Session, device: CUdevice) -> Result<(), CUresult> 
 }
 
 impl Session {
-    /// Has memory of a device used for something: by `queued` where that fits into the allowance, else by `asked`. The caller has the lock
-    /// of that device's memory.
+    /// Has memory of a device used for something: by `queued` where that fits into the allowance,
+    /// else by `asked`. The caller has the lock of that device's memory.
     pub(crate) fn use_memory<Q: Command, A: Command>(
         &self,
         (place, bytes): (u8, u64),
@@ -410,7 +423,8 @@ impl Session {
             return self.call(asked, |_| ());
         }
         self.queue_quietly(queued)?;
-        // The node has something to do that nothing here waits for, and others are to see what is used.
+        // The node has something to do that nothing here waits for, and others are to see what is
+        // used.
         self.link.flush_now()
     }
 

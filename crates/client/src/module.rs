@@ -1,13 +1,19 @@
 //! Modules and libraries, and the functions and kernels in them.
 //!
-//! A library is its module, loaded at once ([`load`](crate::module::load)), and both have one handle. A
-//! kernel is its function, and its handle says that it was had as a kernel ([`ids::kernel_of`]).
+//! A library is its module, loaded at once ([`load`](crate::module::load)), and both have one
+//! handle. A kernel is its function, and its handle says that it was had as a kernel
+//! ([`ids::kernel_of`]).
+//!
+//! # In this folder
+//!
+//! From an image to a function: images ([`image`]), linking ([`linker`]), loading ([`load`]), functions that
+//! the node has yet to describe ([`pending`]) and listing them ([`enumeration`]).
 
-pub(crate) mod awaited;
 pub(crate) mod enumeration;
 pub(crate) mod image;
 pub(crate) mod linker;
 pub(crate) mod load;
+pub(crate) mod pending;
 pub(crate) mod texture_reference;
 
 use std::collections::HashMap;
@@ -27,9 +33,9 @@ use crate::abi::ids::{self, Kind, Table};
 use crate::abi::out;
 use crate::context;
 use crate::host_memory::{mirror, variables};
-use crate::launch::launch_trials::Trials;
 use crate::launch::parameters::Layout;
-use crate::launch::staged_launch::Staged;
+use crate::launch::staged::Staged;
+use crate::launch::trials::Trials;
 use crate::link::command_id::CommandId;
 use crate::module::image::Jit;
 use crate::module::load::Owner;
@@ -43,7 +49,7 @@ pub(crate) struct Module {
     context: CUcontext,
     /// What is known of its image.
     facts: (Arc<Facts>, Subject),
-    /// Where the answer to its load comes, if nobody has waited for it.
+    /// Where the answer to its load comes, unless it has been waited for.
     due: Mutex<Option<CommandId>>,
     /// The functions that programs asked for, by name.
     functions: Mutex<HashMap<CString, u64>>,
@@ -61,7 +67,8 @@ const NOWHERE: CUdevice = -1;
 pub(crate) struct Library {
     /// The device that has it under the library's own handle, or [`NOWHERE`].
     home: AtomicI32,
-    /// For the devices of each session, by its index; nothing where the library has no code for them.
+    /// For the devices of each session, by its index; nothing where the library has no code for
+    /// them.
     pub(crate) images: Vec<Option<ImageHash>>,
     pub(crate) options: Vec<JitOption>,
     pub(crate) elsewhere: Mutex<HashMap<CUdevice, u64>>,
@@ -128,7 +135,7 @@ pub(crate) fn function(handle: usize) -> Result<Arc<Function>, CUresult> {
     if let Some(function) = FUNCTIONS.get(handle) {
         return Ok(function);
     }
-    awaited::settle(handle)?;
+    pending::settle(handle)?;
     FUNCTIONS.get(handle).ok_or(CUresult::INVALID_HANDLE)
 }
 
@@ -156,8 +163,8 @@ pub(crate) fn enter(
     Ok(())
 }
 
-/// Enters a library's function that the node had not described when the session was lost, as it is on
-/// the calling thread's device now.
+/// Enters a library's function that the node had not described when the session was lost, as it is
+/// on the calling thread's device now.
 pub(crate) fn enter_again(handle: u64, module: u64, name: CString) -> Result<(), CUresult> {
     let session = session::get()?;
     let other = session.get_function(session.present(module)?, &name)?;
@@ -308,7 +315,8 @@ impl Function {
         self.in_graphs.store(handle.0 as u64, Ordering::Relaxed);
     }
 
-    /// The function to use on the calling thread's device: this one, or a library's for that device.
+    /// The function to use on the calling thread's device: this one, or a library's for that
+    /// device.
     pub(crate) fn here(self: Arc<Function>) -> Result<Arc<Function>, CUresult> {
         let device = context::device();
         match &self.home {
@@ -393,7 +401,8 @@ impl Function {
         Ok(())
     }
 
-    /// The answer to a question about the function as it is: as it is known from another process, or as `ask` brings it.
+    /// The answer to a question about the function as it is: as it is known from another process,
+    /// or as `ask` brings it.
     pub(crate) fn answer<C: Command>(
         &self,
         command: &C,
@@ -417,7 +426,8 @@ impl Function {
         Ok(answer)
     }
 
-    /// A question about the function without its handle, and with what the program has changed of it; none where the answer depends on more.
+    /// A question about the function without its handle, and with what the program has changed of
+    /// it; none where the answer depends on more.
     fn question<C: Command>(&self, command: &C) -> Option<Vec<u8>> {
         if context::green_place(context::device()).is_some() {
             return None;
@@ -448,7 +458,8 @@ impl Function {
 }
 
 impl Session {
-    /// The session of a module or function; what a library has loaded is not always in that of the calling thread.
+    /// The session of a module or function; what a library has loaded is not always in that of the
+    /// calling thread.
     fn of_object(&self, handle: u64) -> &Session {
         let home = || ids::device(handle).and_then(|device| session::of(device).ok());
         if self.owns(handle) { self } else { home().unwrap_or(self) }
@@ -463,7 +474,8 @@ impl Session {
         }
     }
 
-    /// The handle of a module's function, asking the node the first time. Whether there is such a function is known when this returns.
+    /// The handle of a module's function, asking the node the first time. Whether there is such a
+    /// function is known when this returns.
     pub(crate) fn get_function(&self, module: u64, name: &CStr) -> Result<u64, CUresult> {
         if let Some(&known) = locked(&get(module)?.functions).get(name) {
             return Ok(known);
@@ -520,7 +532,7 @@ impl Session {
                 self.unload(other)?;
             }
         }
-        awaited::settle_all(module);
+        pending::settle_all(module);
         forget(module);
         if object.library.as_ref().is_some_and(|library| library.home() == NOWHERE) {
             return Ok(());
@@ -547,7 +559,8 @@ unsafe fn load_file(owner: Owner, module: *mut CUmodule, fname: *const c_char) -
 }
 
 /// # Safety
-/// `module` is null or valid for writing a handle, `image` is null or an image, and the options are so many as said.
+/// `module` is null or valid for writing a handle, `image` is null or an image, and there are as
+/// many options as said.
 unsafe fn load_data(
     owner: Owner,
     module: *mut CUmodule,
@@ -915,7 +928,8 @@ mod tests {
         CUfunction(handle as usize)
     }
 
-    /// Answers questions with how many commands have come, and returns what these were when the client is gone.
+    /// Answers questions with how many commands have come, and returns what these were when the
+    /// client is gone.
     fn play(mut stream: UnixStream) -> Vec<Op> {
         let (mut decoder, mut seen) = (FrameDecoder::new(), Vec::new());
         loop {

@@ -1,13 +1,18 @@
-//! The sessions of this process: one connection to one worker for each node of its lease, all made at
-//! the first call that needs one ([`init`](crate::lifecycle::init)). Nearly always there is one.
+//! The sessions of this process: one connection to one worker for each node of its lease, all made
+//! at the first call that needs one ([`init`](crate::lifecycle::init)). Nearly always there is one.
 //!
 //! With several, a device, its contexts, and everything made in them belong to the session of that
 //! device's node. A call goes to the session of the current context, or to that of its own stream,
-//! other handle or address ([`routed`](crate::entry::routing::routed)). Copies between two of them are
-//! in [`across`](crate::copy::across), other calls that concern two in [`other_node`].
+//! other handle or address ([`routed`](crate::entry::routing::routed)). Copies between two of them
+//! are in [`between_nodes`](crate::copy::between_nodes), other calls that concern two in [`other_node`].
 //!
-//! A session knows the connection and the devices. It holds state of memory, mappings and mirrors as
-//! plain data, and calls nothing of the modules that work on it.
+//! A session knows the connection and the devices. It holds state of memory, mappings and mirrors
+//! as plain data, and calls nothing of the modules that work on it.
+//!
+//! # In this folder
+//!
+//! How sessions are made ([`attach`]), how commands are sent in one ([`issue`], implemented in
+//! [`handles`](crate::entry::handles)), and answers that are kept ([`answers`], [`facts`]).
 
 pub(crate) mod answers;
 pub(crate) mod attach;
@@ -75,7 +80,8 @@ struct Global {
     module: u64,
 }
 
-/// The sessions, once there are any. They are never freed: any thread may be inside one when the process ends.
+/// The sessions, once there are any. They are never freed: any thread may be inside one when the
+/// process ends.
 static SESSIONS: AtomicPtr<Sessions> = AtomicPtr::new(std::ptr::null_mut());
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
@@ -102,7 +108,8 @@ pub(crate) fn are_many() -> bool {
     context::on_several_nodes()
 }
 
-/// The session that the calling thread works with: that of its context's device, the first where it has no context.
+/// The session that the calling thread works with: that of its context's device, the first where it
+/// has no context.
 pub(crate) fn get() -> Result<&'static Session, CUresult> {
     let all = all()?;
     if are_many() { all.of(context::device()) } else { all.list.first().ok_or(CUresult::NO_DEVICE) }
@@ -128,7 +135,8 @@ pub(crate) fn of_address(address: CUdeviceptr) -> Option<CUdevice> {
     if let Some(device) = all.devices().find(minted) {
         return Some(device.ordinal);
     }
-    // What the nodes' drivers name themselves, such as a module's variables, may be the same for two of them.
+    // What the nodes' drivers name themselves, such as a module's variables, may be the same for
+    // two of them.
     let here = get().ok()?;
     let holds = |session: &&Session| session.holds(address, 1);
     let holder = std::iter::once(here).chain(&all.list).find(holds)?;
@@ -162,7 +170,8 @@ pub(crate) fn set_all(sessions: Option<&'static Sessions>) {
     SESSIONS.store(sessions, Ordering::Release);
 }
 
-/// Returns the handle of a graph's node that a worker has named: workers do not know each other's names.
+/// Returns the handle of a graph's node that a worker has named: workers do not know each other's
+/// names.
 pub(crate) fn of_worker(name: u64) -> u64 {
     let device = get().ok().and_then(|session| session.devices.first());
     ids::of_worker_on(device.map_or(0, |device| device.ordinal), name)
@@ -255,7 +264,8 @@ impl Session {
         self.device(context::device()).ok()
     }
 
-    /// The place in the headers of the calling thread's commands: of its green context, or of its device in the lease.
+    /// The place in the headers of the calling thread's commands: of its green context, or of its
+    /// device in the lease.
     pub(crate) fn place(&self) -> u8 {
         self.here().map_or(0, place_of)
     }
@@ -274,7 +284,8 @@ impl Session {
             || (are_many() && of_address(address).is_some())
     }
 
-    /// Whether `bytes` bytes from `address` lie in one allocation or module global, or in mapped memory.
+    /// Whether `bytes` bytes from `address` lie in one allocation or module global, or in mapped
+    /// memory.
     pub(crate) fn holds(&self, address: u64, bytes: u64) -> bool {
         let within = |start: u64, size: u64| {
             address.checked_sub(start).is_some_and(|offset| offset < size && bytes <= size - offset)
@@ -312,7 +323,8 @@ fn functions(devices: &[Device]) -> Presence {
         Fn::cuMemAlloc_v2,
         Fn::cuMemFree_v2,
         Fn::cuMemGetInfo_v2,
-        // One message for all kinds of nodes, the newest form for all forms of a question, and what the worker knows itself.
+        // One message for all kinds of nodes, the newest form for all forms of a question, and what
+        // the worker knows itself.
         Fn::cuGraphAddNode_v2,
         Fn::cuGraphNodeSetParams,
         Fn::cuGraphExecNodeSetParams,

@@ -1,9 +1,14 @@
 //! Streams: what programs can ask about them is known here; the work in them is not.
+//!
+//! # In this folder
+//!
+//! Streams and what is ordered by them: events ([`event`], [`watch`]), captures ([`capture`]) and functions
+//! of the program ([`host_function`]).
 
+pub(crate) mod attribute;
 pub(crate) mod capture;
 pub(crate) mod event;
 pub(crate) mod host_function;
-pub(crate) mod stream_attribute;
 pub(crate) mod watch;
 
 use std::sync::Arc;
@@ -26,7 +31,7 @@ pub(crate) struct Stream {
     flags: u32,
     priority: AtomicI32,
     pub(crate) capture: capture::Part,
-    /// How much of what was sent to the device somebody has waited for here.
+    /// The number of the last command of the device that has been waited for in this stream.
     waited: AtomicU64,
     /// Whether its green context is gone.
     is_detached: AtomicBool,
@@ -36,7 +41,8 @@ static STREAMS: Table<Stream> = Table::new();
 /// How many non-blocking streams exist.
 static FREE_STREAMS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a handle names a stream; the two default streams always exist. One that is detached can only be destroyed.
+/// Whether a handle names a stream; the two default streams always exist. One that is detached can
+/// only be destroyed.
 pub(crate) fn check(number: u64) -> Result<bool, CUresult> {
     if is_default(CUstream(number as usize)) {
         return Ok(true);
@@ -108,7 +114,8 @@ pub(crate) fn of_context(context: CUcontext) -> Vec<u64> {
     STREAMS.find(|stream| stream.context == context)
 }
 
-/// Makes a stream in a context; `send` says so to the node, with the priority that it has been given.
+/// Makes a stream in a context; `send` says so to the node, with the priority that it has been
+/// given.
 pub(crate) fn create(
     session: &Session,
     context: &Context,
@@ -168,7 +175,7 @@ pub(crate) fn synchronize(stream: CUstream) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Whether somebody has waited, since so much was sent to the device, for what a created stream of it was given.
+/// Says whether a created stream has been waited for since this much was sent to its device.
 pub(crate) fn has_waited(device: CUdevice, stream: CUstream, sent: u64) -> bool {
     let found = STREAMS.get(stream.0 as u64).filter(|found| found.device == device);
     !is_default(stream) && found.is_some_and(|found| found.waited.load(Ordering::Acquire) >= sent)
@@ -298,7 +305,8 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
 ) -> Result<(), CUresult> {
     let context = context_of(hStream)?;
     let green = context.green.as_ref().map_or(CUgreenCtx::NULL, |green| green.handle);
-    // SAFETY: the program passes a place for the context, and null or a place for the green context.
+    // SAFETY: the program passes a place for the context, and null or a place for the green
+    // context.
     unsafe {
         out::write(pCtx, context.owner)?;
         out::write_if_wanted(pGreenCtx, green);

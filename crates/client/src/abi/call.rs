@@ -1,9 +1,10 @@
 //! What surrounds each call of the program.
 //!
-//! A signal may interrupt a call anywhere, also where it holds a lock or reads for all others. What its handler calls then would wait for
-//! itself; so a call inside a call is refused, as a driver refuses calls that come when it is gone: a handler that calls `exit` gets
-//! through what the CUDA runtime does there. Nor may a function call CUDA that a stream calls. A thread may be cancelled (`pthread_cancel`) only outside: its stack is not unwound through
-//! Rust.
+//! A signal may interrupt a call anywhere, also where it holds a lock or reads for all others. What
+//! its handler calls then would wait for itself; so a call inside a call is refused, as a driver
+//! refuses calls that come when it is gone: a handler that calls `exit` gets through what the CUDA
+//! runtime does there. Nor may a function call CUDA that a stream calls. A thread may be cancelled
+//! (`pthread_cancel`) only outside: its stack is not unwound through Rust.
 
 use std::cell::Cell;
 
@@ -39,7 +40,8 @@ pub(crate) fn called_back(body: impl FnOnce()) {
     IS_CALLED_BACK.set(false);
 }
 
-/// Refuses what functions that streams call may not do: all but asking what an error means, and what there is.
+/// Refuses what functions that streams call may not do: all but asking what an error means, and
+/// what there is.
 pub(crate) fn check_permitted(function: Fn) -> Result<(), CUresult> {
     let is_harmless = || {
         matches!(
@@ -60,7 +62,8 @@ pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
     // SAFETY: writes the state so far to a local.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
     let result = body();
-    // SAFETY: sets what was set, which cancels nobody: that happens at the program's next such call.
+    // SAFETY: restores the previous state, which cancels no thread: that happens at the program's
+    // next cancellation point.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result
 }
@@ -68,7 +71,7 @@ pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
 const PTHREAD_CANCEL_DISABLE: i32 = 1;
 
 unsafe extern "C" {
-    /// pthread_setcancelstate(3); the `libc` crate has it for other systems only.
+    /// `pthread_setcancelstate(3)`; the `libc` crate has it for other systems only.
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
 }
 

@@ -15,7 +15,8 @@ macro_rules! say_once {
     }};
 }
 
-/// Says one line on stderr and to the program's log callbacks. A program may have closed stderr: then nobody hears.
+/// Says one line on stderr and to the program's log callbacks. A program may have closed stderr;
+/// then the line is lost.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     let text = text.to_string();

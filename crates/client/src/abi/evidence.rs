@@ -1,7 +1,7 @@
 //! Which driver functions a program called with success: the evidence in `docs/cuda-support.md`.
 //!
-//! With `SLUICE_EVIDENCE` naming a folder, the process writes their names to a file there when it exits. Without, a call
-//! pays for one relaxed load.
+//! With `SLUICE_EVIDENCE` naming a folder, the process writes their names to a file there when it
+//! exits. Without, a call pays for one relaxed load.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub(crate) fn note(function: Fn, result: CUresult) -> CUresult {
 }
 
 extern "C" fn write() {
-    // At exit nobody is left to tell: a test that finds no file says so.
+    // Errors cannot be reported at exit; a test that finds no file fails.
     let _ = std::panic::catch_unwind(|| {
         let Some(folder) = std::env::var_os(FOLDER) else { return };
         let path = std::path::Path::new(&folder).join(std::process::id().to_string());

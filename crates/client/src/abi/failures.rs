@@ -1,8 +1,8 @@
 //! Failed driver calls on standard error, for finding out why a program or a library gives up.
 //!
-//! Libraries often turn a failed call into an error of their own that names neither the function nor
-//! its code. With `SLUICE_LOG_ERRORS=1` each function and code is printed once. Without it a failed
-//! call pays for one atomic load, a successful one for nothing.
+//! Libraries often turn a failed call into an error of their own that names neither the function
+//! nor its code. With `SLUICE_LOG_ERRORS=1` each function and code is printed once. Without it a
+//! failed call pays for one atomic load, a successful one for nothing.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -1,8 +1,9 @@
 //! Handles: opaque numbers that the client mints, and the tables of what they stand for.
 //!
-//! A handle is the same number in the program and on the wire. It names its kind, so that a stream passed as an event
-//! is refused, and it is never used twice, so that a destroyed one is refused too. It also names the device for which it
-//! was made, and with it the node where the object lives. Programs never follow it.
+//! A handle is the same number in the program and on the wire. It names its kind, so that a stream
+//! passed as an event is refused, and it is never used twice, so that a destroyed one is refused
+//! too. It also names the device for which it was made, and with it the node where the object
+//! lives. Programs never follow it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,9 +12,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use sluice_cuda::CUdevice;
 
-/// Above every address a user process can have, yet below 2^56: a handle that a program does follow faults.
+/// Above every address a user process can have, yet below 2^56: a handle that a program does follow
+/// faults.
 const KIND_SHIFT: u32 = 48;
-/// Below the kind, the device: seven bits. The bit between tells nodes that a worker has named ([`of_worker`]).
+/// Below the kind, the device: seven bits. The bit between tells nodes that a worker has named
+/// ([`of_worker`]).
 const DEVICE_SHIFT: u32 = 40;
 /// Most devices of a process.
 pub(crate) const DEVICES_MAX: usize = 128;

@@ -1,5 +1,5 @@
-//! What this library has to say: one line each on stderr, to the callbacks that programs register, and kept for those
-//! that ask later. CUDA Driver API, section "Error Log Management Functions".
+//! What this library has to say: one line each on stderr, to the callbacks that programs register,
+//! and kept for those that ask later. CUDA Driver API, section "Error Log Management Functions".
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -29,7 +29,8 @@ struct Callback {
     user_data: *mut c_void,
 }
 
-// SAFETY: the program passed the pointer to be handed back to its function, on whichever thread that is called.
+// SAFETY: the program passed the pointer to be handed back to its function, on whichever thread
+// that is called.
 unsafe impl Send for Callback {}
 
 static LOG: Mutex<Log> =
@@ -55,7 +56,7 @@ impl Log {
     }
 }
 
-/// Keeps a message and tells whoever wants to know.
+/// Keeps a message and passes it to the registered callbacks.
 pub(crate) fn message(text: &str) {
     let callbacks = {
         let mut log = log();
@@ -67,7 +68,8 @@ pub(crate) fn message(text: &str) {
     for Callback { function, user_data, .. } in callbacks {
         let mut bytes = text.clone().into_bytes_with_nul();
         let length = bytes.len() - 1;
-        // SAFETY: the program registered this function with this argument; the text is its own to write to.
+        // SAFETY: the program registered this function with this argument; the text is its own to
+        // write to.
         outside(|| unsafe { function(user_data, CUlogLevel::WARNING, bytes.as_mut_ptr().cast(), length) });
     }
 }

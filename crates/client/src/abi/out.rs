@@ -10,7 +10,8 @@ pub(crate) unsafe fn write<T>(to: *mut T, value: T) -> Result<(), CUresult> {
     if to.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    // SAFETY: not null, and the caller vouches for the rest. Programs may pack structures, so no alignment is assumed.
+    // SAFETY: not null, and the caller vouches for the rest. Programs may pack structures, so no
+    // alignment is assumed.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Texture and surface objects. Kernels get them by value, so that each is a number of the node's driver, and making one
-//! waits. What an object was made of is remembered, as programs ask for it.
+//! Texture and surface objects. Kernels get them by value, so that each is a number of the node's
+//! driver, and making one waits. What an object was made of is remembered, as programs ask for it.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ struct Surface {
 static TEXTURES: Table<Texture> = Table::new();
 static SURFACES: Table<Surface> = Table::new();
 
-/// What an object of a session is known by, and the other way round: the numbers of two nodes' drivers may be the same.
+/// What an object of a session is known by, and the other way round: the numbers of two nodes'
+/// drivers may be the same.
 fn key(session: &Session, object: u64) -> u64 {
     object ^ (u64::from(session.index) << 56)
 }
@@ -67,7 +68,8 @@ pub(crate) fn context_ended(context: CUcontext) {
     SURFACES.remove_where(|surface| surface.context == context);
 }
 
-/// A description as it travels. Its words are those of the structures in the union of `CUDA_RESOURCE_DESC`.
+/// A description as it travels. Its words are those of the structures in the union of
+/// `CUDA_RESOURCE_DESC`.
 fn resource(session: &Session, desc: &CUDA_RESOURCE_DESC) -> Result<TextureResource, CUresult> {
     if desc.flags != 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -95,7 +97,8 @@ fn texture(object: CUtexObject) -> Result<Arc<Texture>, CUresult> {
     TEXTURES.get(key(session::get()?, object)).ok_or(CUresult::INVALID_VALUE)
 }
 
-// The entry points. CUDA Driver API, sections "Texture Object Management" and "Surface Object Management".
+// The entry points. CUDA Driver API, sections "Texture Object Management" and "Surface Object
+// Management".
 
 pub(crate) unsafe fn cuTexObjectCreate(
     pTexObject: *mut CUtexObject,

@@ -1,5 +1,6 @@
-//! Arrays whose memory the program maps later. How they are cut into tiles only the node knows, so that each question waits;
-//! what is mapped to them is kept there, too, and keeps memory whose handle the program has released.
+//! Arrays whose memory the program maps later. How they are cut into tiles only the node knows, so
+//! that each question waits; what is mapped to them is kept there, too, and keeps memory whose
+//! handle the program has released.
 
 use sluice_cuda::*;
 use sluice_wire::{ArrayMap, LaterArray, MappedPart, PhysicalPart, SparseProperties, commands};
@@ -67,7 +68,7 @@ pub(crate) unsafe fn cuMemMapArrayAsync(
     let session = session::enter()?;
     let (device, stream) = (stream::device_of(hStream)?, session.find(hStream)?);
     capture::check_not_capturing(hStream)?;
-    // SAFETY: the program passes so many entries.
+    // SAFETY: the program passes that many entries.
     let list = unsafe { list(mapInfoList.cast_const(), count.into())? };
     let maps = list.iter().map(|info| entry(session, info, device)).collect::<Result<Vec<_>, _>>()?;
     if maps.is_empty() {

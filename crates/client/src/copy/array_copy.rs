@@ -1,5 +1,6 @@
-//! Copies with an array on a side. On the device they are one command. From this machine the rows travel packed, and the
-//! worker spreads them; to this machine they come back in pieces of many rows.
+//! Copies with an array on a side. On the device they are one command. From this machine the rows
+//! travel packed, and the worker spreads them; to this machine they come back in pieces of many
+//! rows.
 
 use std::ffi::c_void;
 
@@ -8,13 +9,13 @@ use sluice_wire::{ArrayPlace, BULK_SIZE_MAX, CopyNode, CopySide, NodeWork, comma
 
 use crate::arrays;
 use crate::copy::boxes::Side;
-use crate::copy::{Landing, in_order, landing};
+use crate::copy::{Landing, deferred, landing};
 use crate::link::inbox::Sink;
 use crate::session::issue::Issue;
 use crate::session::{self, Session};
 use crate::stream::capture;
 
-/// Pieces on their way to this machine at a time; the node has memory for a few more.
+/// Pieces in flight to this machine at a time; the node has memory for a few more.
 const PIECES_AT_A_TIME: usize = 32;
 
 /// One end of a copy.
@@ -102,7 +103,7 @@ impl ArrayCopy {
             match (&self.dst, &self.src) {
                 (End::Array(dst), End::Memory(src)) if !src.on_device => {
                     // Graphs have no such copy.
-                    in_order::settle(session, (src.start, self.check_host(src)?), stream, asynchronous)?;
+                    deferred::settle(session, (src.start, self.check_host(src)?), stream, asynchronous)?;
                     self.bring(session, dst, src, stream)
                 }
                 (End::Memory(dst), End::Array(src)) if !dst.on_device => {
@@ -178,7 +179,8 @@ impl ArrayCopy {
                     packed.last_mut().map_or(std::ptr::null_mut(), |rows| rows.as_mut_ptr())
                 };
                 let ticket = session.link.ticket();
-                // SAFETY: rows of the program's that touch, or a buffer that stays until its data have landed.
+                // SAFETY: rows of the program's that touch, or a buffer that stays until its data
+                // have landed.
                 session.link.expect(ticket, unsafe { Sink::new(start, bytes) });
                 tickets.push(ticket);
                 let command = commands::cuMemcpyAtoHAsync_v2 {
@@ -238,7 +240,8 @@ impl ArrayCopy {
     }
 }
 
-// The entry points. CUDA Driver API, section "Memory Management". They copy bytes of one-dimensional arrays.
+// The entry points. CUDA Driver API, section "Memory Management". They copy bytes of
+// one-dimensional arrays.
 
 /// A box of one row in an array.
 fn row_of(session: &Session, array: CUarray, offset: usize, bytes: usize) -> Result<End, CUresult> {
@@ -321,7 +324,7 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     let dst = row_of(session, dstArray, dstOffset, ByteCount)?;
-    // SAFETY: the program passes so many bytes to read.
+    // SAFETY: the program passes that many bytes to read.
     unsafe { row(dst, line(false, srcHost as u64, ByteCount), ByteCount).run(session, hStream, true) }
 }
 
@@ -334,7 +337,7 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     let src = row_of(session, srcArray, srcOffset, ByteCount)?;
-    // SAFETY: the program passes so many bytes to write.
+    // SAFETY: the program passes that many bytes to write.
     unsafe { row(line(false, dstHost as u64, ByteCount), src, ByteCount).run(session, stream, false) }
 }
 

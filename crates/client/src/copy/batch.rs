@@ -1,5 +1,5 @@
-//! Calls that stand for many: batches of copies, and of waits for and writes of memory. Each of their parts travels as
-//! if it had been called alone.
+//! Calls that stand for many: batches of copies, and of waits for and writes of memory. Each of
+//! their parts travels as if it had been called alone.
 
 use sluice_cuda::*;
 
@@ -8,8 +8,8 @@ use crate::generated::stubs;
 use crate::session::issue::list;
 use crate::session::{self, Session};
 
-/// Copies `count` times. Attributes say when sources may be read and where operands probably are: sources on this machine
-/// are read before the call returns, which suits every order.
+/// Copies `count` times. Attributes say when sources may be read and where operands probably are:
+/// sources on this machine are read before the call returns, which suits every order.
 ///
 /// # Safety
 /// The lists have `count` items, and operands on this machine are the program's to be copied.

@@ -14,11 +14,13 @@ use crate::session::issue::list;
 #[repr(C)]
 struct Operand {
     kind: u32,
-    /// Address, row length and layer height in elements, a hint; or an array and a place in it in elements.
+    /// Address, row length and layer height in elements, a hint; or an array and a place in it in
+    /// elements.
     words: [u64; 4],
 }
 
-/// `CUDA_MEMCPY3D_BATCH_OP`. Sources on this machine are read before the call returns, which suits every order of access.
+/// `CUDA_MEMCPY3D_BATCH_OP`. Sources on this machine are read before the call returns, which suits
+/// every order of access.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Operation {
@@ -44,7 +46,8 @@ impl Operand {
     }
 }
 
-/// Where an end begins: its kind, address or array, corner, and bytes and rows from one row and slice to the next.
+/// Where an end begins: its kind, address or array, corner, and bytes and rows from one row and
+/// slice to the next.
 struct End {
     kind: CUmemorytype,
     address: u64,

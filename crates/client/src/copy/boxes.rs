@@ -1,5 +1,6 @@
-//! Copies of boxes: rows of bytes with a pitch, in slices. Between two places on the device one command does it; where
-//! one side is this machine's, the rows travel one by one, or all together where they touch.
+//! Copies of boxes: rows of bytes with a pitch, in slices. Between two places on the device one
+//! command does it; where one side is this machine's, the rows travel one by one, or all together
+//! where they touch.
 
 use std::ffi::c_void;
 
@@ -7,7 +8,7 @@ use sluice_cuda::*;
 use sluice_wire::{ArrayPlace, DevicePtr, NodeWork, Pitched, commands};
 
 use crate::copy::array_copy::{ArrayCopy, End};
-use crate::copy::{Landing, across, from_device, in_order, landing, on_host, to_device};
+use crate::copy::{Landing, between_nodes, deferred, from_device, landing, on_host, to_device};
 use crate::host_memory::blocks;
 use crate::session::issue::Issue;
 use crate::session::{self, Session, other_node};
@@ -41,7 +42,7 @@ struct Operand {
     host: u64,
     device: u64,
     array: CUarray,
-    /// x in bytes, y in rows, z in slices.
+    /// Offsets: Offsets: x in bytes, y in rows, z in slices.
     corner: [u64; 3],
     pitch: u64,
     height: u64,
@@ -62,7 +63,8 @@ impl Operand {
     /// Pitch and height of 0 mean that rows and slices touch.
     fn side(&self, session: &Session, width: u64, rows: u64) -> Result<Side, CUresult> {
         let (on_device, base) = match self.kind {
-            // With unified addresses an address alone says whose it is, and programs do get the kind wrong.
+            // With unified addresses an address alone says whose it is, and programs do get the
+            // kind wrong.
             CUmemorytype::HOST => (session.is_device_address(self.host), self.host),
             CUmemorytype::DEVICE => (!blocks::is_pinned(self.device, 1), self.device),
             CUmemorytype::UNIFIED => (session.is_device_address(self.device), self.device),
@@ -88,7 +90,7 @@ impl Side {
         self.span([copy.width, copy.rows, copy.slices])
     }
 
-    /// The same for a box of this width, rows and slices.
+    /// Bytes that a box of this width, rows and slices spans.
     pub(crate) fn span(&self, [width, rows, slices]: [u64; 3]) -> Result<u64, CUresult> {
         let last_row = (slices - 1).checked_mul(self.height).and_then(|row| row.checked_add(rows - 1));
         let bytes = last_row.and_then(|row| row.checked_mul(self.pitch)).and_then(|at| at.checked_add(width));
@@ -153,7 +155,8 @@ impl BoxCopy {
                 hStream: session.find(stream)?,
             });
         }
-        // Rows are checked one by one as they go, so the whole is checked first: nothing happens by halves.
+        // Rows are checked one by one as they go, so the whole is checked first: nothing happens by
+        // halves.
         for (side, bytes) in [(self.dst, dst_bytes), (self.src, src_bytes)] {
             if side.on_device {
                 session.range(side.start, bytes)?;
@@ -163,7 +166,7 @@ impl BoxCopy {
         }
         if !self.src.on_device
             && self.dst.on_device
-            && in_order::read_later(session, (self.src.start, src_bytes), stream, asynchronous, || {
+            && deferred::read_later(session, (self.src.start, src_bytes), stream, asynchronous, || {
                 self.for_graph(session)
             })?
         {
@@ -184,7 +187,12 @@ impl BoxCopy {
         for (slice, row) in places {
             // SAFETY: the same contract.
             unsafe {
-                across::copy(flat.dst.row(slice, row), flat.src.row(slice, row), flat.width as usize, stream)?
+                between_nodes::copy(
+                    flat.dst.row(slice, row),
+                    flat.src.row(slice, row),
+                    flat.width as usize,
+                    stream,
+                )?
             };
         }
         Ok(())

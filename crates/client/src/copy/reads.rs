@@ -20,7 +20,7 @@ impl Reads {
         Read { reads: self, range }
     }
 
-    /// Returns when nobody waits for a copy from this memory.
+    /// Returns once no thread waits for a copy from this memory.
     pub(crate) fn wait(&self, (address, bytes): (u64, u64)) {
         let overlaps = |&(start, size): &(u64, u64)| {
             start < address.saturating_add(bytes) && address < start.saturating_add(size)

@@ -17,7 +17,8 @@ pub(crate) fn driver_version() -> Result<u32, CUresult> {
 
 // The entry points. CUDA Driver API, sections "Version Management" and "Device Management".
 
-/// The CUDA version that this library speaks, for programs that ask where no node answers; `cuInit` then says why.
+/// The CUDA version that this library speaks, for programs that ask where no node answers; `cuInit`
+/// then says why.
 const OWN_VERSION: u32 = 13000;
 
 /// Works before `cuInit`: the runtime asks for the version first.
@@ -115,7 +116,8 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(
     }
     // SAFETY: not null, and the program passes a string.
     let wanted = unsafe { CStr::from_ptr(pciBusId) }.to_string_lossy().to_uppercase();
-    // Domain and function may be left out: 0000:01:00.0, 01:00.0, 0000:01:00 and 01:00 name the same device.
+    // Domain and function may be left out: 0000:01:00.0, 01:00.0, 0000:01:00 and 01:00 name the
+    // same device.
     let names = |device: &&Device| {
         let whole = device.pci_bus_id();
         let bus = &whole[5..];
@@ -136,7 +138,8 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     unsafe { out::write_text(pciBusId, len, &id) }
 }
 
-/// Devices of a lease may be on different cards of a node, and on different nodes; no kernel of one reaches into another.
+/// Devices of a lease may be different GPUs of a node, and on different nodes; no kernel of one
+/// reaches into another.
 pub(crate) unsafe fn cuDeviceCanAccessPeer(
     canAccessPeer: *mut i32,
     dev: CUdevice,
@@ -169,7 +172,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAttribute(
 /// `CU_ATOMIC_OPERATION_MAX`: the first number that names no operation.
 const ATOMIC_OPERATIONS: u32 = 13;
 
-/// No device here does atomic operations on memory of another machine or device: each asked for has no capability.
+/// No device here does atomic operations on memory of another machine or device: each asked for has
+/// no capability.
 ///
 /// # Safety
 /// The lists are null or have `count` items.
@@ -216,7 +220,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     unsafe { no_atomics(capabilities, operations, count) }
 }
 
-/// Contexts that have only some multiprocessors are a matter of NVIDIA's MPS; a lease's share is one of time.
+/// Contexts that have only some multiprocessors are a matter of NVIDIA's MPS; a lease's share is
+/// one of time.
 pub(crate) unsafe fn cuDeviceGetExecAffinitySupport(
     pi: *mut i32,
     kind: CUexecAffinityType,

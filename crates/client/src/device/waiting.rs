@@ -8,7 +8,8 @@ use crate::host_memory::mirror;
 use crate::session::Session;
 
 impl Device {
-    /// Waits until the device has done everything sent so far; no round trip if somebody has waited for it already.
+    /// Waits until the device has done everything sent so far; makes no round trip if that has been
+    /// waited for already.
     pub(crate) fn wait(&self, session: &Session) -> Result<(), CUresult> {
         if self.work.is_pending() { self.synchronize(session) } else { Ok(()) }
     }
@@ -17,13 +18,13 @@ impl Device {
     pub(crate) fn synchronize(&self, session: &Session) -> Result<(), CUresult> {
         let covered = self.work.so_far();
         session.link.call(self.place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
-        // What was written has to be here before another thread is told so.
+        // What was written has to be here before another thread sees the wait as done.
         mirror::fetch(session)?;
         self.work.waited_for(covered);
         Ok(())
     }
 
-    /// The same for what a green context has been given.
+    /// Waits for everything that a green context has been given.
     pub(crate) fn synchronize_green(&self, session: &Session, place: u8) -> Result<(), CUresult> {
         session.link.call(place, Op::of(Fn::cuCtxSynchronize), |_| ())?.result.ok()?;
         mirror::fetch(session)

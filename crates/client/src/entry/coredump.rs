@@ -1,7 +1,9 @@
-//! Core dumps of device code, and checkpoints: what programs and tools ask of a process that has neither.
+//! Core dumps of device code, and checkpoints: what programs and tools ask of a process that has
+//! neither.
 //!
-//! Device code runs on the node, and no dump of it is written there or here. So the settings can be read and set as on any
-//! driver, but not to a value that would have a dump written. A checkpoint of this process would leave its device memory out.
+//! Device code runs on the node, and no dump of it is written there or here. So the settings can be
+//! read and set as on any driver, but not to a value that would have a dump written. A checkpoint
+//! of this process would leave its device memory out.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,14 +14,15 @@ use sluice_cuda::*;
 use crate::abi::out;
 use crate::{context, session};
 
-/// A setting (`CUcoredumpSettings`): how its value looks, and what it is unless somebody sets it.
+/// A setting (`CUcoredumpSettings`): the form of its value, and its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Setting {
     /// One byte that can only be zero, as no dump is ever begun: on an exception, and by a pipe.
     Never,
     /// One byte.
     Switch(bool),
-    /// A name of up to [`NAME_MAX`] bytes with its NUL, that begins with this and goes on with host and process.
+    /// A name of up to [`NAME_MAX`] bytes with its NUL, that begins with this, followed by host and
+    /// process.
     Name(&'static str),
     /// Four bytes of flags.
     Flags,
@@ -153,7 +156,8 @@ fn here() -> Result<Option<u64>, CUresult> {
     Ok(Some(context::current()?.number))
 }
 
-// The entry points. CUDA Driver API, sections "Coredump Attributes Control API" and "CUDA Checkpointing".
+// The entry points. CUDA Driver API, sections "Coredump Attributes Control API" and "CUDA
+// Checkpointing".
 
 pub(crate) unsafe fn cuCoredumpGetAttribute(
     attrib: u32,
@@ -197,7 +201,8 @@ pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     unsafe { set(None, attrib, value, size) }
 }
 
-/// This process runs; nobody else's state is known here, and nothing but running is possible, as the other calls say.
+/// Only the state of this process is known here, and it can only be running, as the other calls
+/// say.
 pub(crate) unsafe fn cuCheckpointProcessGetState(pid: i32, state: *mut u32) -> Result<(), CUresult> {
     const RUNNING: u32 = 0;
     if u32::try_from(pid) != Ok(std::process::id()) {

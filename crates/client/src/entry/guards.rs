@@ -1,5 +1,5 @@
-//! What stands before generated stubs: the rules of stream capture, which CUDA applies at once, and work that is done
-//! here instead. A guard breaks off where nothing is left to do.
+//! What stands before generated stubs: the rules of stream capture, which CUDA applies at once, and
+//! work that is done here instead. A guard breaks off where nothing is left to do.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use sluice_cuda::*;
 use sluice_wire::commands;
 
 use crate::context;
-use crate::copy::{across, in_order};
-use crate::graph::graph_memory;
+use crate::copy::{between_nodes, deferred};
+use crate::graph::allocation;
 use crate::host_memory::{self, blocks};
 use crate::lifecycle::green;
 use crate::session::issue::Issue;
@@ -21,7 +21,7 @@ type Guarded = Result<ControlFlow<()>, CUresult>;
 
 const GO_ON: Guarded = Ok(ControlFlow::Continue(()));
 
-/// A texture that has to begin before its memory has an offset, which somebody has to take.
+/// A texture whose memory is not aligned has an offset, which the program has to accept.
 pub(crate) fn cuTexRefSetAddress_v2(
     offset: *mut usize,
     _: CUtexref,
@@ -36,7 +36,8 @@ pub(crate) fn cuTexRefSetAddress_v2(
     GO_ON
 }
 
-/// The program writes the value when it likes, and before it what copies behind the wait are to read.
+/// The program writes the value when it likes, and before it what copies behind the wait are to
+/// read.
 macro_rules! wait_for_values {
     ($($name:ident: $value:ty),*) => {$(
         pub(crate) fn $name(stream: CUstream, addr: CUdeviceptr, value: $value, flags: u32) -> Guarded {
@@ -47,7 +48,7 @@ macro_rules! wait_for_values {
                 value,
                 flags,
             })?;
-            in_order::awaits_the_program(stream)?;
+            deferred::awaits_the_program(stream)?;
             Ok(ControlFlow::Break(()))
         }
     )*};
@@ -135,7 +136,7 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: neither is on this machine.
-    unsafe { across::copy(dst, src, bytes, stream)? };
+    unsafe { between_nodes::copy(dst, src, bytes, stream)? };
     Ok(ControlFlow::Break(()))
 }
 
@@ -220,12 +221,12 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
     if capture::of(stream).is_none() {
         host_memory::graph_launches(session::get()?)?;
     }
-    graph_memory::launching(graph)?;
+    allocation::launching(graph)?;
     GO_ON
 }
 
-/// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA, too. What a device has at that address
-/// is filled there.
+/// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA,
+/// too. What a device has at that address is filled there.
 fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
     let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
     if !blocks::is_pinned(address, bytes as u64) || session::get()?.holds(address, bytes as u64) {
@@ -237,7 +238,8 @@ fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUst
     capture::check_not_capturing(stream)?;
     let session = session::enter()?;
     session.call(&commands::cuStreamSynchronize { hStream: session.find(stream)? }, |()| ())?;
-    // SAFETY: pinned memory of this process, which the program gives to be written in the stream's order.
+    // SAFETY: pinned memory of this process, which the program gives to be written in the stream's
+    // order.
     unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) }.fill(value);
     Ok(ControlFlow::Break(()))
 }

@@ -45,7 +45,8 @@ impl Issue for Session {
             }
             HandleKind::Graph => GRAPHS.contains(number),
             HandleKind::GraphExec => GRAPH_EXECS.contains(number),
-            // Which of them live is known on the node, where captures make them, too; it checks each.
+            // Which of them live is known on the node, where captures make them, too; it checks
+            // each.
             HandleKind::GraphNode => ids::is_of(Kind::GraphNode, number),
             HandleKind::UserObject => ids::is_of(Kind::UserObject, number),
             HandleKind::Physical => self.virtual_memory().is_held(number),
@@ -157,7 +158,8 @@ fn tells_of_an_end(op: Op) -> bool {
 }
 
 impl Session {
-    /// As `Issue::call`, where `answers` are about what the question is about, and `ask` brings one that is not among them.
+    /// As `Issue::call`, where `answers` are about what the question is about, and `ask` brings one
+    /// that is not among them.
     pub(crate) fn call_once<C: Command, R>(
         &self,
         answers: &Answers,
@@ -186,13 +188,14 @@ impl Session {
         self.fetched.sent();
         self.live.work_sent();
         if records_event(C::OP) && event::some_shared() {
-            // Another process may be told of the record as soon as this returns.
+            // Another process may learn of the record as soon as this returns.
             self.call(&commands::Submitted {}, |()| ())?;
         }
         Ok(())
     }
 
-    /// As `queue`, and waits for what the driver says to it: for what programs try out, and only the driver can judge.
+    /// As `queue`, and waits for what the driver says to it: for what programs try out, and only
+    /// the driver can judge.
     pub(crate) fn try_out<C: Command>(&self, command: &C) -> Result<(), CUresult> {
         self.queue_by::<C>(|device, op| self.link.try_out(device, op, |out| command.encode(out)))
     }
@@ -213,7 +216,7 @@ impl Session {
         if tells_of_an_end(C::OP) {
             mirror::fetch(self)?;
         }
-        // What was written has to be here before another thread is told so.
+        // What was written has to be here before another thread sees the wait as done.
         if let Some((device, sent)) = covered {
             device.work.waited_for(sent);
         }
@@ -238,7 +241,8 @@ impl Session {
         self.link.queue(self.place(), C::OP, |out| command.encode(out))
     }
 
-    /// Refuses what the node's driver does not have: once queued, its failure would be another call's, or the session's.
+    /// Refuses what the node's driver does not have: once queued, its failure would be another
+    /// call's, or the session's.
     fn require(&self, op: Op) -> Result<(), CUresult> {
         match op.target() {
             Some(Target::Driver(function)) if !self.functions.contains(function) => {

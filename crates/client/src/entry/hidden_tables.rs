@@ -51,7 +51,7 @@ impl Driver for Client {
         Ok(module)
     }
 
-    /// cuFFT walks the functions of its modules this way.
+    /// Enumerates the functions of a module, which cuFFT does this way.
     fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult> {
         enumeration::functions(module.0 as u64, usize::MAX)
     }

@@ -55,7 +55,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     if symbol.is_null() || pfn.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Called by its own per-thread name, it looks for per-thread variants unless told otherwise.
+    // Called by its own per-thread name, it looks for per-thread variants unless a flag says
+    // otherwise.
     let own = if variant == CUstream::PER_THREAD { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM } else { 0 };
     let flags = if flags & CU_GET_PROC_ADDRESS_LEGACY_STREAM != 0 { flags } else { flags | own };
     // SAFETY: not null, and the program passes a string.

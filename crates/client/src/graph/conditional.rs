@@ -1,6 +1,7 @@
 //! Conditional nodes: graphs inside a node, of which a value chooses that device code sets.
 //!
-//! The handle of the value is the driver's own number, since kernels are given it; the graphs have handles of this process.
+//! The handle of the value is the driver's own number, since kernels are given it; the graphs have
+//! handles of this process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,7 @@ struct Bodies {
     list: Box<[CUgraph]>,
 }
 
-/// By the node; nodes go with graphs that nobody counts, so that lists stay.
+/// Lists by node. They stay after their graphs, which are not counted.
 static BODIES: Mutex<Option<HashMap<usize, Bodies>>> = Mutex::new(None);
 
 fn bodies() -> MutexGuard<'static, Option<HashMap<usize, Bodies>>> {

@@ -27,8 +27,8 @@ pub(crate) fn edges_from_words(words: &[u64]) -> Vec<CUgraphEdgeData> {
     words.iter().map(edge).collect()
 }
 
-/// Refuses edges that are more than a full dependency: their ports come with programmatic launches, which graphs that
-/// are made by hand do not have here.
+/// Refuses edges that are more than a full dependency: their ports come with programmatic launches,
+/// which graphs that are made by hand do not have here.
 ///
 /// # Safety
 /// `data` is null or points to `count` edges.

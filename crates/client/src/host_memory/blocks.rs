@@ -31,7 +31,8 @@ pub(crate) enum BlockPages {
 
 static BLOCKS: Mutex<BTreeMap<u64, Block>> = Mutex::new(BTreeMap::new());
 
-/// All blocks that were ever lent their addresses, or mapped at them, lie between these two, and few other addresses that programs pass do.
+/// All blocks that were ever lent their addresses, or mapped at them, lie between these two, and
+/// few other addresses that programs pass do.
 static LENT_FROM: AtomicU64 = AtomicU64::new(u64::MAX);
 
 static LENT_TO: AtomicU64 = AtomicU64::new(0);
@@ -47,13 +48,14 @@ pub(crate) fn find(address: u64) -> Option<Block> {
     block.range.contains(&address).then(|| block.clone())
 }
 
-/// Whether a copy into `bytes` bytes from `address` may land after the call returns: only into memory that
-/// the program has promised to leave alone.
+/// Whether a copy into `bytes` bytes from `address` may land after the call returns: only into
+/// memory that the program has promised to leave alone.
 pub(crate) fn is_pinned(address: u64, bytes: u64) -> bool {
     find(address).is_some_and(|block| bytes <= block.range.end - address)
 }
 
-/// Addresses between which blocks may lie that were lent theirs, or are mapped there; nothing where there never were any.
+/// Addresses between which blocks may lie that were lent theirs, or are mapped there; nothing where
+/// there never were any.
 pub(super) fn lent() -> Range<u64> {
     LENT_FROM.load(Ordering::Acquire)..LENT_TO.load(Ordering::Acquire)
 }
@@ -63,7 +65,8 @@ pub(super) fn widen(range: &Range<u64>) {
     LENT_TO.fetch_max(range.end, Ordering::AcqRel);
 }
 
-/// Whether an address that could be a device's is one of host memory, of which no device has a side.
+/// Whether an address that could be a device's is one of host memory, of which no device has a
+/// side.
 pub(crate) fn is_only_here(address: u64) -> bool {
     lent().contains(&address) && find(address).is_some_and(|block| matches!(block.pages, BlockPages::Lent(_)))
 }

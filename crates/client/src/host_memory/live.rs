@@ -1,13 +1,16 @@
-//! Mapped host memory while device code runs: what the program writes reaches the kernel, and what the kernel writes
-//! reaches the program, without anybody calling CUDA. NCCL hands its data over like that.
+//! Mapped host memory while device code runs: what the program writes reaches the kernel, and what
+//! the kernel writes reaches the program, without a CUDA call. NCCL exchanges its data like that.
 //!
-//! Two threads do it for each session that has such memory, once work was sent [`GRACE`] ago and the node says that some of it still
-//! runs: one asks the node what has changed there, which answers when something has; the other looks at the program's side
-//! ([`mirror`](crate::host_memory::mirror)) and sends what has changed here. While nothing changes before its work has ended, the program seems
-//! not to need it, and is looked after more and more seldom, up to [`GRACE_MAX`]. Programs without such memory pay nothing.
+//! Two threads do it for each session that has such memory, once work was sent [`GRACE`] ago and
+//! the node says that some of it still runs: one asks the node what has changed there, which
+//! answers when something has; the other looks at the program's side
+//! ([`mirror`](crate::host_memory::mirror)) and sends what has changed here. While nothing changes
+//! before its work has ended, the program seems not to need it, and is looked after more and more
+//! seldom, up to [`GRACE_MAX`]. Programs without such memory pay nothing.
 //!
-//! What makes both sides' changes arrive in their order is in [`sluice_wire::live`]. Answers are numbered, and taken in that order,
-//! whichever threads they came to: a program that has waited for its work asks, too.
+//! What makes both sides' changes arrive in their order is in [`sluice_wire::live`]. Answers are
+//! numbered, and taken in that order, whichever threads they came to: a program that has waited for
+//! its work asks, too.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,16 +24,19 @@ use crate::host_memory::session_state::Live;
 use crate::link::threads;
 use crate::session::Session;
 
-/// Work that takes less is over before anybody looks: where data was handed over last time, and where none was for a while.
+/// How long work runs before memory is compared: where data was exchanged last time, and where none
+/// was for a while (`GRACE_MAX`).
 const GRACE: Duration = Duration::from_millis(1);
 const GRACE_MAX: Duration = Duration::from_millis(16);
-/// Between two looks at the program's side, while something changes and when nothing has for a while,
+/// Pause between two comparisons of the program's side, while something changes and when nothing
+/// has for a while (`PAUSE_MAX`).
 const PAUSE: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// and so many times as long as a look took, while something changes and when nothing has for a while.
+/// The pause as a multiple of the time that a comparison took, while something changes and when
+/// nothing has for a while (`QUIET_LOOKS`).
 const PAUSE_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 9;
-/// and no longer than this, however long the last look took.
+/// The longest such pause, however long the last comparison took.
 const REST_MAX: Duration = Duration::from_millis(50);
 
 /// What the node says.
@@ -43,12 +49,14 @@ struct Told {
     brought: bool,
 }
 
-/// Whether a node is asked at all. A log could not be replayed: it would hold what the threads happened to see.
+/// Whether a node is asked at all. A log could not be replayed: it would hold what the threads
+/// happened to see.
 pub(crate) fn is_possible(session: &Session) -> bool {
     !session.link.is_recorded()
 }
 
-/// Has the node keep a copy of what both sides agree on, which is zeros; what the node knows it by, or `None` where it cannot.
+/// Has the node keep a copy of what both sides agree on, which is zeros; what the node knows it by,
+/// or `None` where it cannot.
 pub(crate) fn map(session: &Session, address: DevicePtr, bytes: u64) -> Result<Option<u32>, CUresult> {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
     if !is_possible(session) {
@@ -127,7 +135,7 @@ impl Live {
             self.sleep_until_sent(seen);
             std::thread::sleep(grace);
             seen = self.sent.load(SeqCst);
-            // What somebody has waited for is over, and was fetched by them.
+            // Work that has been waited for is over, and its results were fetched.
             if !session.devices.iter().any(|device| device.work.is_pending()) {
                 continue;
             }
@@ -148,12 +156,13 @@ impl Live {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// Asks until nothing runs; whether anything was handed over meanwhile. `seen`: the commands that this covers.
+    /// Asks until nothing runs; whether anything was handed over meanwhile. `seen`: the commands
+    /// that this covers.
     fn follow(&self, session: &Session, seen: &mut u64) -> Result<bool, CUresult> {
         self.has_pushed.store(false, SeqCst);
         let mut handed_over = false;
-        // An answer at once says whether something runs, which the thread that looks waits for; and after the last work it
-        // brings what that has left, part of which may have come before.
+        // An answer at once says whether something runs, which the thread that looks waits for; and
+        // after the last work it brings what that has left, part of which may have come before.
         let mut at_once = true;
         loop {
             // The node has all of these commands before the question.

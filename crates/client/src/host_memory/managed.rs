@@ -1,9 +1,11 @@
-//! Managed memory: one address for the program and the device, kept the same on both sides as a [`mirror`].
+//! Managed memory: one address for the program and the device, kept the same on both sides as a
+//! [`mirror`].
 //!
-//! The device says that it has no concurrent access to managed memory, as cards of before Pascal did: then the program
-//! leaves such memory alone while work is under way. CUDA refuses to prefetch to such a device, and
-//! advice for it; here both succeed, since they are hints, and programs for Linux do not expect to
-//! have them refused. They are kept, so that a program reads back what it has said.
+//! The device says that it has no concurrent access to managed memory, as GPUs before Pascal did:
+//! then the program leaves such memory alone while work is under way. CUDA refuses to prefetch to
+//! such a device, and advice for it; here both succeed, since they are hints, and programs for
+//! Linux do not expect to have them refused. They are kept, so that a program reads back what it
+//! has said.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -67,8 +69,8 @@ pub(crate) unsafe fn cuMemAllocManaged(
     unsafe { out::write(dptr, address) }
 }
 
-/// What is attached to one stream may be used by the program while other streams work. Here it may be used like that
-/// without: only bytes that have changed move.
+/// What is attached to one stream may be used by the program while other streams work. Here it may
+/// be used like that without: only bytes that have changed move.
 pub(crate) unsafe fn cuStreamAttachMemAsync(
     hStream: CUstream,
     dptr: CUdeviceptr,
@@ -83,8 +85,8 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
     managed(dptr, length.max(1)).map(drop)
 }
 
-/// Results are on the host at the next wait anyway, and what the program has written on the device with the next launch:
-/// there is nothing to hurry.
+/// Results are on the host at the next wait anyway, and what the program has written on the device
+/// with the next launch: there is nothing to hurry.
 pub(crate) unsafe fn cuMemPrefetchAsync_v2(
     devPtr: CUdeviceptr,
     count: usize,
@@ -183,7 +185,8 @@ pub(crate) unsafe fn cuMemRangeGetAttributes(
     Ok(())
 }
 
-/// The ranges of a batch, each of them managed memory. What is discarded may be lost; here it is kept.
+/// The ranges of a batch, each of them managed memory. What is discarded may be lost; here it is
+/// kept.
 ///
 /// # Safety
 /// Both lists are null or have `count` items.

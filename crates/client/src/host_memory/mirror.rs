@@ -1,9 +1,11 @@
-//! Memory that the program and the device both use: managed memory, and host memory mapped into the device.
+//! Memory that the program and the device both use: managed memory, and host memory mapped into the
+//! device.
 //!
-//! Each side has pages of its own, and they are made to agree at the moments at which CUDA promises coherence on
-//! devices without concurrent managed access: before work is sent, what the program has written goes to the device; once
-//! the program has waited for work, what the device has written comes back. Only bytes that have changed since both
-//! sides last agreed move, so a page that both write in different places keeps what each wrote.
+//! Each side has pages of its own, and they are made to agree at the moments at which CUDA promises
+//! coherence on devices without concurrent managed access: before work is sent, what the program
+//! has written goes to the device; once the program has waited for work, what the device has
+//! written comes back. Only bytes that have changed since both sides last agreed move, so a page
+//! that both write in different places keeps what each wrote.
 //!
 //! ```text
 //!   program writes ──▶ host pages ──(changed since agreed; before work)──▶ device memory
@@ -11,16 +13,17 @@
 //!                          └──(changed since agreed; after a wait)◀────────────┘
 //! ```
 //!
-//! Around a function of the program that a stream calls the same is done, beside the queue of commands: work in it may wait for the
-//! function.
+//! Around a function of the program that a stream calls the same is done, beside the queue of
+//! commands: work in it may wait for the function.
 //!
-//! The pages here are always readable and writable, so that system calls can use them like any others; what has changed
-//! is found by comparing. That costs a look at all of this memory before each launch, and only programs that have such
-//! memory pay it.
+//! The pages here are always readable and writable, so that system calls can use them like any
+//! others; what has changed is found by comparing. That costs a look at all of this memory before
+//! each launch, and only programs that have such memory pay it.
 //!
-//! On nodes that can look at such memory while device code runs, mapped host memory is also kept equal meanwhile
-//! ([`live`](crate::host_memory::live)). There both sides have a copy of what they last agreed on, and compare with that; elsewhere the copy
-//! is here, and the node is told what it contains.
+//! On nodes that can look at such memory while device code runs, mapped host memory is also kept
+//! equal meanwhile ([`live`](crate::host_memory::live)). There both sides have a copy of what they
+//! last agreed on, and compare with that; elsewhere the copy is here, and the node is sent what it
+//! contains.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -52,13 +55,14 @@ pub(crate) struct Mirror {
     pub(crate) is_managed: bool,
     /// Whose the host's pages are.
     pub(crate) pages: HostPages,
-    /// The program may not write its side, so nobody may.
+    /// The program may not write its side, so this library may not either.
     is_read_only: bool,
-    /// What both sides had when they last agreed,
+    /// The contents of both sides when they last agreed.
     agreed: Vec<u8>,
-    /// and a hash of each page of it, where the node keeps no copy.
+    /// A hash of each page of `agreed`, where the node keeps no copy.
     hashes: Vec<u64>,
-    /// What the node knows it by where it keeps a copy of its own of what both sides had ([`live`](crate::host_memory::live)).
+    /// What the node knows it by where it keeps a copy of its own of what both sides had
+    /// ([`live`](crate::host_memory::live)).
     number: Option<u32>,
 }
 
@@ -71,7 +75,7 @@ pub(crate) enum HostPages {
     /// Ours, at the address of a module's variable ([`variables`]).
     Variable,
     /// Those of a file, at addresses where a program has mapped it
-    /// ([`host_physical`](crate::host_memory::host_physical)).
+    /// ([`physical`](crate::host_memory::physical)).
     File,
 }
 
@@ -168,7 +172,8 @@ pub(crate) fn allocate(
     Ok(address)
 }
 
-/// Host memory at addresses of a device, which has nothing there; [`back`] gives it its side. `None` where there are no such addresses.
+/// Host memory at addresses of a device, which has nothing there; [`back`] gives it its side.
+/// `None` where there are no such addresses.
 pub(crate) fn lend(session: &Session, device: CUdevice, bytes: u64) -> Option<u64> {
     let address = session.lend(device, bytes)?;
     // More than this machine has is refused now, as without CUDA, and not when it is used.
@@ -188,7 +193,8 @@ pub(crate) fn take_back(
     Ok(())
 }
 
-/// The current device gets the other side of host memory that `lender` has lent its addresses to. It ends with `owner`.
+/// The current device gets the other side of host memory that `lender` has lent its addresses to.
+/// It ends with `owner`.
 pub(crate) fn back(
     session: &'static Session,
     context: &Context,
@@ -211,7 +217,7 @@ pub(crate) fn add_file(
     let at = std::ptr::without_provenance_mut(address as usize);
     let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
     // SAFETY: the addresses belong to a mapping of the program inside the range that this library
-    // has reserved, and the file has at least so many bytes.
+    // has reserved, and the file has at least that many bytes.
     let got = unsafe { libc::mmap(at, bytes as usize, rights, flags, file.as_raw_fd(), 0) };
     if got == libc::MAP_FAILED {
         return Err(CUresult::OUT_OF_MEMORY);
@@ -220,7 +226,8 @@ pub(crate) fn add_file(
     add(session, mirror).or_else(|error| set_pages(address, bytes, libc::PROT_NONE).and(Err(error)))
 }
 
-/// Fresh pages with these rights inside the range that the session holds, where the device's memory has them.
+/// Fresh pages with these rights inside the range that the session holds, where the device's memory
+/// has them.
 fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
     map_pages(address, bytes, rights, libc::MAP_NORESERVE)
 }
@@ -228,8 +235,8 @@ fn set_pages(address: u64, bytes: u64, rights: i32) -> Result<(), CUresult> {
 fn map_pages(address: u64, bytes: u64, rights: i32, more: i32) -> Result<(), CUresult> {
     let at = std::ptr::without_provenance_mut(address as usize);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | more;
-    // SAFETY: the addresses belong to an allocation inside the range that this library has reserved, and to no other
-    // mapping of the process.
+    // SAFETY: the addresses belong to an allocation inside the range that this library has
+    // reserved, and to no other mapping of the process.
     let got = unsafe { libc::mmap(at, bytes as usize, rights, flags, -1, 0) };
     if got == libc::MAP_FAILED { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) }
 }
@@ -249,7 +256,8 @@ fn add(session: &'static Session, mut mirror: Mirror) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// In a stream that waits for no other, and is in nobody's capture: what runs may wait for something that the program does later.
+/// In a stream that waits for no other, and is in nobody's capture: what runs may wait for
+/// something that the program does later.
 fn zero(session: &Session, mirror: &Mirror) -> Result<(), CUresult> {
     let stream = StreamId(context::mint(Kind::Stream));
     let (flags, priority) = (CU_STREAM_NON_BLOCKING, 0);
@@ -304,7 +312,7 @@ fn forget_that(is_it: impl FnMut(&Mirror) -> bool) {
     COUNT.fetch_sub(1, Ordering::AcqRel);
     match gone.pages {
         HostPages::Program => {}
-        // A failure leaves pages that nobody uses.
+        // A failure leaves unused pages.
         HostPages::Minted | HostPages::File => _ = set_pages(gone.host, gone.bytes, libc::PROT_NONE),
         HostPages::Variable => variables::unmap(gone.host, gone.bytes),
     }
@@ -322,9 +330,9 @@ pub(crate) fn push(session: &Session) -> Result<(), CUresult> {
     push_live_from(session, &mut mirrors).map(drop)
 }
 
-/// From now on streams of the session may call functions. What they need waits for no command before it, and commands
-/// behind it wait for it; whoever finds changes sends them so, since they may be a function's, whose stream goes on once all of them
-/// are there.
+/// From now on streams of the session may call functions. What they need waits for no command
+/// before it, and commands behind it wait for it; changes are always sent so, since they may be a
+/// function's, whose stream continues once all of them are there.
 pub(crate) fn go_beside(session: &Session) {
     // What is sent otherwise is sent before any function runs.
     let _mirrors = mirrors();
@@ -336,7 +344,8 @@ fn goes_beside(session: &Session) -> bool {
     session.has_host_thread.load(Ordering::Acquire) || session.link.is_recorded()
 }
 
-/// As [`push`], of memory that is kept equal while device code runs; whether there was anything to send.
+/// As [`push`], of memory that is kept equal while device code runs; whether there was anything to
+/// send.
 pub(crate) fn push_live(session: &Session) -> Result<bool, CUresult> {
     push_live_from(session, &mut mirrors())
 }
@@ -458,7 +467,8 @@ impl Mirror {
         if self.is_managed || self.pages == HostPages::File || self.bytes > LIVE_BYTES_MAX {
             return None;
         }
-        // SAFETY: the program keeps the memory for as long as it is mapped. What is read-only is not written to.
+        // SAFETY: the program keeps the memory for as long as it is mapped. What is read-only is
+        // not written to.
         unsafe { Memory::new(self.host as *mut u8, self.bytes as usize) }
     }
 
@@ -553,7 +563,8 @@ impl Mirror {
         Ok(runs)
     }
 
-    /// Says what both sides agreed on, page by page, and takes the pages that have become different.
+    /// Says what both sides agreed on, page by page, and takes the pages that have become
+    /// different.
     fn fetch_part(&mut self, session: &Session, beside: bool, part: Range<usize>) -> Result<bool, CUresult> {
         let pages = part.start / MIRROR_PAGE..part.end.div_ceil(MIRROR_PAGE);
         let command = commands::MirrorFetch {

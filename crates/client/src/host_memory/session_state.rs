@@ -50,7 +50,7 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A command is on its way that may be work.
+    /// Notes that a command was sent that may be work.
     pub(crate) fn work_sent(&self) {
         if !self.is_started.load(SeqCst) {
             return;

@@ -1,7 +1,8 @@
 //! Pages of this process at the addresses of modules' managed variables.
 //!
-//! The node's driver says where such a variable lies, and the program uses it by that address. So pages are put there, if nothing of this
-//! process is in the way; variables may share them. What the two sides have is kept the same as of any [`mirror`].
+//! The node's driver says where such a variable lies, and the program uses it by that address. So
+//! pages are put there, if nothing of this process is in the way; variables may share them. What
+//! the two sides have is kept the same as of any [`mirror`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +15,8 @@ use crate::session::Session;
 
 const PAGE: u64 = 4096;
 
-/// Of one variable. Programs' are far smaller, and this side keeps a copy and an entry for each page.
+/// Of one variable. Programs' are far smaller, and this side keeps a copy and an entry for each
+/// page.
 const BYTES_MAX: u64 = 64 << 30;
 /// Where a process's own addresses end.
 const ADDRESSES_END: u64 = 1 << 47;
@@ -35,21 +37,22 @@ pub(crate) fn map(session: &Session, device: CUdevice, address: u64, bytes: u64)
     }
     if !is_possible(address, bytes, session.device(device)?.snapshot.memory) {
         crate::say_once!(
-            "the node says that a managed variable of {bytes} bytes lies at {address:#x}; none can be there"
+            "the node reports a managed variable of {bytes} bytes at {address:#x}, where none can be"
         );
         return Err(CUresult::UNKNOWN);
     }
     let taken = take(&mut pages(), numbers(address, bytes), map_pages, unmap_pages);
     taken.inspect_err(|_| {
         crate::say_once!(
-            "a managed variable lies at {address:#x} on the node, where this process has something else; \
-             programs with more of their own address space to spare can use it"
+            "a managed variable lies at {address:#x} on the node, where this process has mapped other memory; \
+             a program with more free address space can use it"
         );
     })?;
     mirror::add_variable(session, device, address, bytes).inspect_err(|_| unmap(address, bytes))
 }
 
-/// Whether a variable of a device with so much memory can be so large, and lie there: the node says both.
+/// Says whether a variable of this size can lie there on a device with this memory: both come from
+/// the node.
 fn is_possible(address: u64, bytes: u64, memory: u64) -> bool {
     let ends = address.checked_add(bytes).is_some_and(|end| end <= ADDRESSES_END);
     ends && bytes <= memory.min(BYTES_MAX)
@@ -65,8 +68,8 @@ fn numbers(address: u64, bytes: u64) -> Range<u64> {
     address / PAGE..address.saturating_add(bytes.max(1)).div_ceil(PAGE)
 }
 
-/// Counts a variable on each of these pages, and has those made that are not there. If one cannot be, nothing is counted, and those
-/// that were made are dropped.
+/// Counts a variable on each of these pages, and has those made that are not there. If one cannot
+/// be, nothing is counted, and those that were made are dropped.
 fn take(
     known: &mut BTreeMap<u64, u32>,
     wanted: Range<u64>,
@@ -75,7 +78,7 @@ fn take(
 ) -> Result<(), CUresult> {
     for missing in runs(wanted.clone(), |page| !known.contains_key(&page)) {
         if let Err(error) = make(missing.clone()) {
-            // Those before it were made just now, and nobody counts on them.
+            // Those before it were made just now and are not used yet.
             runs(wanted.start..missing.start, |page| !known.contains_key(&page)).into_iter().for_each(drop);
             return Err(error);
         }
@@ -117,8 +120,8 @@ fn map_pages(pages: Range<u64>) -> Result<(), CUresult> {
         return Ok(());
     }
     if got != libc::MAP_FAILED {
-        // A kernel before 4.17 takes the address for a hint.
-        // SAFETY: mapped just now, and nobody knows of it.
+        // A kernel before 4.17 takes the address for a hint. SAFETY: mapped just now and not used
+        // yet.
         unsafe { libc::munmap(got, bytes) };
     }
     Err(CUresult::OUT_OF_MEMORY)

@@ -1,4 +1,5 @@
-//! The occupancy calculators that call back into the program; the node answers the plain question for each size.
+//! The occupancy calculators that call back into the program; the node answers the plain question
+//! for each size.
 
 use sluice_cuda::*;
 use sluice_wire::commands;
@@ -34,7 +35,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     }
 }
 
-/// Tries every multiple of a warp, largest first, and keeps the one with the most threads per multiprocessor.
+/// Tries every multiple of a warp, largest first, and keeps the one with the most threads per
+/// multiprocessor.
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     minGridSize: *mut i32,
     blockSize: *mut i32,

@@ -1,4 +1,5 @@
-//! Kernel parameters: from the two forms in which programs pass them to the one block that kernels read.
+//! Kernel parameters: from the two forms in which programs pass them to the one block that kernels
+//! read.
 
 use std::ffi::c_void;
 
@@ -48,8 +49,9 @@ impl Layout {
         let base = block.len();
         block.resize(base + self.bytes, 0);
         for (i, &(offset, size)) in self.places.iter().enumerate() {
-            // SAFETY: the program passes as many pointers as the kernel has parameters, each to a value of its size;
-            // the block has room for every parameter since `bytes` is the largest end of any.
+            // SAFETY: the program passes as many pointers as the kernel has parameters, each to a
+            // value of its size; the block has room for every parameter since `bytes` is the
+            // largest end of any.
             unsafe {
                 let value = values.add(i).read_unaligned();
                 if value.is_null() {
@@ -63,8 +65,9 @@ impl Layout {
         Ok(())
     }
 
-    /// `extra`: a list of names and values that holds the block's address and size. It may be longer than the kernel's parameters, or
-    /// shorter, which says nothing about the rest: the kernels of NCCL have 4 KiB of them, and get as much as a launch needs.
+    /// `extra`: a list of names and values that holds the block's address and size. It may be
+    /// longer than the kernel's parameters, or shorter, which says nothing about the rest: the
+    /// kernels of NCCL have 4 KiB of them, and get as much as a launch needs.
     unsafe fn gather_extra(&self, extra: *const *mut c_void, block: &mut Vec<u8>) -> Result<(), CUresult> {
         /// More entries than CUDA has names for: the list has no end.
         const ENTRIES_MAX: usize = 8;
@@ -94,7 +97,8 @@ impl Layout {
         block.resize(base + self.bytes, 0);
         let given = bytes.min(self.bytes);
         if given > 0 {
-            // SAFETY: the program's buffer has that many bytes, and so has the block, which has just been made.
+            // SAFETY: the program's buffer has that many bytes, and so has the block, which has
+            // just been made.
             unsafe { std::ptr::copy_nonoverlapping(buffer, block.as_mut_ptr().add(base), given) };
         }
         Ok(())

@@ -13,7 +13,8 @@ use crate::session;
 use crate::session::issue::Issue;
 use crate::stream::{capture, event};
 
-/// Everything that belongs to a context goes with it; the device's memory follows in the order of the session.
+/// Everything that belongs to a context goes with it; the device's memory follows in the order of
+/// the session.
 fn end(context: &Context) -> Result<(), CUresult> {
     if !context.alive.swap(false, Ordering::AcqRel) {
         return Ok(());
@@ -54,7 +55,8 @@ fn primary(device: CUdevice) -> Result<&'static Primary, CUresult> {
     Ok(&session::device(device)?.primary)
 }
 
-// The entry points. CUDA Driver API, sections "Primary Context Management" and "Context Management".
+// The entry points. CUDA Driver API, sections "Primary Context Management" and "Context
+// Management".
 
 pub(crate) unsafe fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> Result<(), CUresult> {
     let handle = primary(dev)?.retain();
@@ -134,7 +136,8 @@ pub(crate) unsafe fn cuCtxDestroy_v2(ctx: CUcontext) -> Result<(), CUresult> {
         return Err(CUresult::INVALID_CONTEXT);
     }
     with_stack(|stack| {
-        // Only the innermost place: other threads, and places further out, keep a destroyed context.
+        // Only the innermost place: other threads, and places further out, keep a destroyed
+        // context.
         if stack.last().and_then(Option::as_ref).is_some_and(|top| top.handle == ctx) {
             stack.pop();
         }
@@ -292,7 +295,8 @@ pub(crate) unsafe fn cuCtxResetPersistingL2Cache() -> Result<(), CUresult> {
     current().map(drop)
 }
 
-/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another. One is no peer of itself.
+/// As `cuDeviceCanAccessPeer` says: no device of a lease reaches into another. One is no peer of
+/// itself.
 pub(crate) unsafe fn cuCtxEnablePeerAccess(peerContext: CUcontext, Flags: u32) -> Result<(), CUresult> {
     session::get()?;
     let (here, peer) = (current()?, named(peerContext)?);
@@ -342,8 +346,8 @@ pub(crate) unsafe fn cuCtxPopCurrent(pctx: *mut CUcontext) -> Result<(), CUresul
     unsafe { cuCtxPopCurrent_v2(pctx) }
 }
 
-/// Starts what a profiler has attached to this process collects. None can attach to a GPU that is elsewhere, and without
-/// one CUDA's own call does nothing either.
+/// Starts what a profiler has attached to this process collects. None can attach to a GPU that is
+/// elsewhere, and without one CUDA's own call does nothing either.
 pub(crate) unsafe fn cuProfilerStart() -> Result<(), CUresult> {
     session::get()?;
     current().map(drop)
@@ -355,8 +359,9 @@ pub(crate) unsafe fn cuProfilerStop() -> Result<(), CUresult> {
     current().map(drop)
 }
 
-/// Everything that was given to the context until now, in all of its streams. A green one has its own; on the node a session has one context per
-/// device, so that other contexts of the program on the same device are covered, too.
+/// Everything that was given to the context until now, in all of its streams. A green one has its
+/// own; on the node a session has one context per device, so that other contexts of the program on
+/// the same device are covered, too.
 pub(crate) unsafe fn cuCtxRecordEvent(hCtx: CUcontext, hEvent: CUevent) -> Result<(), CUresult> {
     let context = named_or_current(hCtx)?;
     let session = session::of(context.device)?;

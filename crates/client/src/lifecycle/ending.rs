@@ -3,9 +3,9 @@
 //! A kernel that fails takes its session with it: every later call returns its error.
 //! `cuDevicePrimaryCtxReset`, which is `cudaDeviceReset`, ends the context and with it the error.
 //! On the node that is the end of the worker, and a new one begins
-//! ([`init::replace`](crate::lifecycle::init::replace)). Memory, streams, events, modules and graphs of
-//! all devices of the session are gone. Libraries stay, since they belong to no context: each is
-//! loaded anew where it is used next.
+//! ([`init::replace`](crate::lifecycle::init::replace)). Memory, streams, events, modules and
+//! graphs of all devices of the session are gone. Libraries stay, since they belong to no context:
+//! each is loaded anew where it is used next.
 
 use sluice_cuda::{CUcontext, CUresult};
 use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, commands};
@@ -13,18 +13,18 @@ use sluice_wire::{ArrayId, EventId, MipmappedArrayId, ModuleId, StreamId, comman
 use crate::arrays::{self, texture};
 use crate::context::{self, Context};
 use crate::entry::handles;
-use crate::graph::graph_memory;
+use crate::graph::allocation;
 use crate::host_memory::{self, mirror};
 use crate::lifecycle::green;
 use crate::link::refusals;
-use crate::module::{self, awaited, texture_reference};
+use crate::module::{self, pending, texture_reference};
 use crate::session::Session;
 use crate::stream::{self, capture, event};
 
 /// Forgets what belonged to a context that has ended, and is gone on the node.
 pub(crate) fn forget_context(handle: CUcontext) {
     host_memory::context_ended(handle);
-    graph_memory::context_ended(handle);
+    allocation::context_ended(handle);
     stream::context_ended(handle);
     event::context_ended(handle);
     arrays::context_ended(handle);
@@ -39,7 +39,7 @@ pub(crate) fn forget_all(lost: &Session) {
         sluice_export_tables::context_destroyed(context);
         forget_context(context);
     }
-    awaited::forget_all();
+    pending::forget_all();
     capture::forget_all();
     green::forget_all();
     handles::forget_all();
@@ -61,7 +61,7 @@ impl Session {
             self.queue_quietly(&commands::cuEventDestroy_v2 { hEvent: EventId(hEvent) })?;
         }
         for hmod in module::of_context(handle) {
-            awaited::settle_all(hmod);
+            pending::settle_all(hmod);
             self.forget_globals(hmod);
             self.queue_quietly(&commands::cuModuleUnload { hmod: ModuleId(hmod) })?;
         }

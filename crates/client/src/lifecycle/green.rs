@@ -1,10 +1,12 @@
 //! Green contexts (CUDA Driver API, section "Green Contexts").
 //!
-//! A resource that a program holds is a structure of bytes, of which it reads some. The driver's own is on the node; the
-//! number by which that is known there, and the device, are in the padding of the program's.
+//! A resource that a program holds is a structure of bytes, of which it reads some. The driver's
+//! own is on the node; the number by which that is known there, and the device, are in the padding
+//! of the program's.
 //!
-//! A green context is one of the contexts of [`crate::context`], with a place of its own among those that commands name.
-//! What is made in it, streams aside, belongs to the device's primary context, as CUDA has it.
+//! A green context is one of the contexts of [`crate::context`], with a place of its own among
+//! those that commands name. What is made in it, streams aside, belongs to the device's primary
+//! context, as CUDA has it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -82,7 +84,7 @@ fn of(context: &Context) -> Result<&Green, CUresult> {
     context.green.as_ref().ok_or(CUresult::INVALID_CONTEXT)
 }
 
-/// Ends a green context that nobody has ended yet: its streams are of no more use.
+/// Ends a green context unless it has ended already; its streams can only be destroyed.
 fn end(context: &Context) -> Result<(), CUresult> {
     let green = of(context)?;
     if GREENS.remove(green.handle.0 as u64).is_none() {
@@ -311,7 +313,7 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     if !(1..=RESOURCES_MAX).contains(&nbResources) {
         return Err(CUresult::INVALID_VALUE);
     }
-    // SAFETY: the program passes so many resources.
+    // SAFETY: the program passes that many resources.
     let all = (0..nbResources as usize).map(|index| unsafe { resources.add(index).read_unaligned() });
     let all: Vec<CUdevResource> = all.collect();
     let known = all.iter().map(from_c).collect::<Result<Vec<_>, _>>()?;

@@ -7,7 +7,8 @@
 //!   initialized, its context lost -- cuDevicePrimaryCtxReset --> initialized, by a new session
 //! ```
 //!
-//! A child that is forked before `cuInit` may still open a session of its own, as with any CUDA driver.
+//! A child that is forked before `cuInit` may still open a session of its own, as with any CUDA
+//! driver.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -99,7 +100,8 @@ fn begin(sessions: Sessions) -> &'static Sessions {
 
 fn watch_forks() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler only touches atomics and closes a descriptor, which a forked child may do.
+    // SAFETY: the handler only touches atomics and closes a descriptor, which a forked child may
+    // do.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(leave_to_parent));
     });

@@ -1,8 +1,9 @@
 //! The thread that sends what the program has queued and then left alone.
 //!
-//! A burst of launches goes out in few pieces, and the last of it would wait for the next call. A program that computes
-//! on its own cores meanwhile expects its kernels to run. So somebody looks [`LOOK`] after something was left, and again
-//! while there is more; then it sleeps, and a program that is idle or waits wakes nobody.
+//! A burst of launches goes out in few pieces, and the last of it would wait for the next call. A
+//! program that computes on its own cores meanwhile expects its kernels to run. So this thread
+//! checks [`LOOK`] after something was queued, and again while there is more; then it sleeps, and a
+//! program that is idle or waits does not wake it.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -126,22 +126,25 @@ fn of_worker(error: AttachError) -> AttachError {
     }
 }
 
-/// How long one on this machine may take to open the session: a driver initialises GPUs, and makes a context on each, one after the
-/// other and one process after the other. Elsewhere another attempt finds the session that is being opened.
+/// How long one on this machine may take to open the session: a driver initialises GPUs, and makes
+/// a context on each, one after the other and one process after the other. Elsewhere another
+/// attempt finds the session that is being opened.
 const OPENING: Duration = Duration::from_secs(90);
 
-/// Connections to a node that have said nothing yet. The node closes those that stay so for five seconds.
+/// Connections to a node that have said nothing yet. The node closes those that stay so for five
+/// seconds.
 #[derive(Debug)]
 pub(crate) struct Connected(Greeting, Vec<Greeting>);
 
-/// Makes so many, at least one.
+/// Makes this many connections, at least one.
 pub(crate) fn connect(node: &Endpoint, count: u8, deadline: Instant) -> Result<Connected, AttachError> {
     let (first, others) = all_at_once(node, 0, 1..count, |_| Greeting::connect(node, deadline))?;
     Ok(Connected(first, others))
 }
 
-/// Goes on with a session whose connection was cut, `resume.received` bytes into the worker's stream, over these connections,
-/// which are as many as `resume.stripe` counts. The answer is the new stream and how much of our stream the worker has.
+/// Resumes a session whose connection was lost, `resume.received` bytes into the worker's stream,
+/// over these connections, which are as many as `resume.stripe` counts. The answer is the new
+/// stream and how much of our stream the worker has.
 pub(crate) fn resume(
     Connected(first, others): Connected,
     resume: Resume,
@@ -168,7 +171,8 @@ pub(crate) fn resume(
     }
 }
 
-/// Runs it for each at the same time, since each takes some round trips: the first here, the others in threads of their own.
+/// Runs it for each at the same time, since each takes some round trips: the first here, the others
+/// in threads of their own.
 fn all_at_once<A: Send, B: Send>(
     node: &Endpoint,
     first: A,
@@ -189,16 +193,16 @@ fn all_at_once<A: Send, B: Send>(
     })
 }
 
-/// From such a round trip on a link is rather short of bytes than of time to save them.
+/// Round trip from which on saving bytes is worth CPU time.
 const FAR: Duration = Duration::from_millis(1);
 
-/// From such a round trip on one connection may not hold what the link does,
+/// Round trip from which on one connection may hold less than the link.
 const FARTHER: Duration = Duration::from_millis(5);
 
-/// and these do.
+/// Connections that are enough for such a link.
 const STRIPES: u8 = 8;
 
-/// A connection on which the session is being opened, or goes on.
+/// A connection on which a session is being opened or resumed.
 #[derive(Debug)]
 pub(crate) struct Greeting {
     pub(crate) node: Endpoint,
@@ -223,7 +227,7 @@ impl Greeting {
                 let trust = Trust::Fingerprint(*fingerprint);
                 Stream::connect_tls(address, &trust, None, deadline).map(|(stream, _)| stream)
             }
-            // Whoever made the lease checked the certificate, and knows its fingerprint.
+            // `sluice run` checked the certificate and passes its fingerprint.
             Endpoint::Tls { fingerprint: None, .. } => return Err(AttachError::BadVariable),
             Endpoint::Unix(path) => Stream::connect_unix(path),
         };
@@ -259,7 +263,8 @@ impl Greeting {
         self.greet(Purpose::Session { token: address.token, once })?;
         attempts.heard();
         let received = if once.attempt > 0 { self.heard_before()? } else { 0 };
-        // What is recorded comes as it would from anywhere: a driver that stages data has other addresses left.
+        // What is recorded comes as it would from anywhere: a driver that stages data has other
+        // addresses left.
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
@@ -293,17 +298,18 @@ impl Greeting {
         }
     }
 
-    /// Whether commands are told as what changed.
+    /// Says whether commands are delta encoded.
     fn recognises(&self) -> bool {
         self.saves_bytes(RECOGNISE_VARIABLE)
     }
 
-    /// Whether large data are packed where the link turns out to be slow.
+    /// Says whether large data are compressed where the link proves to be slow.
     pub(crate) fn packs(&self) -> bool {
         self.saves_bytes(PACK_VARIABLE)
     }
 
-    /// Whether bytes are worth the time to save them: on a link that is not of this room, unless the user says otherwise.
+    /// Whether bytes are worth the time to save them: on a link that is not of this room, unless
+    /// the user says otherwise.
     fn saves_bytes(&self, variable: &str) -> bool {
         let leaves_machine = !matches!(self.node, Endpoint::Unix(_));
         match std::env::var(variable).as_deref() {

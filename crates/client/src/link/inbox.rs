@@ -1,4 +1,5 @@
-//! What came from the worker and what is still owed. Always used under the lock of its [`Link`](crate::link::Link).
+//! What came from the worker and what is still owed. Always used under the lock of its
+//! [`Link`](crate::link::Link).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,14 +17,15 @@ use sluice_wire::{
 use crate::link::command_id::CommandId;
 use crate::link::waiters::{Sleeper, Want};
 
-/// A push that lacks at least so many bytes is read straight to where it goes.
+/// A push that lacks at least this many bytes is read directly into its target.
 const ARRIVAL_MIN: usize = 16 << 10;
-/// Bytes of a push that nobody wants any more are read so many at a time.
+/// Bytes of an unwanted push that are read at a time.
 pub(crate) const SCRAP_BYTES: usize = 1 << 10;
 /// Bytes of a `HostWrite` before its data: ticket, offset, and their number.
 const HOST_WRITE_FIELDS: usize = 20;
 
-/// Where pushed data go: a caller's buffer, valid until all of it has come or the ticket is forgotten.
+/// Where pushed data go: a caller's buffer, valid until all of it has come or the ticket is
+/// forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sink {
     start: *mut u8,
@@ -31,8 +33,8 @@ pub(crate) struct Sink {
     missing: u64,
 }
 
-// SAFETY: the buffer belongs to a call that waits, or is host memory that the program has promised to an asynchronous
-// copy; only the thread that holds the inbox's lock writes to it.
+// SAFETY: the buffer belongs to a call that waits, or is host memory that the program has promised
+// to an asynchronous copy; only the thread that holds the inbox's lock writes to it.
 unsafe impl Send for Sink {}
 
 impl Sink {
@@ -52,7 +54,8 @@ impl Sink {
         start < range.end && range.start < start + self.bytes
     }
 
-    /// Where `length` bytes for `offset` go, if the buffer has so many there and waits for so many.
+    /// Where `length` bytes for `offset` go, if the buffer has room for them and waits for that
+    /// many.
     fn place(&self, offset: u64, length: u64) -> Result<*mut u8, WireError> {
         let end = offset.checked_add(length).filter(|end| *end <= self.bytes);
         if end.is_none() || length > self.missing {
@@ -63,19 +66,19 @@ impl Sink {
     }
 }
 
-/// Data of a large push on their way from the stream straight to their sink.
+/// Data of a large push that are read from the stream directly into their sink.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     ticket: u64,
-    /// Where the next byte goes; `None` once nobody wants them.
+    /// Where the next byte goes; `None` once they are unwanted.
     to: Option<NonNull<u8>>,
     /// Bytes of the whole push, and how many of them are still to come.
     bytes: u64,
     left: usize,
 }
 
-// SAFETY: as for `Sink`, whose buffer this is a part of: it is written to by the thread that leads, and the buffer's owner
-// waits for that thread (`Link::forget`).
+// SAFETY: as for `Sink`, whose buffer this is a part of: it is written to by the thread that leads,
+// and the buffer's owner waits for that thread (`Link::forget`).
 unsafe impl Send for Arrival {}
 
 impl Arrival {
@@ -85,7 +88,8 @@ impl Arrival {
     /// The caller leads, and gives up what it got before it stops leading.
     pub(crate) unsafe fn space<'a>(&mut self, scrap: &'a mut [u8]) -> &'a mut [u8] {
         match self.to {
-            // SAFETY: as many bytes of the sink are still to come, and its owner keeps it until the leader is done.
+            // SAFETY: as many bytes of the sink are still to come, and its owner keeps it until the
+            // leader is done.
             Some(to) => unsafe { std::slice::from_raw_parts_mut(to.as_ptr(), self.left) },
             None => {
                 let size = self.left.min(scrap.len());
@@ -94,7 +98,7 @@ impl Arrival {
         }
     }
 
-    /// So many bytes have been read into the space.
+    /// Notes that this many bytes have been read into the space.
     pub(crate) fn received(&mut self, count: usize) {
         self.left -= count;
         // SAFETY: the sink has `count` bytes there, which have just been written.
@@ -110,7 +114,7 @@ impl Arrival {
 /// What has come from nodes so far by which a program can know how far its GPUs have come.
 static NEWS: AtomicU64 = AtomicU64::new(0);
 
-/// How much that is. Whoever has been told something, by whichever thread, sees it counted.
+/// Returns that count. It is raised before any thread sees what has come.
 pub(crate) fn news() -> u64 {
     NEWS.load(Ordering::Acquire)
 }
@@ -123,9 +127,9 @@ pub(crate) struct Answer {
 }
 
 pub(crate) struct Inbox {
-    /// Whoever takes it leads.
+    /// The thread that takes it leads.
     pub(crate) receiver: Option<Receiver>,
-    /// Threads asleep until somebody takes them from here.
+    /// Threads that sleep until they are taken from this list.
     pub(crate) sleepers: Vec<Sleeper>,
     answers: HashMap<CommandId, Option<Answer>>,
     sinks: HashMap<u64, Sink>,
@@ -159,7 +163,7 @@ pub(crate) enum News {
     Failed(Sticky),
     /// A queued command was refused.
     Refused(CommandId, Op, CommandRefused),
-    /// The worker has so much of our stream.
+    /// How much of this side's stream the worker has.
     Received(Received),
     /// The program's user should know this.
     Notice(String),
@@ -219,8 +223,8 @@ impl Inbox {
         self.sinks.remove(&ticket).is_some()
     }
 
-    /// If the frame that has begun is a large push into a buffer that is there, takes it out of the decoder: the rest of it is
-    /// read straight into that buffer.
+    /// If the frame that has begun is a large push into a buffer that is there, takes it out of the
+    /// decoder: the rest of it is read straight into that buffer.
     pub(crate) fn begin_arrival(&mut self, receiver: &mut Receiver) -> Result<(), WireError> {
         let Some(begun) = receiver.decoder.begun()? else { return Ok(()) };
         if begun.header.kind != Kind::HostWrite || begun.missing < ARRIVAL_MIN {
@@ -268,7 +272,8 @@ impl Inbox {
         (!self.host_calls.is_empty()).then(|| std::mem::take(&mut self.host_calls))
     }
 
-    /// Puts a frame where it belongs. What nobody waits for is dropped: its caller has given up.
+    /// Puts a frame where it belongs. A frame for which no caller waits is dropped: the caller has
+    /// given up.
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>) -> Result<Option<News>, WireError> {
         if !matches!(frame.header.kind, Kind::Received | Kind::Allowance | Kind::Notice) {
             NEWS.fetch_add(1, Ordering::AcqRel);
@@ -306,7 +311,7 @@ impl Inbox {
         let Some(sink) = self.sinks.get(&write.ticket) else { return Ok(()) };
         let length = write.bytes.len() as u64;
         let to = sink.place(write.offset, length)?;
-        // SAFETY: so many bytes of the buffer begin there, which its caller keeps valid.
+        // SAFETY: the buffer has that many bytes there, which its caller keeps valid.
         unsafe { std::ptr::copy_nonoverlapping(write.bytes.as_ptr(), to, write.bytes.len()) };
         self.landed(write.ticket, length);
         Ok(())
@@ -339,11 +344,12 @@ fn one_line(text: &[u8]) -> String {
     text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Writes what device code printed to the program's standard output, as CUDA does when somebody synchronises: through
-/// the C library, so that it comes after what the program itself printed before.
+/// Writes what device code printed to the program's standard output, as CUDA does when a program
+/// synchronises: through the C library, so that it comes after what the program itself printed
+/// before.
 fn print(text: &[u8]) {
-    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole process. A closed
-    // standard output is the program's choice, so nobody is told of a failure.
+    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole
+    // process. A closed standard output is the program's choice, so a failure is ignored.
     unsafe {
         libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
         libc::fflush(stdout);
@@ -403,7 +409,8 @@ mod tests {
         receiver
     }
 
-    /// Gives the receiver these as the next bytes of the stream, as the link does; returns those behind the push.
+    /// Gives the receiver these as the next bytes of the stream, as the link does; returns those
+    /// behind the push.
     fn arrive<'a>(receiver: &mut Receiver, mut bytes: &'a [u8]) -> &'a [u8] {
         let arrival = receiver.arrival.as_mut().expect("a push has begun");
         while arrival.left > 0 && !bytes.is_empty() {

@@ -1,11 +1,13 @@
-//! Commands on their way out: one buffer for all threads, whose lock is the order of the session.
+//! Outgoing commands: one buffer for all threads, whose lock is the order of the session.
 //!
 //! The buffer is flushed
 //! - by every waiting call,
 //! - when it holds [`FLUSH_BYTES`],
-//! - by a queued command that comes [`FLUSH_AFTER`] or more after the last flush: the first command after a pause goes
-//!   out at once, so that work starts, and a burst of launches costs one system call per 100 us,
-//! - half a millisecond or so after a call left something in it, if nothing else has sent that (`link::flusher`).
+//! - by a queued command that comes [`FLUSH_AFTER`] or more after the last flush: the first command
+//!   after a pause goes out at once, so that work starts, and a burst of launches costs one system
+//!   call per 100 us,
+//! - half a millisecond or so after a call left something in it, if nothing else has sent that
+//!   (`link::flusher`).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -19,7 +21,7 @@ use sluice_wire::sequences::{COMMAND_SIZE_MAX, Recogniser};
 use sluice_wire::spin::Wait;
 use sluice_wire::{Header, SendBuffer, WireError};
 
-use crate::link::kept::{Keeper, Kept};
+use crate::link::retained::{Keeper, Kept};
 
 /// A buffer of this many bytes goes out by itself.
 const FLUSH_BYTES: u64 = 64 << 10;
@@ -32,7 +34,7 @@ pub(crate) struct Outbox {
     pub(crate) stream: Arc<Stream>,
     pub(crate) buffer: SendBuffer<Lent>,
     pub(crate) flushed_at: Instant,
-    /// Somebody will look whether something is left here.
+    /// The flusher will check whether something is left here.
     pub(crate) is_watched: bool,
     pub(crate) keeper: Keeper,
     /// Commands go as what changed since earlier ones.
@@ -41,7 +43,7 @@ pub(crate) struct Outbox {
     told: Told,
 }
 
-/// Large data go in fewer bytes where the link is slow.
+/// Large data are compressed where the link is slow.
 #[derive(Default)]
 struct Packing {
     packer: Packer,
@@ -49,10 +51,11 @@ struct Packing {
     bytes: u64,
 }
 
-/// How many bytes of frames have been told in fewer.
+/// Bytes of frames that have been encoded.
 #[derive(Default)]
 struct Told {
-    /// Where in our stream how many had been told; one for each so many of [`MARK_EVERY`].
+    /// Positions in this side's stream, with the bytes encoded up to there; one for every
+    /// [`MARK_EVERY`] bytes.
     marks: VecDeque<(u64, u64)>,
     /// How many the worker has acknowledged.
     acknowledged: u64,
@@ -60,8 +63,8 @@ struct Told {
 
 const MARK_EVERY: u64 = 64 << 10;
 
-/// What is sent from where it lies. All else is copied to where it finds company: the program may change its memory right after a
-/// call.
+/// Data to send without a copy. All else is copied into the buffer: the program may change its
+/// memory right after a call.
 pub(crate) enum Lent {
     /// Memory of the program, while the call lasts that gives it (`link::Loan`).
     Program(ProgramMemory),
@@ -88,7 +91,8 @@ impl AsRef<[u8]> for Lent {
 }
 
 impl Outbox {
-    /// Goes on after `sent` bytes; `resumes` says whether another stream may follow this one, and `recognises` whether the worker understands commands that are told as what changed.
+    /// Begins after `sent` bytes of the stream; `resumes` says whether another stream may follow
+    /// this one, and `recognises` whether the worker can decode delta-encoded commands.
     pub(crate) fn new(stream: Arc<Stream>, sent: u64, resumes: bool, recognises: bool) -> Self {
         let buffer = SendBuffer::new(sent, resumes);
         Outbox {
@@ -130,7 +134,7 @@ impl Outbox {
                 if bytes <= COMMAND_SIZE_MAX {
                     self.buffer.append(|out| recogniser.add(header, out))?;
                 } else {
-                    // It is appended as it is, behind what was told before.
+                    // It is appended as it is, behind what was encoded before.
                     append_large(&mut self.buffer, self.packing.as_mut(), header, |out| {
                         recogniser.add(header, out)?;
                         Ok(out.len() - bytes)
@@ -151,7 +155,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts what is being told into the buffer: whatever is appended there now comes after it.
+    /// Moves the frames that are being encoded into the buffer: what is appended there now comes
+    /// after them.
     pub(crate) fn end_recognised(&mut self) -> Result<(), WireError> {
         match &mut self.recogniser {
             Some(recogniser) if recogniser.pending() > 0 => {
@@ -163,7 +168,7 @@ impl Outbox {
         }
     }
 
-    /// Bytes of frames that have been told in fewer.
+    /// Returns the bytes of frames that have been encoded.
     fn told(&self) -> u64 {
         let recognised = self.recogniser.as_ref().map_or(0, Recogniser::told);
         recognised + self.packing.as_ref().map_or(0, |packing| packing.bytes)
@@ -185,8 +190,8 @@ impl Outbox {
         self.buffer.acknowledge(position)
     }
 
-    /// The least position whose acknowledgement leaves room for more. What is told in fewer bytes counts with all of them:
-    /// the worker queues it as it was.
+    /// The least position whose acknowledgement leaves room for more. Encoded frames count with
+    /// their full size: the worker queues it as it was.
     pub(crate) fn room_after(&self) -> u64 {
         let least = (self.told() + 1).saturating_sub(WINDOW);
         let mark = || self.told.marks.iter().find(|(_, told)| *told >= least);
@@ -194,7 +199,7 @@ impl Outbox {
         after.max(self.buffer.room_after())
     }
 
-    /// Bytes that have not been given to the stream, those included that are still being told.
+    /// Bytes that have not been given to the stream, including those that are still being encoded.
     pub(crate) fn unsent(&self) -> u64 {
         let told = self.recogniser.as_ref().map_or(0, Recogniser::pending);
         self.buffer.unsent() + told as u64
@@ -223,7 +228,8 @@ impl Outbox {
     }
 }
 
-/// Adds what ends with a frame, of which `append` answers where it begins, and packs that if the link is slow and it is worth it.
+/// Adds what ends with a frame, of which `append` answers where it begins, and packs that if the
+/// link is slow and it is worth it.
 fn append_large(
     buffer: &mut SendBuffer<Lent>,
     packing: Option<&mut Packing>,

@@ -1,7 +1,7 @@
 //! Writes a session's log to a file, if `SLUICE_RECORD` names one: `sluice record` does.
 //!
-//! The file is written whenever commands go out or answers come in, so that at the program's end, which nobody announces, it
-//! holds what the node has been asked.
+//! The file is written whenever commands go out or answers come in, so that at the program's end,
+//! which is not announced, it holds what the node has been asked.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -38,12 +38,13 @@ fn path() -> Option<OsString> {
 }
 
 impl Recorder {
-    /// Begins a log of the session, if one is wanted. Where there can be none that is said, and the program runs on.
+    /// Begins a log of the session, if one is wanted. Where there can be none that is said, and the
+    /// program runs on.
     pub(crate) fn begin(opened: &SessionOpened) -> Option<Recorder> {
         let path = path()?;
         if opened.range.is_none() {
             crate::abi::errors::say(format_args!(
-                "not recorded: on this node device addresses are the driver's own, and would be others another time"
+                "not recorded: this node's driver chooses device addresses itself, so a replay would get other ones"
             ));
             return None;
         }
@@ -102,7 +103,8 @@ impl State {
     }
 }
 
-/// The first process of a program writes to the file itself, each further session to one beside it: `FILE.2`, `FILE.3`.
+/// The first process of a program writes to the file itself, each further session to one beside it:
+/// `FILE.2`, `FILE.3`.
 fn create(path: &OsString) -> std::io::Result<(File, PathBuf)> {
     for number in 1..=SESSIONS_MAX {
         let mut name = path.clone();

@@ -1,8 +1,10 @@
-//! Queued commands that the node's driver has refused. CUDA returns such an error once, from the call itself, and the program goes on.
-//! Here the call has returned when the refusal comes, so that the next call returns it, of whatever thread: of those that give
-//! work, before they do anything; of those that wait for work, once they have waited.
+//! Queued commands that the node's driver has refused. CUDA returns such an error once, from the
+//! call itself, and the program continues. Here the call has returned when the refusal comes, so
+//! that the next call returns it, of whatever thread: of those that give work, before they do
+//! anything; of those that wait for work, once they have waited.
 //!
-//! A call whose refusal programs try out waits for the driver's word instead, and returns it ([`Tried`]).
+//! A call whose refusal programs try out waits for the driver's word instead, and returns it
+//! ([`Tried`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,8 @@ static IS_PENDING: AtomicBool = AtomicBool::new(false);
 static STATE: Mutex<State> = Mutex::new(State { pending: None, tried: Vec::new(), said: BTreeSet::new() });
 
 struct State {
-    /// The first that no call has returned yet. Those after it are like the errors of a program that looks at one of many.
+    /// The first that no call has returned yet. Those after it are like the errors of a program
+    /// that looks at one of many.
     pending: Option<CUresult>,
     /// Commands whose callers wait for the driver's word, and what it was if they were refused.
     tried: Vec<(CommandId, Option<CUresult>)>,
@@ -30,7 +33,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A command that somebody waits for as if it were answered. It is watched from before it is sent.
+/// A command whose caller waits as if it were answered. It is watched from before it is sent.
 pub(crate) struct Tried(CommandId);
 
 impl Tried {
@@ -39,7 +42,7 @@ impl Tried {
         Tried(place)
     }
 
-    /// What became of the command, once all that came with it has been heard.
+    /// What became of the command, once all that came with it has been read.
     pub(crate) fn result(self) -> Result<(), CUresult> {
         let refused = |state: &State| state.tried.iter().find(|(place, _)| *place == self.0)?.1;
         refused(&state()).map_or(Ok(()), Err)
@@ -87,7 +90,7 @@ fn is_pending() -> bool {
     IS_PENDING.load(Ordering::Acquire)
 }
 
-/// The refusal that is to be returned now, if nobody else has returned it.
+/// Returns the pending refusal, unless another call has returned it.
 fn take() -> Result<(), CUresult> {
     let mut state = state();
     IS_PENDING.store(false, Ordering::Release);
@@ -103,8 +106,8 @@ pub(crate) fn told(function: Fn, call: impl FnOnce() -> Result<(), CUresult>) ->
     if is_pending() && waits_for_work(function) { take() } else { Ok(()) }
 }
 
-/// Whether a call gives a stream something to do. Programs look at the errors of these, and take none of them for something else, as
-/// they would if there seemed to be no memory left.
+/// Whether a call gives a stream something to do. Programs look at the errors of these, and take
+/// none of them for something else, as they would if there seemed to be no memory left.
 fn gives_work(function: Fn) -> bool {
     const FAMILIES: [&str; 10] = [
         "cuLaunch",
@@ -121,7 +124,8 @@ fn gives_work(function: Fn) -> bool {
     FAMILIES.iter().any(|family| function.name().starts_with(family))
 }
 
-/// Whether a call can tell a program that work has ended. It has done so also when it returns a refusal.
+/// Whether a call can tell a program that work has ended. It has done so also when it returns a
+/// refusal.
 fn waits_for_work(function: Fn) -> bool {
     const FAMILIES: [&str; 6] = [
         "cuCtxSynchronize",

@@ -1,15 +1,16 @@
-//! Address ranges held free in this process, of which the worker picks the one that is free in its own.
+//! Address ranges held free in this process, of which the worker picks the one that is free in its
+//! own.
 //!
-//! A range of terabytes without access costs the kernel one entry; nothing is ever stored in it. As long as
-//! it is held, no host memory of the program can have an address that means device memory.
+//! A range of terabytes without access costs the kernel one entry; nothing is ever stored in it. As
+//! long as it is held, no host memory of the program can have an address that means device memory.
 
 use std::ops::Range;
 
 const TIB: u64 = 1 << 40;
 const GIB: u64 = 1 << 30;
 
-/// Where to try, best first, with sizes: far from where Linux puts programs, stacks and mappings, and from
-/// where sanitizers put their shadows. The last ones are for processes under a limit.
+/// Where to try, best first, with sizes: far from where Linux puts programs, stacks and mappings,
+/// and from where sanitizers put their shadows. The last ones are for processes under a limit.
 const CANDIDATES: &[(u64, u64)] = &[
     (0x2000_0000_0000, TIB),
     (0x3000_0000_0000, TIB),

@@ -5,10 +5,12 @@
 //!                                                    \-- refused, or the node has stopped waiting --> lost
 //! ```
 //!
-//! The thread that finds the connection cut while it waits, or cannot queue more, makes the next one, and the others sleep
-//! until it is there: waiting calls, calls that find the window full, and any call that would send. The node waits for
-//! so long as it said when the session began, and no longer does this side. That nothing listens says nothing of the node: a
-//! forwarder, a tunnel or a NAT refuses while it is started anew. A node that has lost the session says so once it is reached.
+//! The thread that finds the connection cut while it waits, or cannot queue more, makes the next
+//! one, and the others sleep until it is there: waiting calls, calls that find the window full, and
+//! any call that would send. The node waits for the time that it announced when the session began,
+//! and this side waits no longer. A refused connection says nothing about the node: a forwarder, a
+//! tunnel or a NAT refuses while it is started anew. A node that has lost the session says so once
+//! it is reached.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -31,7 +33,7 @@ pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What a cut session needs to go on.
+/// What is needed to resume a session.
 #[derive(Debug)]
 pub(crate) struct Resumption {
     node: Endpoint,
@@ -74,7 +76,7 @@ impl Resumption {
         &self.width
     }
 
-    /// Whether the worker understands commands that are told as what changed.
+    /// Whether the worker can decode delta-encoded commands.
     pub(super) fn recognises(&self) -> bool {
         self.recognises
     }
@@ -112,7 +114,7 @@ impl Resumption {
             };
             if pause == PAUSE {
                 crate::abi::errors::say(format_args!(
-                    "the connection to {name} is cut: {error}; the program waits for up to {} s until it can go on \
+                    "the connection to {name} is cut: {error}; the program waits for up to {} s to resume \
                      there, Ctrl-C ends it",
                     self.patience.as_secs()
                 ));
@@ -159,7 +161,7 @@ impl Link {
         }
     }
 
-    /// Both directions go on where they were: `position` is how much of ours the worker has.
+    /// Resumes both directions: `position` is how much of ours the worker has.
     fn go_on(&self, mut receiver: Receiver, stream: Arc<Stream>, position: u64) {
         watch_silence(&stream);
         let mut outbox = self.outbox();
@@ -174,7 +176,7 @@ impl Link {
         receiver.silent = 0;
         self.cut.store(false, Ordering::Release);
         self.stop_leading(&mut self.inbox(), receiver);
-        // As any other flush it may have to read, so nobody leads now.
+        // Like any flush it may have to read, so no thread may lead now.
         self.flush(&mut outbox);
     }
 }

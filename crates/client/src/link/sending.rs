@@ -1,4 +1,5 @@
-//! What leaves the outbox: all of it, what fits, and word of how much of the worker's stream has come.
+//! What leaves the outbox: all of it, what fits, and word of how much of the worker's stream has
+//! come.
 
 use std::io;
 use std::sync::MutexGuard;
@@ -26,7 +27,8 @@ struct Stall {
 }
 
 impl Link {
-    /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits for that to end.
+    /// Sends what is queued. Where there is no connection, or too much is unacknowledged, it waits
+    /// for that to end.
     pub(super) fn send(&self, mut outbox: MutexGuard<'_, Outbox>) -> Result<(), CUresult> {
         self.flush(&mut outbox);
         let room_after = outbox.room_after();
@@ -66,7 +68,8 @@ impl Link {
         }
     }
 
-    /// The worker takes no more until it gets rid of something: reads it, unless another thread does.
+    /// The worker takes no more until it gets rid of something: reads it, unless another thread
+    /// does.
     fn read_while_full(&self, outbox: &Outbox) {
         let somebody_leads = self.inbox().receiver.is_none();
         let _ = uncancelled(|| outbox.stream.wait_writable(!somebody_leads, LOOK_AGAIN));
@@ -75,7 +78,8 @@ impl Link {
         }
     }
 
-    /// A worker reads on, or says that it is there: one that has taken nothing for long, and has sent nothing, is not.
+    /// A worker reads on, or says that it is there: one that has taken nothing for long, and has
+    /// sent nothing, is not.
     fn look_for_progress(&self, outbox: &Outbox, stall: &mut Stall, waited: Duration) {
         let received = self.received.load(Ordering::Acquire);
         if received != stall.received {
@@ -107,7 +111,8 @@ impl Link {
         }
     }
 
-    /// Adds an acknowledgement; `answer` says that the worker is to answer it, to show that it is there.
+    /// Adds an acknowledgement; `answer` says that the worker is to answer it, to show that it is
+    /// there.
     pub(super) fn confirm(&self, outbox: &mut Outbox, answer: bool) {
         self.unpacked.store(0, Ordering::SeqCst);
         let position = self.received.load(Ordering::SeqCst);

@@ -8,7 +8,7 @@ use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::sequences::Expander;
 use sluice_wire::{CommandRefused, Encode, Frame, HostWrite, Received};
 
-use super::loan::LEND_MIN;
+use super::zero_copy::LEND_MIN;
 use super::*;
 
 pub(super) const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
@@ -194,7 +194,8 @@ fn a_worker_that_says_nothing_is_asked_and_given_up_in_the_end() {
     }
     assert_eq!(link.check(), Ok(()));
     assert!(link.silence_is_told.load(Ordering::Relaxed));
-    // It goes on, and everything begins anew. What it says to have is more than a link counts that keeps nothing.
+    // It goes on, and everything begins anew. What it says to have is more than a link counts that
+    // keeps nothing.
     std::thread::scope(|scope| {
         scope.spawn(|| link.call(0, OP, |_| ()).unwrap());
         let command = peer.next().unwrap();
@@ -208,7 +209,8 @@ fn a_worker_that_says_nothing_is_asked_and_given_up_in_the_end() {
     assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), LOST);
 }
 
-/// Nobody can ask while another thread sends, and a worker that takes what it is sent need not say anything.
+/// Nobody can ask while another thread sends, and a worker that takes what it is sent need not say
+/// anything.
 #[test]
 fn silence_while_another_thread_sends_does_not_count() {
     let (link, _peer) = pair();
@@ -323,7 +325,8 @@ fn a_buffer_that_cannot_be_written_to_is_an_error_of_the_session() {
     assert!(!link.owes_data());
 }
 
-/// Data go out from where they lie where nothing can be sent again; the peer sees what it would see anyway.
+/// Data go out from where they lie where nothing can be sent again; the peer sees what it would see
+/// anyway.
 #[test]
 fn lent_data_are_the_end_of_their_command() {
     let (link, mut peer) = pair();
@@ -384,8 +387,8 @@ fn data_lent_to_a_lost_connection_are_forgotten() {
     assert_eq!(link.outbox().buffer.unsent(), 0);
 }
 
-/// A worker that acknowledges as the real one does, until it has had `refuse_after` bytes: then the session fails. It ends
-/// with the command `LAST`, or with the connection.
+/// A worker that acknowledges as the real one does, until it has had `refuse_after` bytes: then the
+/// session fails. It ends with the command `LAST`, or with the connection.
 fn acknowledge(mut peer: Peer, refuse_after: u64) -> u64 {
     let (mut position, mut said, mut failed) = (0, 0, false);
     while let Some((command, payload)) = peer.next() {
@@ -427,7 +430,8 @@ fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
     pair_with(Some(resumption))
 }
 
-/// The worker has room for data that it was told of only, and those may have come in next to no bytes.
+/// The worker has room for data that it was told of only, and those may have come in next to no
+/// bytes.
 #[test]
 fn data_that_come_packed_are_acknowledged_as_what_they_are() {
     const PIECE: usize = 1 << 18;
@@ -463,8 +467,8 @@ fn data_that_come_packed_are_acknowledged_as_what_they_are() {
     assert!(landed.iter().all(|byte| *byte == 0));
 }
 
-/// Queues 16 MiB in pieces, and returns how that ended, where in our stream the last of it is that was lent, and where that
-/// ends.
+/// Queues 16 MiB in pieces, and returns how that ended, where in our stream the last of it is that
+/// was lent, and where that ends.
 fn lend(link: &'static Link) -> (Result<(), CUresult>, u64, u64) {
     const PIECE: usize = 1 << 20;
     let data = vec![1; 16 * PIECE];
@@ -489,7 +493,8 @@ fn a_loan_ends_when_the_worker_has_what_was_lent() {
         let worker = scope.spawn(|| acknowledge(peer, u64::MAX));
         let (result, lent, end) = lend(link);
         assert_eq!(result, Ok(()));
-        // The window may have grown, if the machine is slow: then less is lent. The first piece always is.
+        // The window may have grown, if the machine is slow: then less is lent. The first piece
+        // always is.
         assert!(lent > 1 << 20 && link.outbox().buffer.start() >= lent, "what was lent is held");
         assert!(end > 16 << 20);
         link.queue(0, LAST, |_| ()).unwrap();

@@ -6,7 +6,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 /// A lost connection may be made again here, with a TLS handshake.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts a thread that nobody waits for; false if the process may have no more.
+/// Starts a detached thread; false if the process may have no more.
 pub(crate) fn start(run: impl FnOnce() + Send + 'static) -> bool {
     without_signals(|| {
         let thread = std::thread::Builder::new().name("sluice".into()).stack_size(STACK_BYTES);

@@ -1,8 +1,9 @@
 //! How many connections a session goes over.
 //!
-//! It begins with one. On a far link one connection may hold less than the link does, so once a session copies much it goes
-//! on over several (`sluice_transport`'s stripes). A thread makes them beside the one in use, and once all are there that one is
-//! given up, by that thread or by the next copy: the session goes on as after any cut, with what was under way. Where several
+//! It begins with one. On a far link one connection may hold less than the link does, so once a
+//! session copies much it goes on over several (`sluice_transport`'s stripes). A thread makes them
+//! beside the one in use, and once all are there that one is given up, by that thread or by the
+//! next copy: the session resumes as after any disconnect, with what was in flight. Where several
 //! do not come through, or do not last, one has to do.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,17 +15,18 @@ use crate::link::greeting::{self, AttachError, Connected};
 use crate::link::threads;
 use crate::say_once;
 
-/// Copies of less than this do not count,
+/// Copies of less than this many bytes do not count.
 const LARGE: u64 = 64 << 10;
-/// and so many bytes of large ones are worth the round trips.
+/// Bytes of large copies from which on several connections are worth their round trips.
 const WORTH: u64 = 4 << 20;
 
-/// Connections that have said nothing for longer are not used: the node has closed them, or is about to.
+/// Connections that have said nothing for longer are not used: the node has closed them, or is
+/// about to.
 const READY_FOR: Duration = Duration::from_secs(3);
 
-/// For sessions that live long on links that are cut often,
+/// Attempts at several connections, for long sessions on links that disconnect often.
 const BUDGET: u8 = 24;
-/// and where several connections do not come through.
+/// Attempts where several connections cannot be made.
 const COST_OF_FAILURE: u8 = 8;
 
 #[derive(Debug)]
@@ -40,7 +42,7 @@ struct State {
     copied: u64,
     /// Several that came through then, and have said nothing yet.
     ready: Option<(Connected, Instant)>,
-    /// After a cut the session goes on over several again.
+    /// After a disconnect the session uses several connections again.
     is_next: bool,
     /// The session goes over several.
     is_wide: bool,
@@ -64,7 +66,7 @@ impl Width {
         Width { most, state: Mutex::new(state) }
     }
 
-    /// Counts a copy; true if the session is to go on over several connections because of it.
+    /// Counts a copy; true if the session is to use several connections from now on.
     pub(super) fn counts(&self, bytes: u64) -> bool {
         if self.most == 1 || bytes < LARGE {
             return false;
@@ -75,7 +77,8 @@ impl Width {
         before < WORTH && state.copied >= WORTH && !state.is_wide && state.budget > 0
     }
 
-    /// Several connections were not made: as much has to be copied again before they are worth another attempt.
+    /// Several connections were not made: as much has to be copied again before they are worth
+    /// another attempt.
     fn forgets_copies(&self, cost: u8) {
         let mut state = self.state();
         state.pay(cost);
@@ -86,7 +89,8 @@ impl Width {
         self.state().ready.is_some()
     }
 
-    /// Whether the connection in use is to make way for several that are ready. If it may not, or has already, they go.
+    /// Whether the connection in use is to make way for several that are ready. If it may not, or
+    /// has already, they go.
     fn makes_way(&self, may: bool) -> bool {
         let mut state = self.state();
         let ready = state.ready.take().filter(|_| may && !state.is_wide);
@@ -102,7 +106,8 @@ impl Width {
         (count, ready.map(|(connected, _)| connected))
     }
 
-    /// An attempt over so many has ended. One after a failure does with one.
+    /// Notes that an attempt with this many connections has ended. After a failure the next one
+    /// uses one.
     pub(super) fn attempted(&self, count: u8, error: Option<&AttachError>) {
         let mut state = self.state();
         state.copied = 0;
@@ -127,7 +132,7 @@ impl Width {
 
     fn stays_narrow(&self, failure: &str) {
         say_once!(
-            "large copies go over one connection, as fast as one carries them: {} at once did not come through ({failure})",
+            "large copies use one connection, at its rate: {} at once could not be made ({failure})",
             self.most
         );
     }
@@ -146,20 +151,20 @@ fn reason(error: &AttachError) -> String {
 }
 
 impl Link {
-    /// A copy of so many bytes is about to begin.
+    /// Notes that a copy of this many bytes is about to begin.
     pub(super) fn widen_for(&'static self, bytes: u64) {
         let Some(resumption) = &self.resumption else { return };
         let width = resumption.width();
         if width.counts(bytes) && !threads::start(move || self.widen(resumption)) {
             width.forgets_copies(0);
         }
-        // The thread may wait long for the outbox of somebody who copies on and on.
+        // The thread may wait long for the outbox of a thread that copies continuously.
         if width.has_ready() {
             self.make_way(width);
         }
     }
 
-    /// Makes several connections while the session goes on over its one, and then has it go on over these.
+    /// Makes several connections while the session still uses its one, and then moves it to them.
     pub(super) fn widen(&self, resumption: &Resumption) {
         let width = resumption.width();
         match greeting::connect(resumption.node(), width.most, Instant::now() + ATTEMPT) {
@@ -174,7 +179,7 @@ impl Link {
         }
     }
 
-    /// Has the session go on over the connections that are ready.
+    /// Moves the session to the connections that are ready.
     fn make_way(&self, width: &Width) {
         let outbox = self.outbox();
         // An error is the session's, and the copy will meet it.
@@ -182,7 +187,8 @@ impl Link {
         if width.makes_way(may) {
             self.part(&outbox.stream, &"several connections take its place");
             drop(outbox);
-            // What is under way goes on at once, also where the program makes no call that would see to it.
+            // What is in flight is sent again at once, also where the program makes no further
+            // call.
             let _ = self.flush_now();
         }
     }

@@ -1,22 +1,24 @@
 //! Minting device addresses.
 //!
-//! The worker has reserved one large range at an address that is free in this process too, so the client can name
-//! the address of an allocation itself. Physical memory comes and goes in chunks of 2 MiB, which only the node can
-//! give; this module decides which chunks an allocation needs, and cuts small allocations out of shared ones.
+//! The worker has reserved one large range at an address that is free in this process too, so the
+//! client can name the address of an allocation itself. Physical memory comes and goes in chunks of
+//! 2 MiB, which only the node can give; this module decides which chunks an allocation needs, and
+//! cuts small allocations out of shared ones.
 //!
-//! Pure bookkeeping: [`Space::allocate`] says which chunks to ask the node for, and the caller asks.
+//! Pure bookkeeping: [`Space::allocate`] says which chunks to ask the node for, and the caller
+//! asks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Physical memory is committed in multiples of this, in bytes.
 pub(crate) const CHUNK: u64 = 2 << 20;
-/// Every allocation's alignment, in bytes: a texture can begin there (`cuTexRefSetAddress`), which asks for more than the 256
-/// that `cuMemAlloc` promises.
+/// Every allocation's alignment, in bytes: a texture can begin there (`cuTexRefSetAddress`), which
+/// asks for more than the 256 that `cuMemAlloc` promises.
 const ALIGNMENT: u64 = 512;
 /// Bytes at both ends of a shared chunk that no allocation gets. Kernels that read a little beyond
-/// their memory, and do not use what they read, run on a card, where some memory lies there; so it
-/// is here.
+/// their memory, and do not use what they read, run on a GPU, where some memory is there; so it is
+/// here.
 const MARGIN: u64 = 4 << 10;
 /// What allocations share of a chunk.
 const SHARED: u64 = CHUNK - 2 * MARGIN;
@@ -26,9 +28,9 @@ const LARGE: u64 = CHUNK / 2;
 /// The addresses of one device's memory.
 #[derive(Debug)]
 pub(crate) struct Space {
-    /// Runs of chunks that belong to nobody: start to length. Neighbours are always merged.
+    /// Free runs of chunks: start to length. Neighbours are always merged.
     free_chunks: BTreeMap<u64, u64>,
-    /// Pieces of committed shared chunks that belong to nobody: start to length, merged within their chunk.
+    /// Free pieces of committed shared chunks: start to length, merged within their chunk.
     free_pieces: BTreeMap<u64, u64>,
     /// What programs hold: start to bytes asked for.
     allocations: BTreeMap<u64, Allocation>,
@@ -45,7 +47,7 @@ pub(crate) struct Allocation {
     pub(crate) reserved: u64,
 }
 
-/// A place for an allocation, and what the node must commit before anybody may use it.
+/// A place for an allocation, and what the node must commit before it may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) address: u64,
@@ -68,9 +70,9 @@ impl Space {
         }
     }
 
-    /// Finds a place for `bytes` > 0. `None`: the range is used up, which programs see as "out of memory". If the node
-    /// then refuses the commit, the caller takes the place back with [`Space::forget`]. `apart`: in chunks of its own,
-    /// whatever its size.
+    /// Finds a place for `bytes` > 0. `None`: the range is used up, which programs see as "out of
+    /// memory". If the node then refuses the commit, the caller takes the place back with
+    /// [`Space::forget`]. `apart`: in chunks of its own, whatever its size.
     pub(crate) fn allocate(&mut self, bytes: u64, apart: bool) -> Option<Placement> {
         if apart || bytes >= LARGE {
             let reserved = bytes.checked_next_multiple_of(CHUNK)?;
@@ -91,8 +93,8 @@ impl Space {
         Some(Placement { address, commit })
     }
 
-    /// Frees the allocation that starts at `address`; `None` if none does. Chunks that nobody uses any more come back
-    /// for the caller to release.
+    /// Frees the allocation that starts at `address`; `None` if none does. Unused chunks are
+    /// returned for the caller to release.
     pub(crate) fn free(&mut self, address: u64) -> Option<(Allocation, Option<Range<u64>>)> {
         let allocation = self.allocations.remove(&address)?;
         if allocation.reserved >= CHUNK {
@@ -115,7 +117,8 @@ impl Space {
         let _ = self.free(address);
     }
 
-    /// Takes whole chunks out of the range, for what the program maps there itself: at `hint` if they are free.
+    /// Takes whole chunks out of the range, for what the program maps there itself: at `hint` if
+    /// they are free.
     pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
         let alignment = alignment.max(CHUNK);
         if hint.is_multiple_of(alignment) && take_at(&mut self.free_chunks, hint, bytes) {
@@ -134,8 +137,8 @@ impl Space {
         give_back(&mut self.free_chunks, start, bytes);
     }
 
-    /// Takes whole chunks out of the range for host memory, which the node may have to back one day: at its end, far from what
-    /// the device has, and never more than half of it.
+    /// Takes whole chunks out of the range for host memory, which the node may have to back one
+    /// day: at its end, far from what the device has, and never more than half of it.
     pub(crate) fn lend(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.checked_next_multiple_of(CHUNK)?;
         let lendable = self.lendable.checked_sub(bytes)?;

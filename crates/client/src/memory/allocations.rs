@@ -24,7 +24,8 @@ pub(crate) struct Memory {
     pub(super) freed_later_bytes: u64,
     /// The pool that an allocation counts towards, by address.
     pub(super) pools: BTreeMap<u64, CUmemoryPool>,
-    /// Allocations whose synchronous operations always wait (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), by address.
+    /// Allocations whose synchronous operations always wait (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`),
+    /// by address.
     pub(super) synchronous: BTreeSet<u64>,
 }
 
@@ -79,7 +80,8 @@ impl Memory {
         pool
     }
 
-    /// Takes an allocation out of its pool, which is returned, null for none: the caller notes the change there.
+    /// Takes an allocation out of its pool, which is returned, null for none: the caller notes the
+    /// change there.
     pub(super) fn leave_pool(&mut self, allocation: &Allocation) -> CUmemoryPool {
         self.pools.remove(&allocation.start).unwrap_or(CUmemoryPool::NULL)
     }
@@ -94,7 +96,8 @@ impl Memory {
         self.find(address).is_some_and(|allocation| self.synchronous.contains(&allocation.start))
     }
 
-    /// Makes synchronous operations on the allocation that starts at `address` always wait, or no longer.
+    /// Makes synchronous operations on the allocation that starts at `address` always wait, or no
+    /// longer.
     pub(crate) fn set_synchronous(&mut self, address: u64, always: bool) {
         if always {
             SOME_SYNCHRONOUS.store(true, Ordering::Relaxed);
@@ -118,6 +121,7 @@ pub(crate) enum Pages {
     Shared,
     /// On pages of its own, which all devices of the session can use.
     Own,
-    /// The same, on pages that the node can look at while device code runs: where its driver needs that, in the node's host memory.
+    /// On pages of its own that the node can also read while device code runs: where its driver
+    /// needs that, in the node's host memory.
     OnHost,
 }

@@ -33,7 +33,7 @@ pub(crate) struct Mapping {
     pub(super) device_side: Option<u64>,
 }
 
-/// Physical memory. It is released once nobody holds it and nothing maps it: until then
+/// Physical memory. It is released once it is neither held nor mapped: until then
 /// `cuMemRetainAllocationHandle` can bring its handle back.
 #[derive(Clone, Debug)]
 pub(crate) struct Physical {
@@ -90,7 +90,7 @@ impl VirtualMemory {
         self.reserved.insert(start, (bytes, device));
     }
 
-    /// Removes physical memory that nobody can name any more; whether it was so.
+    /// Removes physical memory that no handle names any more; says whether it did.
     pub(super) fn remove_unused(&mut self, handle: u64) -> bool {
         let unused = self.physical.get(&handle).is_some_and(|it| it.held == 0 && it.mappings == 0);
         if unused {

@@ -1,5 +1,5 @@
-//! Memsets that CUDA calls synchronous: queued like the others, since they touch nothing on this machine unless the
-//! memory is the program's too.
+//! Memsets that CUDA calls synchronous: queued like the others, since they touch nothing on this
+//! machine unless the memory is the program's too.
 
 use sluice_cuda::*;
 

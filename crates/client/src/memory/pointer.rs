@@ -141,7 +141,8 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
     })
 }
 
-/// What [`value`] would be for memory that CUDA does not know: `cuPointerGetAttributes` never fails for it.
+/// What [`value`] would be for memory that CUDA does not know: `cuPointerGetAttributes` never fails
+/// for it.
 fn value_of_unknown(attribute: CUpointer_attribute) -> Value {
     use CUpointer_attribute as A;
     match attribute {

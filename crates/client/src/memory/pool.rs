@@ -119,7 +119,7 @@ pub(crate) fn check(pool: CUmemoryPool) -> Result<(), CUresult> {
     }
 }
 
-/// A number that nobody can guess.
+/// Returns an unguessable number.
 fn random() -> Result<[u8; 32], CUresult> {
     let mut number = [0_u8; 32];
     // By number: older C libraries have no such function.

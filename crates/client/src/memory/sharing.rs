@@ -1,9 +1,11 @@
-//! Memory and events shared between processes of one lease (CUDA Driver API, sections "Memory Management" for IPC,
-//! "Virtual Memory Management" and "Stream Ordered Memory Allocator" for shareable handles).
+//! Memory and events shared between processes of one lease (CUDA Driver API, sections "Memory
+//! Management" for IPC, "Virtual Memory Management" and "Stream Ordered Memory Allocator" for
+//! shareable handles).
 //!
-//! What a program hands to another process is a name of 64 bytes: as it is where CUDA's handle has so many, as the
-//! contents of an unnamed file where it is a file descriptor. In it is a number that the node has drawn; only sessions of
-//! the same lease find something under it. Imported memory is mapped like memory that the program maps itself.
+//! What a program hands to another process is a name of 64 bytes: directly where CUDA's handle has
+//! that size, as the contents of an unnamed file where it is a file descriptor. In it is a number
+//! that the node has drawn; only sessions of the same lease find something under it. Imported
+//! memory is mapped like memory that the program maps itself.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -68,17 +70,19 @@ impl Name {
             libc::syscall(libc::SYS_memfd_create, c"sluice shareable handle".as_ptr(), libc::MFD_CLOEXEC)
         };
         let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(CUresult::OUT_OF_MEMORY)?;
-        // SAFETY: opened just now, and nobody else owns it.
+        // SAFETY: opened just now, and this is its only owner.
         let mut file = unsafe { File::from_raw_fd(fd) };
         file.write_all(&self.to_bytes(what)).map_err(|_| CUresult::OUT_OF_MEMORY)?;
         Ok(file.into_raw_fd())
     }
 
-    /// What is in a file that a program got from another process; the descriptor stays the program's.
+    /// What is in a file that a program got from another process; the descriptor stays the
+    /// program's.
     fn from_file(what: What, handle: *mut c_void) -> Result<Name, CUresult> {
         let fd = RawFd::try_from(handle as usize).map_err(|_| CUresult::INVALID_VALUE)?;
         let mut bytes = [0; 64];
-        // SAFETY: never dropped, so the descriptor stays open; reading from what is no open one fails.
+        // SAFETY: never dropped, so the descriptor stays open; reading from what is no open one
+        // fails.
         let file = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         // At its start, wherever the other process has left it.
         file.read_exact_at(&mut bytes, 0).map_err(|_| CUresult::INVALID_VALUE)?;
@@ -95,19 +99,20 @@ fn check_kind(kind: CUmemAllocationHandleType, flags: u64) -> Result<(), CUresul
     }
 }
 
-/// Refuses what lives on another node than the calling thread's device: a number that a node has drawn means nothing to
-/// another.
+/// Refuses what lives on another node than the calling thread's device: a number that a node has
+/// drawn means nothing to another.
 fn check_here(session: &Session, index: u64) -> Result<(), CUresult> {
     if index == u64::from(session.index) {
         return Ok(());
     }
     crate::say_once!(
-        "memory and events of another process can be opened with a device of their own node current"
+        "memory and events of another process can only be opened while a device of their node is current"
     );
     Err(CUresult::INVALID_CONTEXT)
 }
 
-/// Called before memory is shared. What calls have been answered for is done by then, as others may see it; from now on each waits.
+/// Called before memory is shared. What calls have been answered for is done by then, as others may
+/// see it; from now on each waits.
 fn begins(session: &Session) -> Result<(), CUresult> {
     if mappings::set_some_shared() {
         return Ok(());
@@ -124,7 +129,7 @@ impl Session {
         Ok(Name { token, words: [address - start, bytes, self.index.into()] })
     }
 
-    /// Physical memory that somebody has exported, held once; whether that was this session.
+    /// Physical memory that was exported, held once; says whether by this session.
     fn import_physical(&self, token: ExportToken) -> Result<(u64, bool), CUresult> {
         begins(self)?;
         let minted = context::mint(Kind::Physical);
@@ -137,8 +142,8 @@ impl Session {
         Ok((minted, reply.is_own))
     }
 
-    /// The address of imported memory, mapped now unless it is already. What this session has exported itself is refused
-    /// unless it is a pool's, as CUDA refuses it.
+    /// The address of imported memory, mapped now unless it is already. What this session has
+    /// exported itself is refused unless it is a pool's, as CUDA refuses it.
     fn open(&self, name: Name, from_pool: bool) -> Result<u64, CUresult> {
         let [offset, bytes, _] = name.words;
         if let Some((&address, imported)) = self
@@ -188,7 +193,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Maps physical memory at addresses of our choice, for reading and writing: its device, where, and how much.
+    /// Maps physical memory at addresses of our choice, for reading and writing: its device, where,
+    /// and how much.
     fn map_whole(&self, handle: u64) -> Result<(CUdevice, u64, u64), CUresult> {
         let (device, bytes) = self.virtual_memory().size_of(handle)?;
         let reserved = match &mut self.memory(device)?.names {

@@ -17,14 +17,15 @@ use crate::abi::ids::{self, Kind};
 use crate::abi::out;
 use crate::context;
 use crate::device::Device;
-use crate::host_memory::host_physical::{self, is_host};
+use crate::host_memory::physical::{self, is_host};
 use crate::memory::addresses::CHUNK;
 use crate::memory::allocations::Names;
 use crate::memory::mappings::{Physical, VirtualMemory, check_granular};
 use crate::session::issue::{About, Issue};
 use crate::session::{self, Session, other_node};
 
-/// Whether every driver with memory of this kind makes it of any whole chunks: nothing is asked for that a card may not have.
+/// Whether every driver with memory of this kind makes it of any whole chunks: nothing is asked for
+/// that a GPU may lack.
 fn is_usual(device: &Device, prop: &CUmemAllocationProp) -> bool {
     use CUmemAllocationHandleType as Types;
     let shareable = CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
@@ -103,7 +104,7 @@ impl Session {
             }
             self.queue_mapping(&mut memory, start, bytes, device_side, device)?;
         }
-        host_physical::map(self, device, (start, bytes), file)
+        physical::map(self, device, (start, bytes), file)
     }
 
     /// A place for memory with the device as the node counts it.
@@ -142,7 +143,8 @@ impl Session {
     }
 }
 
-/// The properties that a program passes, if there can be such memory, and the session of its device.
+/// The properties that a program passes, if there can be such memory, and the session of its
+/// device.
 ///
 /// # Safety
 /// `prop` is null or points to properties.
@@ -237,7 +239,7 @@ pub(crate) unsafe fn cuMemCreate(
         return Err(CUresult::INVALID_VALUE);
     }
     if is_host(prop.location) {
-        let file = host_physical::make(session, bytes, &prop)?;
+        let file = physical::make(session, bytes, &prop)?;
         let minted = context::mint(Kind::Physical);
         let physical = Physical { prop, bytes, held: 1, mappings: 0, file: Some(Arc::new(file)) };
         session.virtual_memory().physical.insert(minted, physical);
@@ -317,7 +319,7 @@ pub(crate) unsafe fn cuMemMap(
 pub(crate) unsafe fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Result<(), CUresult> {
     let session = session::get()?;
     let of_host = session.virtual_memory().host_mappings(ptr, size as u64)?;
-    of_host.into_iter().try_for_each(|start| host_physical::unmap(session, start))?;
+    of_host.into_iter().try_for_each(|start| physical::unmap(session, start))?;
     let mut memory = session.virtual_memory();
     let unused = memory.unmap(ptr, size as u64)?;
     session.queue_quietly(&commands::cuMemUnmap { ptr: DevicePtr(ptr), size: size as u64 })?;

@@ -1,5 +1,5 @@
-//! The functions of a module and the kernels of a library, all of them: the node says their names, and each then gets its
-//! handle as if the program had asked for it.
+//! The functions of a module and the kernels of a library, all of them: the node says their names,
+//! and each then gets its handle as if the program had asked for it.
 
 use std::ffi::CString;
 
@@ -30,7 +30,7 @@ pub(crate) fn functions(module: u64, room: usize) -> Result<Vec<CUfunction>, CUr
 /// Writes the handles of the first `room` functions.
 ///
 /// # Safety
-/// `to` is null or has room for so many handles.
+/// `to` is null or has room for that many handles.
 unsafe fn enumerate<H>(
     to: *mut H,
     room: u32,

@@ -1,4 +1,5 @@
-//! Code images: from what a program points at to what the node needs, and the compiler's log on the way back.
+//! Code images: from what a program points at to what the node needs, and the compiler's log on the
+//! way back.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -39,7 +40,8 @@ pub(crate) fn for_device<'a>(
     let (major, minor) = device.compute_capability();
     let capability = ComputeCapability { major: major as u32, minor: minor as u32 };
     let part = match located.parts[..] {
-        // A GPU that the program was linked for runs what the linker made; any other runs what it was linked from.
+        // A GPU that the program was linked for runs what the linker made; any other runs what it
+        // was linked from.
         [_, ..] if device.is_software => linked_from(&located.parts, capability),
         _ => of_image(located.image, capability, device.is_software),
     };
@@ -52,7 +54,8 @@ pub(crate) fn for_device<'a>(
     })
 }
 
-/// Says once of each library, and once of all other images, that a software GPU cannot run it, and what can be done.
+/// Says once of each library, and once of all other images, that a software GPU cannot run it, and
+/// what can be done.
 fn say_what_lacks_ptx(image: &[u8], error: &ImageError) {
     static SAID: Mutex<BTreeSet<Option<String>>> = Mutex::new(BTreeSet::new());
     let library = library_of(image.as_ptr());
@@ -67,7 +70,8 @@ fn say_what_lacks_ptx(image: &[u8], error: &ImageError) {
     }
 }
 
-/// The file name of the library that an image is part of; none for the program itself and for memory of its own.
+/// The file name of the library that an image is part of; none for the program itself and for
+/// memory of its own.
 fn library_of(image: *const u8) -> Option<String> {
     // SAFETY: an all-zero answer is a valid one, which names nothing.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -97,7 +101,8 @@ fn of_image(
     }
 }
 
-/// The PTX of each part of a program built as relocatable device code, one container behind the other: the node links them.
+/// The PTX of each part of a program built as relocatable device code, one container behind the
+/// other: the node links them.
 fn linked_from<'a>(parts: &[&[u8]], capability: ComputeCapability) -> Result<Cow<'a, [u8]>, ImageError> {
     let mut all = Vec::new();
     for part in parts {
@@ -117,7 +122,8 @@ fn code(error: ImageError) -> CUresult {
     }
 }
 
-/// What a program's JIT options say: how to compile, and where it wants to read what the compiler says.
+/// What a program's JIT options say: how to compile, and where it wants to read what the compiler
+/// says.
 #[derive(Debug)]
 pub(crate) struct Jit {
     pub(crate) numbers: Vec<JitOption>,
@@ -127,8 +133,8 @@ pub(crate) struct Jit {
     wall_time: *mut *mut c_void,
 }
 
-/// The options that the node's driver is given. The others say where something is or goes on this machine, what target or fallback there
-/// is to be, or nothing that a driver still heeds.
+/// The options that the node's driver is given. The others say where something is or goes on this
+/// machine, what target or fallback there is to be, or nothing that a driver still heeds.
 const NUMBERS: [CUjit_option; 9] = [
     CUjit_option::MAX_REGISTERS,
     CUjit_option::OPTIMIZATION_LEVEL,
@@ -157,8 +163,8 @@ impl Buffer {
             return;
         }
         let kept = text.len().min(self.bytes - 1);
-        // SAFETY: the program's buffer has `bytes` bytes, of which at most that many are written; its option array
-        // has a place for the count.
+        // SAFETY: the program's buffer has `bytes` bytes, of which at most that many are written;
+        // its option array has a place for the count.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), self.start.cast(), kept);
             self.start.add(kept).write(0);
@@ -177,8 +183,8 @@ impl Jit {
     /// Reads JIT options.
     ///
     /// # Safety
-    /// `options` and `values` are null or arrays of `count`, as `cuModuleLoadDataEx` takes them, and stay so while
-    /// its buffers are used.
+    /// `options` and `values` are null or arrays of `count`, as `cuModuleLoadDataEx` takes them,
+    /// and stay so while its buffers are used.
     pub(crate) unsafe fn from_options(
         count: u32,
         options: *const CUjit_option,
@@ -193,7 +199,8 @@ impl Jit {
             let (option, place) = unsafe { (options.add(i).read_unaligned(), values.add(i)) };
             // SAFETY: as above.
             let value = unsafe { place.read_unaligned() };
-            // Sizes are 32-bit numbers in the place of a pointer; programs leave the upper half unset.
+            // Sizes are 32-bit numbers in the place of a pointer; programs leave the upper half
+            // unset.
             let size = value as usize as u32 as usize;
             match option {
                 CUjit_option::WALL_TIME => jit.wall_time = place,

@@ -1,5 +1,6 @@
-//! `cuLink*`: programs that compile PTX at run time join it here before they load it. The result of joining PTX is PTX, as
-//! [`sluice_ptx::link`] says: whatever device runs it compiles it when it is loaded.
+//! `cuLink*`: programs that compile PTX at run time join it here before they load it. The result of
+//! joining PTX is PTX, as [`sluice_ptx::link`] says: whatever device runs it compiles it when it is
+//! loaded.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +35,8 @@ struct Named {
 #[derive(Debug)]
 struct Log(Jit);
 
-// SAFETY: the log's buffers are the program's for as long as the link lives (`cuLinkCreate`), from any thread.
+// SAFETY: the log's buffers are the program's for as long as the link lives (`cuLinkCreate`), from
+// any thread.
 unsafe impl Send for Log {}
 
 static LINKS: Table<Link> = Table::new();
@@ -44,8 +46,8 @@ fn find(state: CUlinkState) -> Result<Arc<Link>, CUresult> {
     LINKS.get(state.0 as u64).ok_or(CUresult::INVALID_HANDLE)
 }
 
-/// How a library of object files begins. Those that programs link hold machine code; what they need of the device runtime
-/// is added when the link is completed.
+/// How a library of object files begins. Those that programs link hold machine code; what they need
+/// of the device runtime is added when the link is completed.
 const ARCHIVE: &[u8] = b"!<arch>\n";
 
 fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUresult> {

@@ -1,9 +1,10 @@
 //! Loading images.
 //!
-//! An image is named by its content hash, and travels only if the node does not have it. With the answer to a load come the function of a
-//! module that has one, or the names of a few: these are had without waiting ([`awaited`](crate::module::awaited)). What came once is known from then on
-//! ([`facts`](crate::session::facts)), and the load of such an image is asked for and not waited for: its answer is taken when something of the
-//! module is wanted that is not known.
+//! An image is named by its content hash, and travels only if the node does not have it. With the
+//! answer to a load come the function of a module that has one, or the names of a few: these are
+//! had without waiting ([`pending`](crate::module::pending)). What came once is known from then on
+//! ([`facts`](crate::session::facts)), and the load of such an image is asked for and not waited
+//! for: its answer is taken when something of the module is wanted that is not known.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::session::facts::{Facts, Subject};
 use crate::session::issue::Issue;
 use crate::session::{self, Session};
 
-/// An image of no more bytes goes with its load, where it is not known whether the node has it: it takes less time than asking.
+/// An image of no more bytes goes with its load, where it is not known whether the node has it: it
+/// takes less time than asking.
 const SMALL: usize = 64 << 10;
 
 /// To whom a module belongs.
@@ -64,7 +66,8 @@ impl Session {
         Ok(handle)
     }
 
-    /// A library's module on the calling thread's device, which is `device`. Any other module is where it is.
+    /// A library's module on the calling thread's device, which is `device`. Any other module is
+    /// where it is.
     pub(crate) fn library_on(&self, module: u64, device: CUdevice) -> Result<u64, CUresult> {
         let object = module::get(module)?;
         let Some(library) = object.library.as_ref().filter(|library| library.home() != device) else {
@@ -90,7 +93,8 @@ impl Session {
         Ok(handle)
     }
 
-    /// What each session's devices have of a library. Later its image is the program's again, so every node gets it now.
+    /// What each session's devices have of a library. Later its image is the program's again, so
+    /// every node gets it now.
     fn provide_everywhere(&self, here: ImageHash, image: &Located<'_>) -> Vec<Option<ImageHash>> {
         let of = |session: &Session| {
             if session.index == self.index {
@@ -112,7 +116,8 @@ impl Session {
         self.send_image(image, bytes)
     }
 
-    /// Whether the node has an image. The first question is about all those of which earlier processes knew something.
+    /// Whether the node has an image. The first question is about all those of which earlier
+    /// processes knew something.
     fn has_image(&self, facts: &Facts, image: ImageHash) -> Result<bool, CUresult> {
         if let Some(is_there) = facts.is_there(image) {
             return Ok(is_there);
@@ -138,8 +143,8 @@ impl Session {
         Ok(())
     }
 
-    /// Loads an image on a device, which is sent if the node does not have it. Without its bytes the node was given it before. Where the
-    /// answer was not waited for, its place is returned.
+    /// Loads an image on a device, which is sent if the node does not have it. Without its bytes
+    /// the node was given it before. Where the answer was not waited for, its place is returned.
     fn load_at(
         &self,
         load: &Load<'_>,
@@ -183,7 +188,8 @@ impl Session {
         heard(&answer, load.facts, load.of, jit)
     }
 
-    /// Looks at the answer to a load that was not waited for, if it has come, and does not wait for it any more.
+    /// Looks at the answer to a load that was not waited for, if it has come, and does not wait for
+    /// it any more.
     pub(crate) fn forgo_load(&self, module: &Module, place: CommandId) {
         let (facts, of) = module.facts();
         if let Some(answer) = self.link.forgo(place) {
@@ -200,8 +206,8 @@ impl Session {
     }
 }
 
-/// Keeps what the node has answered to a load of either kind; false if it does not have the image. A refused load has a log too: it is the compiler's, and
-/// what the program wants to read.
+/// Keeps what the node has answered to a load of either kind; false if it does not have the image.
+/// A refused load has a log too: it is the compiler's, and what the program wants to read.
 fn heard(answer: &Answer, facts: &Facts, of: &Subject, jit: &mut Jit) -> Result<bool, CUresult> {
     let reply = decode::<commands::cuModuleLoadDataExReply<'_>>(&answer.payload);
     let said = reply.as_ref().map_or(&[][..], |reply| reply.log);
@@ -211,7 +217,8 @@ fn heard(answer: &Answer, facts: &Facts, of: &Subject, jit: &mut Jit) -> Result<
     })?;
     jit.write(said, true);
     let reply = reply.map_err(|_| CUresult::UNKNOWN)?;
-    // That it was there does not say that it stays: of that the node makes a promise when it is asked.
+    // That it was there does not say that it stays: of that the node makes a promise when it is
+    // asked.
     if !reply.known {
         facts.note(of.image, false);
     }

@@ -1,6 +1,7 @@
-//! Texture and surface references (deprecated since CUDA 11): variables of modules, and texture references that programs make. What
-//! is bound to them, and how they read, is the driver's to know on the node: every question goes there, every change is
-//! answered, and a launch that was sent before a change does not see it.
+//! Texture and surface references (deprecated since CUDA 11): variables of modules, and texture
+//! references that programs make. What is bound to them, and how they read, is the driver's to know
+//! on the node: every question goes there, every change is answered, and a launch that was sent
+//! before a change does not see it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -43,7 +44,7 @@ impl References {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle of a module's reference; `ask` is told the one to give it when nobody has asked before.
+    /// The handle of a module's reference; the first time, `ask` gets the one to use.
     fn of_module(
         &self,
         (kind, module, name): (Kind, u64, &CStr),
@@ -110,8 +111,8 @@ fn array(number: u64) -> Result<CUarray, CUresult> {
     if arrays::exists(number) { Ok(CUarray(number as usize)) } else { Err(CUresult::INVALID_VALUE) }
 }
 
-// The entry points. CUDA Driver API, sections "Module Management", "Texture Reference Management [DEPRECATED]" and "Surface
-// Reference Management [DEPRECATED]".
+// The entry points. CUDA Driver API, sections "Module Management", "Texture Reference Management
+// [DEPRECATED]" and "Surface Reference Management [DEPRECATED]".
 
 pub(crate) unsafe fn cuModuleGetTexRef(
     pTexRef: *mut CUtexref,

@@ -1,7 +1,8 @@
-//! Questions that are asked once: their answers follow from their arguments, and are kept here for the next time.
+//! Questions that are asked once: their answers follow from their arguments, and are kept here for
+//! the next time.
 //!
-//! An answer about a function holds until the function is changed ([`Answers::change`]) and is kept with it, so that it goes
-//! when its module does. Any other holds as long as the session.
+//! An answer about a function holds until the function is changed ([`Answers::change`]) and is kept
+//! with it, so that it goes when its module does. Any other holds as long as the session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,8 @@ use sluice_wire::Command;
 
 use crate::context;
 
-/// Answers kept at a time. Programs ask a handful of questions about a function; one that asks more starts anew.
+/// Answers kept at a time. Programs ask a handful of questions about a function; one that asks more
+/// starts anew.
 const ANSWERS_MAX: usize = 1024;
 
 /// On what an answer depends, beside the arguments.
@@ -24,10 +26,10 @@ pub(crate) enum About {
 
 /// The answers that are known, encoded as they came.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(Mutex<Known>);
+pub(crate) struct Answers(Mutex<KnownAnswers>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownAnswers {
     /// How often what the answers are about has changed.
     changes: u64,
     answers: HashMap<Question, Arc<[u8]>>,
@@ -47,12 +49,12 @@ impl Question {
 }
 
 impl Answers {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, KnownAnswers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the answers are about has changed, by a command that has its place in the session: what is asked after this gets
-    /// another answer, and what was asked before is not kept.
+    /// What the answers are about has changed, by a command that has its place in the session: what
+    /// is asked after this gets another answer, and what was asked before is not kept.
     pub(crate) fn change(&self) {
         let mut known = self.lock();
         known.changes += 1;

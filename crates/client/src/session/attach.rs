@@ -1,9 +1,9 @@
-//! Attaching to the leases that `sluice run` left in the environment, one on each node: connect, greet, agree on device
-//! addresses, and count the devices of all.
+//! Attaching to the leases that `sluice run` left in the environment, one on each node: connect,
+//! greet, agree on device addresses, and count the devices of all.
 //!
-//! The first attempts have one deadline. A connection that is cut after that is followed by others for as long as the node waits for
-//! its clients, and they find the session, if it was made. Whatever goes wrong is one line on stderr that names the node, and an
-//! error from `cuInit`.
+//! The first attempts have one deadline. A connection that is cut after that is followed by others
+//! for as long as the node waits for its clients, and they find the session, if it was made.
+//! Whatever goes wrong is one line on stderr that names the node, and an error from `cuInit`.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -67,7 +67,8 @@ pub(crate) fn attach() -> Result<Sessions, AttachError> {
     Ok(Sessions::new(sessions.collect()))
 }
 
-/// By which name processes tell each other what a node has said: where asking takes time, and unless a log is to hold the answers.
+/// By which name processes tell each other what a node has said: where asking takes time, and
+/// unless a log is to hold the answers.
 fn host_of_facts(node: &Endpoint) -> Option<String> {
     let host = |address: &str| address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned();
     match node {
@@ -78,7 +79,7 @@ fn host_of_facts(node: &Endpoint) -> Option<String> {
     }
 }
 
-/// A session with its node, before anybody has counted its devices.
+/// A session with its node, before the devices of all are counted.
 struct Opened {
     node: Endpoint,
     link: Link,
@@ -102,7 +103,7 @@ impl Opened {
         }
         if is_one_of_many && minted.is_none() {
             return Err(refused(
-                "no range of addresses is free both there and here, by which memory of several nodes could be told apart",
+                "no address range is free on both the node and this machine, which several nodes need; use one node",
             ));
         }
         let (stripes, packs) = (greeting.stripes(), greeting.packs());
@@ -124,7 +125,8 @@ impl Opened {
     }
 }
 
-/// Opens a session, by another attempt where a connection is cut. With the answer come its connection and what that attempt said.
+/// Opens a session, by another attempt where a connection is cut. With the answer come its
+/// connection and what that attempt said.
 fn open(
     address: &SessionAddress,
     ranges: &Reservations,
@@ -162,8 +164,8 @@ fn open(
     }
 }
 
-/// The visible devices of a lease, the first of which is the process's `first`. Each mints in a part of its own, so that an
-/// address tells its device.
+/// The visible devices of a lease, the first of which is the process's `first`. Each mints in a
+/// part of its own, so that an address tells its device.
 fn devices(
     snapshots: Vec<DeviceSnapshot>,
     minted: Option<Range<u64>>,

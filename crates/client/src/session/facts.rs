@@ -1,9 +1,9 @@
-//! What the node has said of images and would say again: which functions they have, how these are launched, how many blocks of one a
-//! multiprocessor takes.
+//! What the node has said of images and would say again: which functions they have, how these are
+//! launched, how many blocks of one a multiprocessor takes.
 //!
-//! It follows from the image, the device and the builds of node and driver (`DeviceSnapshot::build`). So it is asked once in a
-//! process; where the node is another machine, processes also tell each other by a file for each kind of device, to which they
-//! append:
+//! It follows from the image, the device and the builds of node and driver
+//! (`DeviceSnapshot::build`). So it is asked once in a process; where the node is another machine,
+//! processes also tell each other by a file for each kind of device, to which they append:
 //!
 //! ```text
 //! bytes of the record: u32 | the first 8 bytes of its BLAKE3 hash | the record: ImageFacts
@@ -46,15 +46,16 @@ pub(crate) struct Subject {
 
 #[derive(Debug, Default)]
 struct State {
-    of: HashMap<Subject, Known>,
-    /// Images of which earlier processes knew something, the latest last, until the node was asked about them.
+    of: HashMap<Subject, KnownFacts>,
+    /// Images of which earlier processes knew something, the latest last, until the node was asked
+    /// about them.
     before: Vec<ImageHash>,
     /// Whether the node has an image, where it has said so.
     is_there: HashMap<ImageHash, bool>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownFacts {
     log: Vec<u8>,
     functions: HashMap<CString, FunctionInfo>,
     names: HashSet<CString>,
@@ -90,7 +91,8 @@ impl Subject {
 }
 
 impl Facts {
-    /// Those of a device; kept for other processes that believe the same host, where the node says what they depend on.
+    /// Those of a device; kept for other processes that believe the same host, where the node says
+    /// what they depend on.
     pub(crate) fn new(device: &DeviceSnapshot, host: Option<&str>) -> Facts {
         let file = |host| Some(user_cache()?.join(name_for(device, host)));
         Facts { file: host.filter(|_| device.build != 0).and_then(file), state: OnceLock::new() }
@@ -153,7 +155,8 @@ impl Facts {
 }
 
 impl State {
-    /// What the file says. One that cannot be read to its end is removed: nobody would see what comes behind.
+    /// What the file says. One that cannot be read to its end is removed, since the rest would be
+    /// lost.
     fn read(file: &Path) -> State {
         let mut state = State::default();
         if state.take_in(file).is_err() {
@@ -190,7 +193,7 @@ impl State {
         let mut is_new = false;
         let known = self.of.entry(Subject::new(facts.image, &facts.options)).or_insert_with(|| {
             is_new = true;
-            Known { log: facts.log, ..Known::default() }
+            KnownFacts { log: facts.log, ..KnownFacts::default() }
         });
         let named = |name: String| CString::new(name).ok();
         for function in facts.functions {
@@ -218,7 +221,8 @@ fn user_cache() -> Option<PathBuf> {
     folder.is_absolute().then(|| folder.join("sluice/facts"))
 }
 
-/// Devices of one kind have the same, whoever leases how much of their memory. What one host says of them nobody believes of another's.
+/// Devices of one kind have the same facts, however much of their memory is leased. Facts of one
+/// host are not used for another.
 fn name_for(device: &DeviceSnapshot, host: &str) -> String {
     let kind = DeviceSnapshot { uuid: [0; 16], memory: 0, ..device.clone() };
     let mut text = host.as_bytes().to_vec();

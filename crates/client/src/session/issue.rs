@@ -7,8 +7,8 @@ pub(crate) use crate::session::answers::About;
 
 /// A session as the generated stubs see it.
 ///
-/// A command whose function the node's driver lacks is refused here, by `DeviceSnapshot::functions`: once queued, its
-/// failure would be another call's, or the session's.
+/// A command whose function the node's driver lacks is refused here, by
+/// `DeviceSnapshot::functions`: once queued, its failure would be another call's, or the session's.
 pub(crate) trait Issue {
     /// Sends a command and does not wait. The error of an earlier one may come back.
     fn queue<C: Command>(&self, command: &C) -> Result<(), CUresult>;
@@ -20,8 +20,8 @@ pub(crate) trait Issue {
         read: impl for<'a> FnOnce(C::Reply<'a>) -> R,
     ) -> Result<R, CUresult>;
 
-    /// As `call`, for a question whose answer follows from its arguments and what it is `about`: it is sent once, and again
-    /// when that has changed.
+    /// As `call`, for a question whose answer follows from its arguments and what it is `about`: it
+    /// is sent once, and again when that has changed.
     fn ask<C: Command, R>(
         &self,
         about: About,
@@ -47,7 +47,8 @@ pub(crate) fn wanted<T>(pointer: *mut T) -> Result<(), CUresult> {
     if pointer.is_null() { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
 
-/// The most items of an array argument: far above any use, and it keeps a wild count from being followed.
+/// The most items of an array argument: far above any use, and it keeps a wild count from being
+/// followed.
 const ITEMS_MAX: u64 = 1 << 20;
 
 /// An array argument as a slice; null is fine where there are no items.
@@ -59,7 +60,7 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, count: u64) -> Result<&'a [T],
     match count {
         0 => Ok(&[]),
         1..=ITEMS_MAX if !start.is_null() => {
-            // SAFETY: not null, and so many items as the caller says.
+            // SAFETY: not null, and the caller vouches for the count.
             Ok(unsafe { std::slice::from_raw_parts(start, count as usize) })
         }
         _ => Err(CUresult::INVALID_VALUE),

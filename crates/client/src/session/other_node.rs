@@ -26,7 +26,8 @@ pub(crate) fn explain(session: &Session, address: CUdeviceptr) {
     let device = session::of_address(address).filter(|&device| !session.has(device));
     if let Some(other) = device.and_then(|device| session::of(device).ok()) {
         crate::say_once!(
-            "{address:#x} is memory of node {}, and a call on node {} names it: between nodes memory can be copied, and nothing else",
+            "{address:#x} is memory of node {}, and a call on node {} names it: memory of another node can only \
+             be copied, by cuMemcpy and its like",
             other.node.place(),
             session.node.place()
         );
@@ -35,7 +36,9 @@ pub(crate) fn explain(session: &Session, address: CUdeviceptr) {
 
 /// What a call in a capture is refused with where it concerns two nodes.
 pub(crate) fn not_captured() -> CUresult {
-    crate::say_once!("a graph lies on one node: what concerns another node cannot be captured into it");
+    crate::say_once!(
+        "a graph lies on one node: work on another node cannot be captured into it; do that outside the capture"
+    );
     CUresult::STREAM_CAPTURE_UNSUPPORTED
 }
 

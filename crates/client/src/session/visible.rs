@@ -1,10 +1,12 @@
-//! Which of its GPUs a program sees, and in which order (CUDA C++ Programming Guide, CUDA Environment Variables).
+//! Which of its GPUs a program sees, and in which order (CUDA C++ Programming Guide, CUDA
+//! Environment Variables).
 
-/// Ordinals or beginnings of UUIDs, with commas between. The list ends before the first word that names no GPU, or is of the other kind.
+/// Ordinals or beginnings of UUIDs, with commas between. The list ends before the first word that
+/// names no GPU, or is of the other kind.
 pub(crate) const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The GPUs that the variable's text names, by their place in `uuids`; all of them where it is not set, and none where it names one
-/// twice.
+/// The GPUs that the variable's text names, by their place in `uuids`; all of them where it is not
+/// set, and none where it names one twice.
 pub(crate) fn devices(text: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     let Some(text) = text else { return (0..uuids.len()).collect() };
     let by_uuid = text.trim_start().starts_with(UUID);

@@ -1,8 +1,9 @@
-//! Stream capture. The node's driver records; which streams take part in which capture is known here, since programs
-//! ask that often, and since CUDA reports at once what a capture does not allow.
+//! Stream capture. The node's driver records; which streams take part in which capture is known
+//! here, since programs ask that often, and since CUDA reports at once what a capture does not
+//! allow.
 //!
-//! A capture begins on one stream. Streams join it by waiting for an event that was recorded in it, and leave it when
-//! it ends. A call that a capture forbids makes it worth nothing: its end says so
+//! A capture begins on one stream. Streams join it by waiting for an event that was recorded in it,
+//! and leave it when it ends. A call that a capture forbids makes it worth nothing: its end says so
 //! (CUDA Driver API, Stream Management; CUDA C++ Programming Guide, Graphs).
 
 use std::cell::{Cell, RefCell};
@@ -41,7 +42,8 @@ pub(crate) struct Capture {
 enum Home {
     /// A graph of the driver's, which the node knows by the handle from the end of the capture on.
     Drivers,
-    /// A graph that was made for this capture, so that the program can add nodes to it meanwhile; it goes with a failure.
+    /// A graph that was made for this capture, so that the program can add nodes to it meanwhile;
+    /// it goes with a failure.
     Made,
     /// A graph of the program's.
     Programs,
@@ -61,7 +63,8 @@ thread_local! {
     static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
     /// What this thread's own default stream takes part in.
     static PER_THREAD: Part = Part::default();
-    /// What the last answer of this thread points to; CUDA keeps it until the next call about the capture.
+    /// What the last answer of this thread points to; CUDA keeps it until the next call about the
+    /// capture.
     static ANSWER: RefCell<(Vec<CUgraphNode>, Vec<CUgraphEdgeData>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -142,8 +145,8 @@ pub(crate) fn join(stream: CUstream, capture: &Arc<Capture>) -> Result<(), CUres
     Ok(())
 }
 
-/// Whether a stream can be given work: not if its capture is worth nothing any more, and not the legacy stream while
-/// a capture would have to wait for it.
+/// Whether a stream can be given work: not if its capture is worth nothing any more, and not the
+/// legacy stream while a capture would have to wait for it.
 pub(crate) fn check_stream(stream: CUstream) -> Result<(), CUresult> {
     if !some() {
         return Ok(());
@@ -167,7 +170,8 @@ fn implied_by_legacy() -> Result<Vec<Arc<Capture>>, CUresult> {
     Ok(active().iter().filter(blocking).cloned().collect())
 }
 
-/// Refuses a call that CUDA does not allow beside captures such as there are, as far as the thread's mode goes.
+/// Refuses a call that CUDA does not allow beside captures such as there are, as far as the
+/// thread's mode goes.
 pub(crate) fn check_safe() -> Result<(), CUresult> {
     use CUstreamCaptureMode as Mode;
     if !some() {
@@ -196,7 +200,7 @@ pub(crate) fn check_not_capturing(stream: CUstream) -> Result<(), CUresult> {
     }
 }
 
-/// Gives up what is captured in streams of a green context that ends: nobody can end these captures any more.
+/// Gives up captures in streams of a green context that ends: they cannot be ended any more.
 pub(crate) fn end_in(context: CUcontext) {
     if some() {
         for capture in of_context(context) {
@@ -350,7 +354,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     let graph = session.find(hGraph)?;
-    // SAFETY: the program passes so many nodes and edges.
+    // SAFETY: the program passes that many nodes and edges.
     let dependencies = unsafe {
         check_plain(dependencyData, numDependencies)?;
         node_ids(session, dependencies, numDependencies)?
@@ -365,7 +369,7 @@ pub(crate) unsafe fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph
     let session = session::enter()?;
     stream::find(hStream)?;
     let capture = ending(hStream)?;
-    // Whoever captures into a graph has its handle, and may not want it again.
+    // A program that captures into a graph has its handle, and may not want it again.
     if capture.home != Home::Programs {
         wanted(phGraph)?;
     }
@@ -488,7 +492,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
         return Err(CUresult::INVALID_VALUE);
     }
     of(hStream).ok_or(CUresult::ILLEGAL_STATE)?;
-    // SAFETY: the program passes so many nodes.
+    // SAFETY: the program passes that many nodes.
     let nodes = unsafe { node_ids(session, dependencies, numDependencies)? };
     let command =
         commands::cuStreamUpdateCaptureDependencies { hStream: session.find(hStream)?, nodes, flags };
@@ -502,7 +506,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     numDependencies: usize,
     flags: u32,
 ) -> Result<(), CUresult> {
-    // SAFETY: the program passes so many nodes and edges.
+    // SAFETY: the program passes that many nodes and edges.
     unsafe {
         check_plain(dependencyData, numDependencies)?;
         cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags)

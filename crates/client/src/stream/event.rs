@@ -1,9 +1,11 @@
-//! Events: created and destroyed without waiting, and asked about only while it is not known that they are done.
+//! Events: created and destroyed without waiting, and asked about only while it is not known that
+//! they are done.
 //!
-//! That is known of an event that was never recorded, of one that somebody has asked about or waited for since it was
-//! recorded last, and of one whose device, or stream, somebody has waited for since. It is never known where others record events, too: other
-//! processes, and graphs. Of a record with flags, or of a whole context, nothing is noted: such events are asked about.
-//! Beyond a slow link the node tells of what is polled ([`watch`](crate::stream::watch)).
+//! That is known of an event that was never recorded, of one that has been asked about or waited
+//! for since its last record, and of one whose device or stream has been waited for since. It is
+//! never known where others record events, too: other processes, and graphs. Of a record with
+//! flags, or of a whole context, nothing is noted: such events are asked about. Beyond a slow link
+//! the node tells of what is polled ([`watch`](crate::stream::watch)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +23,7 @@ use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session, other_node};
 use crate::stream;
 use crate::stream::capture::{self, Capture};
-use crate::stream::watch::{Known, SLOW, Watch};
+use crate::stream::watch::{EventStatus, SLOW, Watch};
 
 #[derive(Debug)]
 struct Event {
@@ -41,7 +43,8 @@ struct Last {
     capture: Option<Arc<Capture>>,
     /// Of the records.
     number: u64,
-    /// What a wait for the device has to cover, and the stream; nothing before the record is on its way.
+    /// What a wait for the device has to cover, and the stream; `None` until the record has been
+    /// sent.
     covered_by: Option<(u64, CUstream)>,
     is_done: bool,
     /// The node tells when it is done.
@@ -105,11 +108,11 @@ where
         return session.link.check();
     }
     let watch = last.watch.as_ref().filter(|_| object.is_ours_alone());
-    match watch.map_or(Known::Nothing, |watch| watch.look()) {
-        Known::Nothing => {}
-        Known::NotYet if C::OP != commands::cuEventQuery::OP => {}
-        Known::NotYet => return session.link.check().and(Err(CUresult::NOT_READY)),
-        Known::Done => {
+    match watch.map_or(EventStatus::Nothing, |watch| watch.look()) {
+        EventStatus::Nothing => {}
+        EventStatus::NotYet if C::OP != commands::cuEventQuery::OP => {}
+        EventStatus::NotYet => return session.link.check().and(Err(CUresult::NOT_READY)),
+        EventStatus::Done => {
             session.link.check()?;
             mirror::fetch(session)?;
             object.is_known_done(&last);
@@ -149,11 +152,12 @@ impl Event {
     /// The record that was the last one is over.
     fn is_known_done(&self, last: &Last) {
         let mut now = self.last();
-        // A record that was not on its way is not what an answer is about.
+        // An answer is not about a record that had not been sent.
         now.is_done |= now.number == last.number && last.covered_by.is_some();
     }
 
-    /// The program polls the event, and an answer takes long: the node is to tell when this record is done, and the next ones.
+    /// The program polls the event, and an answer takes long: the node is to tell when this record
+    /// is done, and the next ones.
     fn poll(&self, session: &'static Session, event: EventId, last: &Last, news: u64) {
         if last.covered_by.is_none() || !self.is_ours_alone() {
             return;
@@ -203,7 +207,7 @@ pub(crate) fn last_capture(event: CUevent) -> Result<(bool, Option<Arc<Capture>>
     Ok((last.is_recorded, last.capture))
 }
 
-/// The same, if that capture goes on.
+/// As [`last_capture`], with the capture only while it is active.
 pub(crate) fn capture_of(event: CUevent) -> Result<(bool, Option<Arc<Capture>>), CUresult> {
     let (is_recorded, capture) = last_capture(event)?;
     Ok((is_recorded, capture.filter(|capture| !capture.has_ended())))

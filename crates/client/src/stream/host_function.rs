@@ -1,18 +1,20 @@
-//! Functions of the program that run in the order of a stream or a graph, in this process, and copies of graphs between
-//! this process and the device.
+//! Functions of the program that run in the order of a stream or a graph, in this process, and
+//! copies of graphs between this process and the device.
 //!
-//! The stream stops on the node; the worker pushes the function's ticket; the client runs the function and says so, and
-//! the stream goes on. Data pushed by earlier copies of the stream have landed by then, since they came first. The
-//! functions of a session run in a thread of their own, which is started with the first of them: a program may well wait for its
-//! function without calling CUDA, so no thread of the program can be relied on to run it.
+//! The stream stops on the node; the worker pushes the function's ticket; the client runs the
+//! function and says so, and the stream continues. Data pushed by earlier copies of the stream have
+//! landed by then, since they came first. The functions of a session run in a thread of their own,
+//! which is started with the first of them: a program may well wait for its function without
+//! calling CUDA, so no thread of the program can be relied on to run it.
 //!
-//! A function sees mapped and managed memory as its stream has left it, and what it writes there is on the device before the stream goes on
-//! ([`mirror`]). It may not call CUDA. Once a stream has failed, callbacks (`cuStreamAddCallback`) are called with the error, by the word of the
-//! node's driver or when the session has ended, and functions never.
+//! A function sees mapped and managed memory as its stream has left it, and what it writes there is
+//! on the device before the stream continues ([`mirror`]). It may not call CUDA. Once a stream has
+//! failed, callbacks (`cuStreamAddCallback`) are called with the error, by the word of the node's
+//! driver or when the session has ended, and functions never.
 //!
-//! What a graph calls is kept, and called at each launch, until the worker says that no graph has it any more. A copy
-//! of a graph is called like a function: it brings the data that the device is about to read, or takes those that it
-//! has written.
+//! What a graph calls is kept, and called at each launch, until the worker says that no graph has
+//! it any more. A copy of a graph is called like a function: it brings the data that the device is
+//! about to read, or takes those that it has written.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -33,7 +35,7 @@ use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
 use crate::stream::capture;
 
-/// What waits for its turn.
+/// A function or copy that waits until its stream reaches it.
 #[derive(Clone)]
 pub(crate) struct Pending {
     function: Function,
@@ -90,7 +92,8 @@ impl Pending {
     }
 
     /// # Safety
-    /// The program passed this function to be called with this pointer, or this copy's memory for each launch.
+    /// The program passed this function to be called with this pointer, or this copy's memory for
+    /// each launch.
     unsafe fn run(self, session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
         match self.function {
             // SAFETY: the caller's.
@@ -124,13 +127,14 @@ impl Pending {
     }
 }
 
-// SAFETY: the program handed the pointer over for its function to be called with it, from any thread.
+// SAFETY: the program handed the pointer over for its function to be called with it, from any
+// thread.
 unsafe impl Send for Pending {}
 
 /// By ticket; those of all sessions are different.
 struct Queue {
     pending: Option<HashMap<u64, Entry>>,
-    /// Those whose turn it is.
+    /// Those whose streams have reached them.
     running: Vec<(u64, Entry)>,
 }
 
@@ -198,7 +202,8 @@ impl Queue {
     }
 }
 
-/// Whether something that streams or graphs will call here, or that runs now, may write to this memory.
+/// Whether something that streams or graphs will call here, or that runs now, may write to this
+/// memory.
 pub(crate) fn may_write(range: &Range<u64>) -> bool {
     queue().entries().any(|entry| entry.what.may_write(range))
 }
@@ -247,14 +252,15 @@ pub(crate) unsafe fn cuStreamAddCallback(
         return Err(CUresult::INVALID_VALUE);
     }
     capture::check_not_capturing(hStream)?;
-    // The program gets the name back that it used ("as passed to cuStreamAddCallback. May be NULL"): whoever names the default stream
-    // at all says null.
+    // The program gets the name back that it used ("as passed to cuStreamAddCallback. May be
+    // NULL"): a program that names the default stream at all says null.
     let name = if hStream == CUstream::LEGACY { CUstream::NULL } else { hStream };
     let function = Function::Stream(callback, name);
     enqueue(hStream, Pending { function, user_data: userData, repeats: false })
 }
 
-/// CUDA Driver API, section "Graph Management": an object that graphs keep alive. Its destructor runs here.
+/// CUDA Driver API, section "Graph Management": an object that graphs keep alive. Its destructor
+/// runs here.
 pub(crate) unsafe fn cuUserObjectCreate(
     object_out: *mut CUuserObject,
     ptr: *mut c_void,
@@ -290,11 +296,12 @@ fn enqueue(stream: CUstream, pending: Pending) -> Result<(), CUresult> {
     let queued = session
         .queue(&commands::cuLaunchHostFunc { ticket, hStream, is_callback })
         .and_then(|()| session.link.flush_now());
-    // A callback that a session's failure has called meanwhile has told the program.
+    // A callback that was called for the session's failure has informed the program.
     queued.or_else(|error| if take_back(ticket) { Err(error) } else { Ok(()) })
 }
 
-/// Runs functions as their turn comes, until the session has failed; then it calls back who is to be told.
+/// Runs functions as their streams reach them, until the session has failed; then it calls the
+/// callbacks that report the failure.
 fn run(session: &'static Session) {
     run_until_failed(session);
     let error = session.link.check().err().unwrap_or(CUresult::UNKNOWN);
@@ -345,7 +352,8 @@ fn run_until_failed(session: &'static Session) {
     }
 }
 
-/// Runs a function, and has its stream go on. Where that cannot be, the stream would wait for ever, and so the session ends.
+/// Runs a function, and lets its stream continue. Where that fails the stream would wait for ever,
+/// so the session ends.
 fn run_one(session: &Session, ticket: u64, status: CUresult) -> Result<(), CUresult> {
     try_one(session, ticket, status)
         .inspect_err(|&error| session.link.end(error, &"a function of the program's could not be run"))

@@ -1,9 +1,12 @@
-//! Events that the node was asked to tell of, so that a program which polls one beyond a slow link does not wait for a round trip each time.
+//! Events that the node was asked to report, so that a program which polls one beyond a slow link
+//! does not wait for a round trip each time.
 //!
-//! "Not yet" stays the answer for as long as nothing has come from any node: a process hears of its GPU's progress in no other way, but from
-//! another process of the lease, which may have seen it in memory that they share (`cuIpc*`) and say so through a pipe. "Not yet" is then
-//! said until the node has told of the event, or [`PATIENCE`] is over: late, though the program knows better.
-//! After anything else has come the event's node is asked again, since that may have been the end of what is behind the event.
+//! "Not yet" stays the answer for as long as nothing has come from any node: a process learns of
+//! its GPU's progress in no other way, except from another process of the lease, which may have
+//! seen it in memory that they share (`cuIpc*`) and say so through a pipe. "Not yet" is then the
+//! answer until the node has reported the event, or [`PATIENCE`] is over: late, though the program
+//! knows better. After anything else has come the event's node is asked again, since that may have
+//! been the end of what is behind the event.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +18,9 @@ use crate::link::command_id::CommandId;
 use crate::link::{Link, inbox};
 use crate::session::{self, Session};
 
-/// From a question that takes so long on, it is better to be told.
+/// Duration of a query from which on the node is asked to report the event.
 pub(crate) const SLOW: Duration = Duration::from_micros(500);
-/// Whoever polls asks this often all the same: a link that is cut is noticed by those who wait for an answer.
+/// Interval in which a polling program asks nevertheless: only a waiting call detects a lost link.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One record of an event.
@@ -30,28 +33,30 @@ pub(crate) struct Watch {
 
 #[derive(Debug)]
 struct State {
-    /// When it was last certain that the event was not done,
+    /// When it was last certain that the event was not done.
     at: Instant,
-    /// and what had come by then.
+    /// The count of what had come by then ([`inbox::news`]).
     news: u64,
     /// The node does not tell.
     is_void: bool,
-    /// Somebody has polled.
+    /// The program has polled.
     was_of_use: bool,
 }
 
 /// What is known of a watched event without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum EventStatus {
     Done,
     NotYet,
     Nothing,
 }
 
 impl Watch {
-    /// Asks to be told of an event whose record is on its way. It was not done when so much had come ([`inbox::news`]). `None` where that is no use.
+    /// Asks the node to report an event whose record has been sent. It was not done at this count
+    /// ([`inbox::news`]). `None` where that is no use.
     pub(crate) fn begin(session: &'static Session, event: EventId, news: u64) -> Option<Watch> {
-        // Several nodes have links of their own. Answers that come when they like would be in no recording's order.
+        // Several nodes have links of their own. Answers that come when they like would be in no
+        // recording's order.
         if session::are_many() || session.link.is_recorded() {
             return None;
         }
@@ -62,20 +67,20 @@ impl Watch {
     }
 
     /// Takes what has come, and waits for nothing.
-    pub(crate) fn look(&self) -> Known {
+    pub(crate) fn look(&self) -> EventStatus {
         self.link.look();
         let mut state = self.lock();
         state.was_of_use = true;
         match self.link.come(self.place) {
-            Some(answer) if answer.result.is_success() => return Known::Done,
+            Some(answer) if answer.result.is_success() => return EventStatus::Done,
             Some(_) => state.is_void = true,
             None => {}
         }
         let holds = !state.is_void && state.news == inbox::news() && state.at.elapsed() < PATIENCE;
-        if holds && self.link.is_open() { Known::NotYet } else { Known::Nothing }
+        if holds && self.link.is_open() { EventStatus::NotYet } else { EventStatus::Nothing }
     }
 
-    /// The node has just said that it is not done, to a question that was asked when so much had come.
+    /// The node has just said that it is not done, to a question that was asked at this count.
     pub(crate) fn not_yet(&self, news: u64) {
         let mut state = self.lock();
         // The answer is one more, and if others came as well, it may have been before them.

@@ -1,18 +1,22 @@
-//! Copies of large data that may have to be sent again: memory of their own, which goes when the worker has them.
+//! Copies of large data that may have to be sent again: memory of their own, which goes when the
+//! worker has them.
 //!
-//! A far link has up to [`WINDOW_MAX`](sluice_wire::resume::WINDOW_MAX) of them under way. From the allocator that would be one
-//! page fault for each 4 KiB of each copy, and a heap that the program keeps. Regions have the size and the alignment of
-//! a huge page, and stay for the next copy: a new one costs more, since the kernel clears it, than what is copied into it. While nothing
-//! is in them the system may take all but a few back (`MADV_FREE`).
+//! A far link has up to [`WINDOW_MAX`](sluice_wire::resume::WINDOW_MAX) of them under way. From the
+//! allocator that would be one page fault for each 4 KiB of each copy, and a heap that the program
+//! keeps. Regions have the size and the alignment of a huge page, and stay for the next copy: a new
+//! one costs more, since the kernel clears it, than what is copied into it. While nothing is in
+//! them the system may take all but a few back (`MADV_FREE`).
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use sluice_wire::resume::WINDOW_MAX;
 
-/// Bytes of a region, and a multiple of what it begins at: a huge page of x86-64, and of AArch64 with pages of 4 KiB.
+/// Bytes of a region, and a multiple of what it begins at: a huge page of x86-64, and of AArch64
+/// with pages of 4 KiB.
 const REGION_BYTES: usize = 2 << 20;
-/// Regions that are nobody's but this process's: the least window, and what the last piece leaves free.
+/// Regions that are nobody's but this process's: the least window, and what the last piece leaves
+/// free.
 const REGIONS_OWN: usize = 5;
 /// Most regions that stay.
 const REGIONS_MAX: usize = WINDOW_MAX as usize / REGION_BYTES + 1;
@@ -40,7 +44,8 @@ struct Region {
     is_reclaimable: bool,
 }
 
-// SAFETY: plain memory. Each byte of it is written once between two uses of the region, before anybody has it as a `Kept`.
+// SAFETY: plain memory. Each byte of it is written once between two uses of the region, before it
+// is shared as a `Kept`.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -57,14 +62,14 @@ impl Keeper {
             Some(current) => current,
             None => (self.region()?, 0),
         };
-        // SAFETY: so many bytes of the region begin there, and nobody has them: it is filled from its beginning to its end, and
-        // begun anew only when nobody else has any of it.
+        // SAFETY: the region has that many bytes there, and they are not shared: it is filled from
+        // its beginning to its end, and reused only when no other part of it is shared.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), region.start.as_ptr().add(start), data.len()) };
         self.current = Some((Arc::clone(&region), start + data.len()));
         Some(Kept { region, start, bytes: data.len() })
     }
 
-    /// A region that nobody has any of.
+    /// A region of which no part is in use.
     fn region(&mut self) -> Option<Arc<Region>> {
         let mut regions = self.regions.iter_mut();
         let free = regions.find_map(|region| Arc::get_mut(region).is_some().then(|| Arc::clone(region)));
@@ -81,16 +86,19 @@ impl Keeper {
 
 impl Kept {
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: these bytes of the region were written before this value was made, and are not written while it lives.
+        // SAFETY: these bytes of the region were written before this value was made, and are not
+        // written while it lives.
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().add(self.start), self.bytes) }
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // At most one more has the region: to find it again, or to fill it further. Nobody has any of what was written.
+        // At most one more reference exists: to find the region again, or to fill it further. No
+        // written part is in use.
         if self.region.is_reclaimable && Arc::strong_count(&self.region) <= 2 {
-            // SAFETY: the mapping is the region's own, and none of it is read before it is written anew. A system that cannot do this keeps it.
+            // SAFETY: the mapping is the region's own, and none of it is read before it is written
+            // anew. A system that cannot do this keeps it.
             unsafe { libc::madvise(self.region.start.as_ptr().cast(), REGION_BYTES, libc::MADV_FREE) };
         }
     }
@@ -99,12 +107,13 @@ impl Drop for Kept {
 impl Region {
     fn new(is_reclaimable: bool) -> Option<Region> {
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice, in which an aligned region lies.
+        // SAFETY: a new mapping at an address of the kernel's choice, in which an aligned region
+        // lies.
         let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 2 * REGION_BYTES, rights, flags, -1, 0) };
         let whole = NonNull::new(mapped.cast::<u8>()).filter(|_| mapped != libc::MAP_FAILED)?;
         let before = whole.as_ptr().align_offset(REGION_BYTES).min(REGION_BYTES);
-        // SAFETY: `before` bytes at the beginning of the mapping, and what is behind the region, which nobody uses. That huge pages are
-        // not to be had changes nothing.
+        // SAFETY: `before` bytes at the beginning of the mapping, and the unused rest behind the
+        // region. That huge pages are not to be had changes nothing.
         unsafe {
             let region = whole.add(before);
             if before > 0 {

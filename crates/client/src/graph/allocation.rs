@@ -1,9 +1,11 @@
-//! Memory that graphs allocate: allocation nodes, made by hand or by `cuMemAllocAsync` in a capture.
+//! Memory that graphs allocate: allocation nodes, made by hand or by `cuMemAllocAsync` in a
+//! capture.
 //!
-//! Such an allocation is one of the session's like any other, made when its node is added, so that its address stands
-//! then, and given back when no graph has the node any more. In the graph on the node it is a place without work.
-//! A launch makes it live and its free node, or a later `cuMemFree`, ends that: a graph that would allocate what is
-//! still live is refused, as CUDA does (CUDA C++ Programming Guide, Graph Memory Nodes).
+//! Such an allocation is one of the session's like any other, made when its node is added, so that
+//! its address stands then, and given back when no graph has the node any more. In the graph on the
+//! node it is a place without work. A launch makes it live and its free node, or a later
+//! `cuMemFree`, ends that: a graph that would allocate what is still live is refused, as CUDA does
+//! (CUDA C++ Programming Guide, Graph Memory Nodes).
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -53,7 +55,7 @@ impl Drop for GraphAllocation {
 
 /// What a graph or an executable graph holds.
 #[derive(Debug, Default)]
-struct Held {
+struct GraphMemory {
     allocations: Vec<Arc<GraphAllocation>>,
     frees_on_launch: bool,
 }
@@ -61,7 +63,7 @@ struct Held {
 #[derive(Default)]
 struct State {
     /// By the handle of a graph or executable graph.
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, GraphMemory>,
     by_ticket: HashMap<u64, Weak<GraphAllocation>>,
 }
 
@@ -139,7 +141,7 @@ pub(crate) fn inherit(from: u64, to: u64, flags: u64) {
     let state = state.get_or_insert_default();
     if let Some(held) = state.held.get(&from) {
         let allocations = held.allocations.clone();
-        state.held.insert(to, Held { allocations, frees_on_launch });
+        state.held.insert(to, GraphMemory { allocations, frees_on_launch });
     }
 }
 

@@ -1,9 +1,10 @@
-//! Data that go out from where they lie in the program's memory.
+//! Zero-copy sends: data that are sent directly from the program's memory.
 //!
-//! What may be sent again after a cut must stay as it is until the worker has it, and a call may return before. So of a copy
-//! over a connection that can be resumed the last window of bytes is copied ([`kept`](super::kept)), and what is before them is lent:
-//! when all of them are queued the worker has that, or else the window would be full. (A window that has grown meanwhile makes
-//! the end of such a copy wait for the worker once.) Where nothing is sent again all data are lent.
+//! What may be sent again after a cut must stay as it is until the worker has it, and a call may
+//! return before. So of a copy over a connection that can be resumed the last window of bytes is
+//! copied ([`retained`](super::retained)), and what is before them is lent: when all of them are queued the
+//! worker has that, or else the window would be full. (A window that has grown meanwhile makes the
+//! end of such a copy wait for the worker once.) Where nothing is sent again all data are lent.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
@@ -32,8 +33,8 @@ impl<'a> Loan<'a> {
         Loan { link, end: 0, memory: PhantomData }
     }
 
-    /// As [`Link::queue`], for a command whose last field is `data`: `fields` appends those before. The caller will queue
-    /// at least `behind` bytes more.
+    /// As [`Link::queue`], for a command whose last field is `data`: `fields` appends those before.
+    /// The caller will queue at least `behind` bytes more.
     ///
     /// # Safety
     /// The loan is dropped, and not leaked, before the data go.
@@ -75,8 +76,8 @@ impl<'a> Loan<'a> {
         if let Some(kept) = kept {
             outbox.buffer.lend(Lent::Kept(kept));
         } else {
-            // SAFETY: the data are borrowed for longer than this lives, and its drop, of which the caller assures us, takes
-            // them back.
+            // SAFETY: the data are borrowed for longer than this lives, and its drop, of which the
+            // caller assures us, takes them back.
             unsafe { outbox.lend(data) };
             self.end = outbox.buffer.end();
         }

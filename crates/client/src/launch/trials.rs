@@ -1,6 +1,7 @@
-//! Launches that only the driver can judge: whether all blocks of a grid fit on the device at a time, and which clusters there can be.
-//! Programs try one after the other until one is taken, so the first of a kind waits for the driver's word. What it has taken once it
-//! takes again, until the function is changed: those are queued like any other launch.
+//! Launches that only the driver can judge: whether all blocks of a grid fit on the device at a
+//! time, and which clusters there can be. Programs try one after the other until one is taken, so
+//! the first of a kind waits for the driver's word. What it has taken once it takes again, until
+//! the function is changed: those are queued like any other launch.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,8 @@ use sluice_wire::Dim;
 use crate::context;
 use crate::launch::limits::Geometry;
 
-/// Kinds of launches that are kept for a function. Programs have a handful; one that has more starts anew.
+/// Kinds of launches that are kept for a function. Programs have a handful; one that has more
+/// starts anew.
 const KINDS_MAX: usize = 64;
 
 /// A launch of such a kind.
@@ -22,7 +24,8 @@ pub(crate) struct Trial {
     blocks: u64,
 }
 
-/// What launches have in common of which the driver says the same, but for how many blocks they have.
+/// What launches have in common of which the driver says the same, but for how many blocks they
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     /// A green context is smaller than its device.

@@ -50,7 +50,8 @@ fn name(node: GraphNodeId) -> String {
     format!("node_{:x}", node.0)
 }
 
-/// CUDA Driver API, section "Graph Management". Flags choose details, of which there is one set here.
+/// CUDA Driver API, section "Graph Management". Flags choose details, of which there is one set
+/// here.
 pub(crate) unsafe fn cuGraphDebugDotPrint(
     hGraph: CUgraph,
     path: *const c_char,

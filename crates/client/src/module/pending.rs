@@ -1,8 +1,9 @@
 //! Functions that the node was asked for and has not described yet.
 //!
-//! A module that has few functions comes with their names, so which there are is known, and `cuModuleGetFunction` need not wait. What
-//! a launch has to know of a function, its parameters and limits, only the node can say, and asking a driver for all would load
-//! them all. So the question is sent, and whoever uses the function first takes the answer: it has come by then, or comes with
+//! A module that has few functions comes with their names, so which there are is known, and
+//! `cuModuleGetFunction` need not wait. What a launch has to know of a function, its parameters and
+//! limits, only the node can say, and asking a driver for all would load them all. So the question
+//! is sent, and the first use of the function takes the answer: it has come by then, or comes with
 //! those of the module's other functions.
 
 use std::ffi::CString;
@@ -28,7 +29,8 @@ struct Awaited {
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Due(CommandId),
-    /// It does not come any more: the session is lost. The function is a library's, which is there anew.
+    /// It does not come any more: the session is lost. The function is a library's, which is there
+    /// anew.
     Lost,
     /// The function is there like any other.
     Come,
@@ -58,7 +60,7 @@ impl Session {
 /// Waits for what the node says of a function, if it was asked for it.
 pub(crate) fn settle(handle: u64) -> Result<(), CUresult> {
     let Some(awaited) = AWAITED.get(handle) else { return Ok(()) };
-    // Others wait for whoever waits.
+    // Other threads wait for the thread that waits.
     let mut answer = awaited.answer.lock().unwrap_or_else(PoisonError::into_inner);
     let (module, name) = (awaited.module, awaited.name.clone());
     let described = match *answer {
@@ -84,7 +86,8 @@ fn describe(handle: u64, place: CommandId) -> Result<FunctionInfo, CUresult> {
     reply.map(|reply| reply.info).map_err(|_| CUresult::UNKNOWN)
 }
 
-/// No more answers come: the session is lost. Libraries have their functions again when they are used.
+/// No more answers come: the session is lost. Libraries have their functions again when they are
+/// used.
 pub(crate) fn forget_all() {
     AWAITED.remove_where(|awaited| awaited.home.is_none());
     for awaited in AWAITED.find(|_| true).into_iter().filter_map(|handle| AWAITED.get(handle)) {
@@ -95,7 +98,7 @@ pub(crate) fn forget_all() {
 /// A module is about to be unloaded: nothing may still look its functions up then.
 pub(crate) fn settle_all(module: u64) {
     for handle in AWAITED.find(|awaited| awaited.module == module) {
-        // Nobody wants it any more.
+        // It is unwanted now.
         let _ = settle(handle);
         AWAITED.remove(handle);
     }

@@ -1,5 +1,5 @@
-//! Attributes of streams: the node's driver keeps them. Only the priority is known here, too, since programs ask for it
-//! by a call of its own.
+//! Attributes of streams: the node's driver keeps them. Only the priority is known here, too, since
+//! programs ask for it by a call of its own.
 
 use std::ffi::c_void;
 

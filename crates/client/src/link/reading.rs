@@ -1,7 +1,8 @@
 //! Who reads the connection, and who sleeps meanwhile.
 //!
-//! Whoever leaves while nobody reads wakes one that still sleeps; so there is always a reader while somebody waits, and
-//! a thread that sleeps is woken for what it waits for, and not for what others do.
+//! A thread that stops waiting while no thread reads wakes one that still sleeps; so there is
+//! always a reader while a thread waits, and a thread that sleeps is woken for what it waits for,
+//! and not for what others do.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -42,7 +43,7 @@ impl Link {
         taken
     }
 
-    /// Takes what has come, if nobody else does; whether it could.
+    /// Reads what has come unless another thread does; says whether it could.
     pub(crate) fn look(&self) -> bool {
         let mut inbox = self.inbox();
         if self.is_cut() || self.is_lost() {
@@ -64,7 +65,8 @@ impl Link {
         was_owed
     }
 
-    /// The connection can be read by another thread, and whoever has got what it waits for hears of it.
+    /// Gives the connection back for another thread to read, and wakes the threads whose answers
+    /// are there.
     pub(super) fn stop_leading(&self, inbox: &mut Inbox, receiver: Receiver) {
         inbox.receiver = Some(receiver);
         let everybody = self.is_lost() || self.check().is_err();
@@ -78,7 +80,8 @@ impl Link {
         }
     }
 
-    /// Sleeps until somebody takes this thread from the list. Where answers come soon it looks for a moment first, as the reader does.
+    /// Sleeps until this thread is taken from the list. Where answers come soon it polls for a
+    /// moment first, as the reader does.
     fn sleep<'a>(&'a self, mut inbox: MutexGuard<'a, Inbox>, want: Want) -> MutexGuard<'a, Inbox> {
         let nap = Arc::new(Nap::default());
         inbox.sleepers.push(Sleeper { want, is_asleep: false, nap: Arc::clone(&nap) });
@@ -109,7 +112,7 @@ impl Nap {
     }
 }
 
-/// This thread waits no more. If nobody reads, one that still waits has to.
+/// Called when this thread stops waiting: if no thread reads, one that still waits has to.
 fn hand_on(mut inbox: MutexGuard<'_, Inbox>) {
     if inbox.receiver.is_some()
         && let Some(next) = inbox.sleepers.pop()

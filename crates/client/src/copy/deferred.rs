@@ -1,10 +1,11 @@
 //! Copies that read this process's memory when their stream gets there.
 //!
-//! CUDA reads page-locked memory when the copy runs. Here its bytes are sent when the copy is queued, as long as nothing is due to change
-//! them until then: no data of a copy from the device that are still to land there, no function of the program that a stream will
-//! call, and no stream that waits for the program's word. Otherwise the copy is a graph of one node, for which the bytes are
-//! asked when its turn comes (`graph_copy.rs`). Other memory is read at the call, as CUDA does (CUDA Driver API, "API synchronization
-//! behavior").
+//! CUDA reads page-locked memory when the copy runs. Here its bytes are sent when the copy is
+//! queued, as long as nothing is due to change them until then: no data of a copy from the device
+//! that are still to land there, no function of the program that a stream will call, and no stream
+//! that waits for the program's word. Otherwise the copy is a graph of one node, for which the
+//! bytes are asked when its turn comes (`host_copy.rs`). Other memory is read at the call, as CUDA
+//! does (CUDA Driver API, "API synchronization behavior").
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,8 +20,8 @@ use crate::session::issue::Issue;
 use crate::session::{self, Session};
 use crate::stream::{self, host_function};
 
-/// A stream was told to wait for a value, as one of so many commands of its device. When the program writes it, and what else it writes
-/// before, nobody sees.
+/// A stream that waits for a value, and the number of its command on the device. It is unknown when
+/// the program writes the value, and what else it writes before.
 struct Wait {
     device: CUdevice,
     stream: CUstream,
@@ -29,7 +30,7 @@ struct Wait {
 
 static WAITS: Mutex<Vec<Wait>> = Mutex::new(Vec::new());
 
-/// A stream has been told to.
+/// Notes that a stream waits for a value that the program writes.
 pub(crate) fn awaits_the_program(stream: CUstream) -> Result<(), CUresult> {
     let device = stream::device_of(stream)?;
     let sent = session::device(device)?.work.so_far();
@@ -40,7 +41,7 @@ pub(crate) fn awaits_the_program(stream: CUstream) -> Result<(), CUresult> {
 }
 
 impl Wait {
-    /// Whether somebody has waited for the stream since.
+    /// Says whether the program has waited for the stream since.
     fn is_over(&self) -> bool {
         let covers = |device: &Device| {
             device.work.covers(self.sent) || stream::has_waited(self.device, self.stream, self.sent)
@@ -54,8 +55,8 @@ fn some_await_the_program() -> bool {
     waits.iter().any(|wait| !wait.is_over())
 }
 
-/// Sees to it that a copy from `bytes` bytes at `start` reads what is there when its stream gets to it. True where the copy is queued, as
-/// `work` says; otherwise what is there now will do.
+/// Sees to it that a copy from `bytes` bytes at `start` reads what is there when its stream gets to
+/// it. True where the copy is queued, as `work` says; otherwise what is there now will do.
 pub(crate) fn read_later(
     session: &'static Session,
     (start, bytes): (u64, u64),
@@ -73,8 +74,8 @@ pub(crate) fn read_later(
     settle(session, (start, bytes), stream, asynchronous).map(|()| false)
 }
 
-/// Waits until what a copy will read is there. An asynchronous one does not wait for the program's word, which may come after it has
-/// returned.
+/// Waits until what a copy will read is there. An asynchronous one does not wait for the program's
+/// word, which may come after it has returned.
 pub(crate) fn settle(
     session: &Session,
     (start, bytes): (u64, u64),
@@ -92,7 +93,7 @@ fn may_change(start: u64, bytes: u64) -> Result<bool, CUresult> {
         return Ok(false);
     }
     let sessions = &session::all()?.list;
-    // What somebody has waited for changes nothing any more.
+    // Work that has been waited for changes nothing any more.
     if !sessions.iter().flat_map(|session| &session.devices).any(|device| device.work.is_pending()) {
         return Ok(false);
     }
@@ -108,7 +109,7 @@ fn launch(session: &'static Session, work: NodeWork, stream: CUstream) -> Result
     // SAFETY: the handle is written to a local.
     unsafe { stubs::cuGraphCreate(session, &mut graph, 0) }.inspect_err(|_| host_function::forget(ticket))?;
     let launched = launch_alone(session, graph, work, stream, ticket);
-    // SAFETY: nobody else knows it. What was launched stays until it is done.
+    // SAFETY: no other code has it. What was launched stays until it is done.
     unsafe { cuGraphDestroy(graph)? };
     launched
 }
@@ -123,7 +124,7 @@ fn launch_alone(
     let place = NodePlace::Graph(GraphPlace { graph: session.find(graph)?, dependencies: Vec::new() });
     let node = session.mint::<CUgraphNode>()?;
     let command = commands::cuGraphAddNode_v2 { phGraphNode: session.find(node)?, place, work };
-    // From here on the graph has the ticket, and the worker says when nobody has it any more.
+    // From here on the graph has the ticket, and the worker reports when no graph has it any more.
     session.call(&command, |()| ()).inspect_err(|_| host_function::forget(ticket))?;
     let mut executable = CUgraphExec::NULL;
     // SAFETY: the handles are this function's own, and written to locals.

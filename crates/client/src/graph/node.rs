@@ -1,7 +1,8 @@
 //! What the nodes of graphs do: from CUDA's structures to the wire and back.
 //!
-//! Functions and memory of this process do not travel: a node that has a part here carries a ticket, under which
-//! [`host_function`](crate::stream::host_function) keeps the function or the copy for as long as a graph has the node.
+//! Functions and memory of this process do not travel: a node that has a part here carries a
+//! ticket, under which [`host_function`](crate::stream::host_function) keeps the function or the
+//! copy for as long as a graph has the node.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -14,9 +15,9 @@ use sluice_wire::{
 
 use crate::abi::out;
 use crate::copy::boxes::{self, BoxCopy};
+use crate::graph::allocation::{self, GraphAllocation};
 use crate::graph::conditional;
 use crate::graph::edges::{check_plain, node_ids};
-use crate::graph::graph_memory::{self, GraphAllocation};
 use crate::launch::limits::Geometry;
 use crate::session::issue::{Issue, list, wanted};
 use crate::session::{self, Session};
@@ -41,7 +42,7 @@ fn give_up(graph: CUgraph, work: &NodeWork) {
     match work {
         NodeWork::HostCall(ticket) => host_function::forget(*ticket),
         NodeWork::Copy(copy) if copy.is_across() => host_function::forget(copy.ticket),
-        NodeWork::Allocation(ticket) => graph_memory::undo(graph, *ticket),
+        NodeWork::Allocation(ticket) => allocation::undo(graph, *ticket),
         NodeWork::Conditional(node) => conditional::give_up(node),
         _ => {}
     }
@@ -197,7 +198,7 @@ fn allocation(
     if context.device != location.id {
         return Err(CUresult::NOT_SUPPORTED);
     }
-    let made = graph_memory::allocate(session, &context, graph, params.bytesize as u64)?;
+    let made = allocation::allocate(session, &context, graph, params.bytesize as u64)?;
     params.dptr = made.address;
     Ok(NodeWork::Allocation(made.ticket))
 }
@@ -208,8 +209,8 @@ fn record_event(session: &Session, event: CUevent) -> Result<NodeWork, CUresult>
 }
 
 fn free(address: CUdeviceptr) -> Result<NodeWork, CUresult> {
-    let allocation = graph_memory::by_address(address).ok_or(CUresult::INVALID_VALUE)?;
-    graph_memory::freed_inside(&allocation)?;
+    let allocation = allocation::by_address(address).ok_or(CUresult::INVALID_VALUE)?;
+    allocation::freed_inside(&allocation)?;
     Ok(NodeWork::Free(allocation.ticket))
 }
 
@@ -225,7 +226,8 @@ unsafe fn any(
     // SAFETY: the same contract.
     let copy_of = unsafe { read(params)? };
     let words: *const c_void = copy_of.words.as_ptr().cast();
-    // SAFETY (all): the words hold the structure that the kind names, and are as many as the largest has.
+    // SAFETY (all): the words hold the structure that the kind names, and are as many as the
+    // largest has.
     use CUgraphNodeType as Kind;
     match copy_of.kind {
         Kind::EMPTY => Ok(NodeWork::Empty(())),
@@ -408,7 +410,7 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode(
             Ok(NodeWork::Child(session.find(childGraph)?))
         })?;
     }
-    graph_memory::inherit(childGraph.0 as u64, hGraph.0 as u64, 0);
+    allocation::inherit(childGraph.0 as u64, hGraph.0 as u64, 0);
     Ok(())
 }
 
@@ -663,7 +665,7 @@ pub(crate) unsafe fn cuGraphMemAllocNodeGetParams(
     params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result<(), CUresult> {
     let NodeWork::Allocation(ticket) = get(hNode)? else { return Err(CUresult::INVALID_VALUE) };
-    let allocation = graph_memory::by_ticket(ticket).ok_or(CUresult::INVALID_VALUE)?;
+    let allocation = allocation::by_ticket(ticket).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the program passes a place for the parameters.
     unsafe { out::write(params_out, allocation_params(&allocation)) }
 }
@@ -673,7 +675,7 @@ pub(crate) unsafe fn cuGraphMemFreeNodeGetParams(
     dptr_out: *mut CUdeviceptr,
 ) -> Result<(), CUresult> {
     let NodeWork::Free(ticket) = get(hNode)? else { return Err(CUresult::INVALID_VALUE) };
-    let allocation = graph_memory::by_ticket(ticket).ok_or(CUresult::INVALID_VALUE)?;
+    let allocation = allocation::by_ticket(ticket).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the program passes a place for the address.
     unsafe { out::write(dptr_out, allocation.address) }
 }
@@ -687,7 +689,8 @@ pub(crate) unsafe fn cuGraphNodeGetParams(
     let work = get(hNode)?;
     let mut params = CUgraphNodeParams { kind: work.kind(), reserved0: [0; 3], words: [0; 29], reserved2: 0 };
     let to: *mut c_void = params.words.as_mut_ptr().cast();
-    // SAFETY: the words have room for the largest of these structures, and the program passes a place for them.
+    // SAFETY: the words have room for the largest of these structures, and the program passes a
+    // place for them.
     unsafe {
         match work {
             NodeWork::Empty(()) => {}

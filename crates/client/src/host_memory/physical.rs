@@ -35,7 +35,7 @@ pub(crate) fn make(session: &Session, bytes: u64, prop: &CUmemAllocationProp) ->
     if file < 0 {
         return Err(CUresult::OPERATING_SYSTEM);
     }
-    // SAFETY: it was opened just now, and is nobody else's.
+    // SAFETY: it was opened just now, and this is its only owner.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     // SAFETY: a descriptor of ours.
     match unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), length) } {

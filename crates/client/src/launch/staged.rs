@@ -1,6 +1,7 @@
-//! The launch interface of CUDA 3, deprecated since CUDA 4: a function keeps the shape of its blocks, their shared memory and its
-//! parameters until a call gives the grid and launches it. Only that call travels, as `cuLaunchKernel` with the parameters in
-//! one buffer (CUDA Driver API, "Execution Control [DEPRECATED]").
+//! The launch interface of CUDA 3, deprecated since CUDA 4: a function keeps the shape of its
+//! blocks, their shared memory and its parameters until a call gives the grid and launches it. Only
+//! that call travels, as `cuLaunchKernel` with the parameters in one buffer (CUDA Driver API,
+//! "Execution Control [DEPRECATED]").
 
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -59,7 +60,7 @@ fn change(f: CUfunction, change: impl FnOnce(&mut Settings) -> Result<(), CUresu
     change(&mut module::function(f.0)?.staged.lock())
 }
 
-/// Launches a function as it was set up, on a grid of so many blocks in x and y.
+/// Launches a function as it was set up, on a grid of this many blocks in x and y.
 fn launch_on(f: CUfunction, grid: [i32; 2], stream: CUstream) -> Result<(), CUresult> {
     session::get()?;
     let [width, height] = grid.map(|blocks| u32::try_from(blocks).unwrap_or(0));

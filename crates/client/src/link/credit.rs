@@ -1,9 +1,12 @@
-//! Device memory that may be used unasked: the node keeps so much of the lease for this session ahead of time.
+//! Credit for device memory: memory of the lease that the node has reserved for this session, so
+//! that it can be allocated without waiting.
 //!
-//! It says how much that is when the session begins, and more whenever some was used (`sluice_wire::Allowance`); what is used
-//! is counted here. A command for memory that fits is queued, for any other the program waits, as whoever waits for
-//! memory is the one who is told that there is none left. That may use the allowance up on the node, so meanwhile nobody here may
-//! use it: whoever uses or waits for memory of a device has the lock of its [`Memory`](crate::memory::Memory).
+//! It says how much that is when the session begins, and more whenever some was used
+//! (`sluice_wire::Allowance`); what is used is counted here. A command for memory that fits is
+//! queued, for any other the program waits, as only a waiting call can be refused for lack of
+//! memory. That may use up the credit on the node, so the credit must not be spent meanwhile: a
+//! thread that uses or waits for memory of a device has the lock of its
+//! [`Memory`](crate::memory::Memory).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -39,8 +42,9 @@ impl Allowances {
 }
 
 impl Link {
-    /// Whether so many bytes of a device may be used unasked; then they are used. A log of the session shows each allocation with its
-    /// answer, so that it can be asked for again where less is allowed.
+    /// Spends credit for this many bytes of a device; false if there is too little. A log of the
+    /// session shows each allocation with its answer, so that it can be asked for again where less
+    /// is allowed.
     pub(crate) fn spend(&self, place: u8, bytes: u64) -> bool {
         let spend = || self.allowances.spend(place, bytes);
         !self.is_recorded() && (spend() || (self.look() && spend()))

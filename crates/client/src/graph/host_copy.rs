@@ -1,4 +1,5 @@
-//! Copies of graphs between this process and the device: how they travel, and what happens when their turn comes.
+//! Copies of graphs between this process and the device: how they travel, and what happens when
+//! their turn comes.
 
 use std::ffi::c_void;
 use std::ops::Range;

@@ -1,11 +1,13 @@
-//! What concerns two nodes at once: copies between their memories, and waits of one node's streams for another's events.
+//! What concerns two nodes at once: copies between their memories, and waits of one node's streams
+//! for another's events.
 //!
-//! A node knows nothing of the others, so both are made here. The calling thread waits for what has to be over first, on the
-//! one node, and only then gives the other its part: what it gives later comes later there, too. That costs the asynchrony
-//! of these calls, and nothing of their order.
+//! A node knows nothing of the others, so both are made here. The calling thread waits for what has
+//! to be over first, on the one node, and only then gives the other its part: what it gives later
+//! comes later there, too. That costs the asynchrony of these calls, and nothing of their order.
 //!
-//! The data of a copy go from node to node, on a connection that the nodes make with a token that the one gives out and the other
-//! shows; this side only carries the token. Where the nodes cannot reach each other the data go through this process.
+//! The data of a copy go from node to node, on a connection that the nodes make with a token that
+//! the one gives out and the other shows; this side only carries the token. Where the nodes cannot
+//! reach each other the data go through this process.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -24,7 +26,8 @@ use crate::stream::capture;
 /// Bytes of a copy between nodes that are here at a time.
 const PIECE: usize = 4 << 20;
 
-/// A copy of which at least one side is on another node than the stream. It is over when this returns.
+/// A copy of which at least one side is on another node than the stream. It is over when this
+/// returns.
 ///
 /// # Safety
 /// Operands on this machine are valid for `bytes` bytes.
@@ -102,10 +105,10 @@ fn ways() -> MutexGuard<'static, BTreeMap<(u8, u8), Way>> {
 }
 
 /// A device and an address in its memory.
-type Place = (CUdevice, u64);
+type DeviceAddress = (CUdevice, u64);
 
 /// From one node's memory to another's.
-fn between(to: Place, from: Place, bytes: usize) -> Result<(), CUresult> {
+fn between(to: DeviceAddress, from: DeviceAddress, bytes: usize) -> Result<(), CUresult> {
     let pair = (session::of(from.0)?.index, session::of(to.0)?.index);
     let way = {
         let mut ways = ways();
@@ -122,7 +125,8 @@ fn between(to: Place, from: Place, bytes: usize) -> Result<(), CUresult> {
     if lost.is_empty() {
         return Ok(());
     }
-    // How far it came nobody knows, and it makes no difference. If a node is gone, that shows now.
+    // It is unknown how far it came, and it makes no difference. A node that is gone is detected
+    // now.
     if !matches!(ways().insert(pair, Way::Here), Some(Way::Here)) {
         let (source, target) = (session::of(from.0)?.node.place(), session::of(to.0)?.node.place());
         crate::abi::errors::say(format_args!(
@@ -157,7 +161,8 @@ fn refusal(asker: &str, other: &str, reason: &str) -> String {
     format!("{asker} to {other}: {reason}")
 }
 
-/// Has the node of one device connect to the session of another: the connection's number, or why there is none.
+/// Has the node of one device connect to the session of another: the connection's number, or why
+/// there is none.
 fn introduce(asker: CUdevice, server: CUdevice) -> Result<Result<u64, String>, CUresult> {
     let (here, there) = (session::of(asker)?, session::of(server)?);
     let is_protected = |session: &Session| matches!(session.node, Endpoint::Tls { .. });
@@ -176,13 +181,14 @@ fn introduce(asker: CUdevice, server: CUdevice) -> Result<Result<u64, String>, C
 /// On a connection that the node of `own` has made. The answer is why it is lost, or nothing.
 fn directly(
     peer: u64,
-    (own, here): Place,
-    (other, there): Place,
+    (own, here): DeviceAddress,
+    (other, there): DeviceAddress,
     bytes: usize,
     fetches: bool,
 ) -> Result<String, CUresult> {
     let (session, served) = (session::of(own)?, session::of(other)?);
-    // What the other has been given before comes before; what it is given after this comes after the copy.
+    // What the other has been given before comes before; what it is given after this comes after
+    // the copy.
     context::at(other, || {
         let hStream = served.find(CUstream::LEGACY)?;
         served.call(&commands::cuStreamSynchronize { hStream }, |()| ())
@@ -202,7 +208,7 @@ fn directly(
 }
 
 /// From one node's memory to another's, piece by piece.
-fn through_here((to, dst): Place, (from, src): Place, bytes: usize) -> Result<(), CUresult> {
+fn through_here((to, dst): DeviceAddress, (from, src): DeviceAddress, bytes: usize) -> Result<(), CUresult> {
     let mut piece = vec![0_u8; bytes.min(PIECE)];
     at(to, |session, stream| {
         for offset in (0..bytes).step_by(PIECE) {
