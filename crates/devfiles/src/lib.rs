@@ -1,11 +1,13 @@
 //! A preloaded library (`man 8 ld.so`) under which NVIDIA's device files seem to be there.
 //!
-//! Some programs ask whether a GPU is there by asking for a device file: JAX falls back to the CPU when there is neither
-//! `/dev/nvidia0` nor `/dev/nvidiactl`, before it looks for a driver. `sluice run` names this library in `LD_PRELOAD`; whoever asks
-//! whether one of these files exists is told of `/dev/null`, which is a character device too. Opening them fails as it did before:
-//! what stands behind them is not on this machine, and whoever wants to talk to it directly must learn that.
+//! Some programs ask whether a GPU is there by asking for a device file: JAX falls back to the CPU
+//! when there is neither `/dev/nvidia0` nor `/dev/nvidiactl`, before it looks for a driver.
+//! `sluice run` names this library in `LD_PRELOAD`; a check whether one of these files exists is
+//! answered for `/dev/null`, which is a character device too. Opening them fails as it did before:
+//! the device is not on this machine, and a program that wants to use it directly must learn that.
 //!
-//! NVIDIA's libraries are there, too, where the program's library path does not lead to them ([`libraries`]).
+//! NVIDIA's libraries are there, too, where the program's library path does not lead to them
+//! ([`libraries`]).
 
 mod libraries;
 
@@ -28,7 +30,8 @@ unsafe fn shown(path: *const c_char) -> *const c_char {
     if SHOWN.contains(&text) { c"/dev/null".as_ptr() } else { path }
 }
 
-/// Defines functions that differ from those of the same name that come next only in the path they ask for.
+/// Defines functions that differ from those of the same name that come next only in the path they
+/// ask for.
 macro_rules! ask_for_shown {
     ($($name:ident([$($before:ident: $before_type:ty)*] path, $($after:ident: $after_type:ty),*);)+) => {$(
         /// # Safety
@@ -52,8 +55,8 @@ macro_rules! ask_for_shown {
                 unsafe { *libc::__errno_location() = libc::ENOSYS };
                 return -1;
             }
-            // SAFETY: the dynamic linker found a function of this name, which has this signature in every C library on Linux; a function
-            // and a pointer to it are of one size.
+            // SAFETY: the dynamic linker found a function of this name, which has this signature in
+            // every C library on Linux; a function and a pointer to it are of one size.
             let next: Function = unsafe { transmute_copy(&next) };
             // SAFETY: the caller's arguments, but for a path that is NUL-terminated as well.
             unsafe { next($($before,)* shown(path), $($after),*) }

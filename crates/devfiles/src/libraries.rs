@@ -1,6 +1,7 @@
-//! The driver's libraries, for programs whose `LD_LIBRARY_PATH` somebody has set anew. NVIDIA's are in the system's path and found
-//! all the same. Where the lease's folder is in the path no longer they are loaded as the process starts: whoever asks the dynamic linker
-//! for a library of that name (its `SONAME`) later is given the one that is there already.
+//! The driver's libraries, for programs whose `LD_LIBRARY_PATH` was replaced. NVIDIA's are in the
+//! system's path and are found nevertheless. Where the lease's folder is no longer in the path they
+//! are loaded as the process starts: code that asks the dynamic linker for a library of that name
+//! (its `SONAME`) later is given the one that is there already.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;

@@ -1,18 +1,20 @@
 //! A link auditor (`man 7 rtld-audit`) that hides nvJitLink from Python.
 //!
-//! numba-cuda hands LTO code to nvJitLink, which makes machine code of it, wherever it finds that library. Where it
-//! does not, it hands PTX to the driver, and PTX is what a software GPU runs. `sluice run` names this library in
-//! `LD_AUDIT` when the leased GPU is a software one. Only loads by Python itself (through `ctypes`) get this library,
-//! which has no function of nvJitLink's, in its place; cuSPARSE and others that are linked with nvJitLink still get it.
-//! (A load that fails would not do: the file is there, so cuda-bindings takes that for a broken installation.)
+//! numba-cuda hands LTO code to nvJitLink, which makes machine code of it, wherever it finds that
+//! library. Where it does not, it hands PTX to the driver, and PTX is what a software GPU runs.
+//! `sluice run` names this library in `LD_AUDIT` when the leased GPU is a software one. Only loads
+//! by Python itself (through `ctypes`) get this library, which has no function of nvJitLink's, in
+//! its place; cuSPARSE and others that are linked with nvJitLink still get it. (A load that fails
+//! would not do: the file is there, so cuda-bindings takes that for a broken installation.)
 //!
-//! An auditor lives in a link namespace of its own, so nothing of the program is interposed on, and calls through
-//! symbols cost what they always cost.
+//! An auditor lives in a link namespace of its own, so nothing of the program is interposed on, and
+//! calls through symbols cost what they always cost.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The newest version of the interface that this auditor knows (`LAV_CURRENT` of glibc 2.35 and later is 2).
+/// The newest version of the interface that this auditor knows (`LAV_CURRENT` of glibc 2.35 and
+/// later is 2).
 const INTERFACE_VERSION: c_uint = 1;
 
 /// The object through which Python's `ctypes` loads libraries; 0 until it is loaded.
@@ -23,10 +25,12 @@ pub extern "C" fn la_version(offered: c_uint) -> c_uint {
     offered.min(INTERFACE_VERSION)
 }
 
-/// Called for every name that the dynamic linker is about to try; the answer is the name that it tries.
+/// Called for every name that the dynamic linker is about to try; the answer is the name that it
+/// tries.
 ///
 /// # Safety
-/// The dynamic linker calls it with a NUL-terminated name and with the cookie of the object that asks.
+/// The dynamic linker calls it with a NUL-terminated name and with the cookie of the object that
+/// asks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn la_objsearch(
     name: *const c_char,
@@ -60,7 +64,8 @@ pub unsafe extern "C" fn la_objopen(
     _namespace: libc::c_long,
     cookie: *const usize,
 ) -> c_uint {
-    // SAFETY: the dynamic linker passes the object's link map, whose name is a NUL-terminated string.
+    // SAFETY: the dynamic linker passes the object's link map, whose name is a NUL-terminated
+    // string.
     let path = unsafe { CStr::from_ptr((*map).name) }.to_bytes();
     if file_name(path).starts_with(b"_ctypes.") {
         CTYPES.store(cookie as usize, Ordering::Relaxed);

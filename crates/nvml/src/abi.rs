@@ -1,4 +1,5 @@
-//! Types of the NVML API, as far as this library fills them (NVML API Reference, "Data Structures").
+//! Types of the NVML API, as far as this library fills them (NVML API Reference, "Data
+//! Structures").
 
 use std::ffi::{c_char, c_uint, c_ulonglong};
 

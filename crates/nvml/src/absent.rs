@@ -1,10 +1,11 @@
-//! Names of the NVML API that a lease has no answer for. They exist, because programs link by symbol or look all names
-//! up first, and answer `NVML_ERROR_NOT_SUPPORTED`, which programs show as "N/A".
+//! Names of the NVML API that a lease has no answer for. They exist, because programs link by
+//! symbol or look all names up first, and answer `NVML_ERROR_NOT_SUPPORTED`, which programs show as
+//! "N/A".
 
 use crate::abi::Return;
 
-/// The caller's arguments are of no interest, so none are declared: under the C calling convention of x86-64 and of
-/// 64-bit Arm the caller passes and removes them.
+/// The caller's arguments are of no interest, so none are declared: under the C calling convention
+/// of x86-64 and of 64-bit Arm the caller passes and removes them.
 macro_rules! absent {
     ($($name:ident)*) => {
         $(

@@ -57,8 +57,8 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId(bus_id: *const c_char, device
     unsafe { nvmlDeviceGetHandleByPciBusId_v2(bus_id, device) }
 }
 
-/// Whether one GPU can reach the other's memory. Those of a lease reach their own: copies between two go through the
-/// node.
+/// Whether one GPU can reach the other's memory. Those of a lease reach their own: copies between
+/// two go through the node.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetP2PStatus(
     first: Device,
@@ -204,8 +204,8 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut Mem
     })
 }
 
-/// `gpu`: the part of the time since the last query in which the lease's kernels ran. `memory`, the time in which the
-/// memory controller worked, cannot be told apart by lease and stays 0.
+/// `gpu`: the part of the time since the last query in which the lease's kernels ran. `memory`, the
+/// time in which the memory controller worked, is not known per lease and stays 0.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, utilization: *mut Utilization) -> Return {
     // SAFETY: the caller passes a valid pointer or null.

@@ -1,7 +1,8 @@
 //! The state of the leases, asked from their nodes.
 //!
-//! One connection to each is kept from `nvmlInit` to the last `nvmlShutdown`; a program that polls thousands of properties a
-//! second gets answers that are at most [`FRESH`] old. After `fork` a child asks over a connection of its own.
+//! One connection to each is kept from `nvmlInit` to the last `nvmlShutdown`; a program that polls
+//! thousands of properties a second gets answers that are at most [`FRESH`] old. After `fork` a
+//! child asks over a connection of its own.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use sluice_wire::handshake::LeaseToken;
 
 use crate::abi::Return;
 
-/// For this long an answer serves all questions: one look of a program at a GPU is some twenty calls.
+/// For this long an answer serves all questions: one look of a program at a GPU is some twenty
+/// calls.
 const FRESH: Duration = Duration::from_millis(20);
 
 /// The leased GPUs at one moment.
@@ -65,7 +67,8 @@ struct Attached {
     /// The process that opened the connections.
     process: u32,
     last: Option<(Instant, Snapshot)>,
-    /// When, and the GPU time of the lease's sessions on each GPU in microseconds: where utilisation is counted from.
+    /// When, and the GPU time of the lease's sessions on each GPU in microseconds: where
+    /// utilisation is counted from.
     busy: Option<(Instant, Vec<u64>)>,
 }
 
@@ -78,7 +81,8 @@ struct Node {
 
 static ATTACHED: Mutex<Option<Attached>> = Mutex::new(None);
 
-/// `nvmlInit`: finds the lease in the environment and asks its node once, so that a dead node shows here.
+/// `nvmlInit`: finds the lease in the environment and asks its node once, so that a dead node shows
+/// here.
 pub(crate) fn attach() -> Result<(), Return> {
     let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(attached) = attached.as_mut() {
@@ -181,7 +185,8 @@ impl Attached {
         Snapshot { cuda_version, driver_version: driver_version(cuda_version), gpus: gpus.collect() }
     }
 
-    /// Utilisation of each GPU since it was last counted; over less than a tenth of a second it says nothing.
+    /// Utilisation of each GPU since it was last counted; over less than a tenth of a second it
+    /// says nothing.
     fn busy_percent(&mut self, devices: &Devices) -> Vec<u32> {
         const COUNTED_OVER: Duration = Duration::from_millis(100);
         let mut now = vec![0u64; devices.devices.len()];

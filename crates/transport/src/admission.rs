@@ -1,20 +1,22 @@
 //! Which connections a listener keeps of those that have not proved yet that they may be there.
 //!
-//! Such a connection costs its sender nothing, so whatever number of places there is, one sender can fill it. A newcomer is therefore
-//! never refused: when all places are taken, it displaces the connection that has waited longest among those of the source
-//! that has the most. Who floods a listener displaces its own connections; another source keeps its few.
+//! Such a connection costs its sender nothing, so whatever number of places there is, one sender
+//! can fill it. A newcomer is therefore never refused: when all places are taken, it displaces the
+//! connection that has waited longest among those of the source that has the most. Who floods a
+//! listener displaces its own connections; another source keeps its few.
 //!
 //! A connection that has proved itself leaves, and counts elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Where connections come from, as far as one sender can be told from another.
+/// Where connections come from, as far as senders can be distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// A socket of this machine, whoever has it.
+    /// A socket of this machine, of any process.
     Local,
-    /// An address of IPv4; of IPv6 the network of 64 bits, which one sender has as a whole (RFC 6177, section 2).
+    /// An address of IPv4; of IPv6 the network of 64 bits, which one sender has as a whole (RFC
+    /// 6177, section 2).
     Address(IpAddr),
 }
 
@@ -47,7 +49,7 @@ pub struct Unproven<H> {
 }
 
 impl<H> Unproven<H> {
-    /// So many connections at a time, at least one.
+    /// Admits this many connections at a time, at least one.
     pub fn new(places: usize) -> Unproven<H> {
         Unproven {
             places: places.max(1),

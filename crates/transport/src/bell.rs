@@ -1,11 +1,13 @@
 //! Sleeping until the other process rings.
 //!
-//! Whoever is about to sleep says what for, looks once more whether it is there, and sleeps on the count of rings that it
-//! saw before. Whoever has changed something rings if somebody said so: between the two looks at least one of them sees
-//! the other. Everything here is in shared memory, and a peer that lies wakes somebody for nothing, or lets itself wait.
+//! A side that is about to sleep says what for, checks once more whether it is there, and sleeps on
+//! the count of rings that it saw before. A side that has changed something rings if the other
+//! announced that it sleeps: at least one of the two checks sees the other side. Everything here is
+//! in shared memory, and a peer that lies wakes this side for nothing, or lets itself wait.
 //!
-//! A futex cannot tell that the peer was killed, so whoever sleeps on it looks at the socket now and then. Whoever has slept for
-//! long sleeps on the socket instead, which tells both, and whoever rings then sends a byte.
+//! A futex does not show that the peer was killed, so a sleeper on it checks the socket at
+//! intervals. After a long sleep it sleeps on the socket instead, which shows both, and the peer
+//! then rings by sending a byte.
 
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -27,17 +29,18 @@ pub(crate) struct Bell {
     on_socket: AtomicU32,
 }
 
-/// What somebody sleeps for.
+/// What a side sleeps for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// At least so many bytes, or free bytes, and not more than half of the ring.
+    /// At least this many bytes, or free bytes, and not more than half of the ring.
     Bytes(usize),
     Room(usize),
     BytesOrRoom,
 }
 
 impl Bell {
-    /// Says that somebody is about to sleep; the count is for [`Bell::sleep`], after another look.
+    /// Announces that this side is about to sleep; the count is for [`Bell::sleep`], after another
+    /// look.
     pub(crate) fn about_to_sleep(&self, event: Event) -> u32 {
         let rung = self.rung.load(Ordering::Acquire);
         if !matches!(event, Event::Room(_)) {
@@ -50,7 +53,7 @@ impl Bell {
         rung
     }
 
-    /// Sleeps until the bell is rung, at most so long; it may also wake for nothing.
+    /// Sleeps until the bell is rung, at most for this time; it may also wake for nothing.
     pub(crate) fn sleep(&self, rung: u32, limit: Duration) {
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
@@ -80,17 +83,18 @@ impl Bell {
 
     fn ring_for(&self, awaited: &AtomicU32, socket: &Socket) {
         fence(Ordering::SeqCst);
-        // Once is enough: whoever sleeps again says so again.
+        // Once is enough: a side that sleeps again announces it again.
         if awaited.load(Ordering::Relaxed) != 0 && awaited.swap(0, Ordering::AcqRel) != 0 {
             if self.on_socket.load(Ordering::Relaxed) != 0 && self.on_socket.swap(0, Ordering::Relaxed) != 0 {
-                // Where there is no room for a byte, bytes lie there that have woken the peer; an end wakes it as well.
+                // Where there is no room for a byte, bytes lie there that have woken the peer; an
+                // end wakes it as well.
                 let _ = socket.write_vectored(&[IoSlice::new(&[0])], Wait::No);
             }
             self.ring();
         }
     }
 
-    /// Wakes whoever sleeps on the futex.
+    /// Wakes the sleepers on the futex.
     pub(crate) fn ring(&self) {
         self.rung.fetch_add(1, Ordering::Release);
         // SAFETY: the kernel only takes the word's address.

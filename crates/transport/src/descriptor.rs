@@ -21,8 +21,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> 
     let size = size_of::<RawFd>() as u32;
     // SAFETY: CMSG_SPACE computes from a constant.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(size) } as _;
-    // SAFETY: the control area has room for a header and a descriptor, so the first header is within it, and its data
-    // hold an int, for which `write_unaligned` asks no alignment.
+    // SAFETY: the control area has room for a header and a descriptor, so the first header is
+    // within it, and its data hold an int, for which `write_unaligned` asks no alignment.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -30,7 +30,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> 
         (*header).cmsg_len = libc::CMSG_LEN(size) as _;
         libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
     }
-    // SAFETY: the message describes locals and `bytes`, which outlive the call; the kernel only reads them.
+    // SAFETY: the message describes locals and `bytes`, which outlive the call; the kernel only
+    // reads them.
     retried(|| unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) })
 }
 
@@ -39,13 +40,15 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
     let mut control = Control { bytes: [0; 64] };
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut message = message(&mut part, &mut control);
-    // SAFETY: CMSG_SPACE computes from a constant. No more than one descriptor fits, and the kernel closes others.
+    // SAFETY: CMSG_SPACE computes from a constant. No more than one descriptor fits, and the kernel
+    // closes others.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the message describes locals and `into`, which outlive the call, by their own sizes.
     let count = retried(|| unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) })?;
-    // SAFETY: the kernel has set the length of the control area, within which CMSG_FIRSTHDR answers; a message of this
-    // kind holds a descriptor that is now this process's, and nobody else knows it.
+    // SAFETY: the kernel has set the length of the control area, within which CMSG_FIRSTHDR
+    // answers; a message of this kind holds a descriptor that is now this process's, and no other
+    // code has it.
     let fd = unsafe {
         let header = libc::CMSG_FIRSTHDR(&message);
         let has_fd = !header.is_null()

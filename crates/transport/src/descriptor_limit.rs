@@ -1,7 +1,7 @@
 //! How many descriptors a process may have.
 
-/// Lets this process open as many files as it may, and says how many those are: sockets, shared memory and events are
-/// one each, and the usual limit is for programs that call `select`.
+/// Lets this process open as many files as it may, and says how many those are: sockets, shared
+/// memory and events are one each, and the usual limit is for programs that call `select`.
 pub fn raise_descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes one structure, or leaves it as it is.

@@ -1,12 +1,14 @@
-//! The byte stream between a client and its worker: what carries it, how its readers and writers wait.
+//! The byte stream between a client and its worker: what carries it, how its readers and writers
+//! wait.
 //!
-//! It begins as a socket. Where that is a Unix socket the two may agree ([`Stream::share`]) to go on through shared memory:
-//! two rings of bytes ([`ring`]) in a memory file that the worker makes, sealed ([`rings`]), and bells that wake who
-//! sleeps ([`bell`]). The socket stays open: it tells either side of the other's end. A TCP socket may carry TLS ([`tls`]), and
-//! on a far link several may carry one stream ([`stripes`]).
+//! It begins as a socket. Where that is a Unix socket the two may agree ([`Stream::share`]) to
+//! continue through shared memory: two rings of bytes ([`ring`]) in a memory file that the worker
+//! makes, sealed ([`rings`]), and bells that wake who sleeps ([`bell`]). The socket stays open: it
+//! tells either side of the other's end. A TCP socket may carry TLS ([`tls`]), and on a far link
+//! several may carry one stream ([`stripes`]).
 //!
-//! It loads into strangers' programs with the client library: no thread, no global state, nothing that a forked child
-//! could be caught in.
+//! It loads into strangers' programs with the client library: no thread, no global state, nothing
+//! that a forked child could be caught in.
 
 pub mod admission;
 mod bell;
@@ -48,7 +50,8 @@ pub use crate::rings::{Rings, Side};
 pub use crate::socket::{keep_rate, limit_unacknowledged, make_room, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;
 
-/// Where a Unix socket is: a file, or behind an `@` a name that no file system has (unix(7), "abstract").
+/// Where a Unix socket is: a file, or behind an `@` a name that no file system has (unix(7),
+/// "abstract").
 pub fn unix_address(path: &Path) -> io::Result<SocketAddr> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -56,8 +59,9 @@ pub fn unix_address(path: &Path) -> io::Result<SocketAddr> {
     }
 }
 
-/// What the name of a node's own socket begins with, behind which the number of the node's user stands, and `-`. Anybody may bind a name
-/// that is free, and it is in `/proc/net/unix` for all to see.
+/// What the name of a node's own socket begins with, behind which the number of the node's user
+/// stands, and `-`. Any process may bind a name that is free, and it is in `/proc/net/unix` for all
+/// to see.
 const NODE_SOCKET: &str = "@sluice-node-";
 
 /// A name for a socket of a node that runs as this process's user; `number` is to be random.
@@ -93,7 +97,8 @@ pub fn peer_of(stream: &UnixStream) -> io::Result<libc::ucred> {
 #[derive(Debug)]
 pub struct Stream {
     connection: Connection,
-    /// What carries the bytes once both sides have agreed on it; the socket then only tells of the peer's end.
+    /// What carries the bytes once both sides have agreed on it; the socket then only tells of the
+    /// peer's end.
     shared: OnceLock<Shared>,
     /// Other connections that carry the bytes beside this one, once both sides have agreed on that.
     stripes: OnceLock<Stripes>,
@@ -120,7 +125,7 @@ impl Stream {
         Err(failure)
     }
 
-    /// The same with TLS; also answers which certificate the node has shown.
+    /// Connects with TLS; also returns which certificate the node has shown.
     pub fn connect_tls(
         address: &str,
         trust: &Trust,
@@ -134,8 +139,9 @@ impl Stream {
         Ok((stream, shown))
     }
 
-    /// Shakes hands as a node; says whether the client has shown a certificate, or need not, and which the node has shown. Each
-    /// read takes no more than a record, so that the stream can be handed on, until [`Stream::read_ahead`].
+    /// Shakes hands as a node; says whether the client has shown a certificate, or need not, and
+    /// which the node has shown. Each read takes no more than a record, so that the stream can be
+    /// handed on, until [`Stream::read_ahead`].
     pub fn accept_tls(
         &mut self,
         identity: &ServerIdentity,
@@ -153,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// Goes on with keys that another process has agreed on.
+    /// Continues with keys that another process has agreed on.
     pub fn protected(socket: OwnedFd, keys: Option<Keys>) -> io::Result<Stream> {
         let tls = keys.map(|keys| Records::new(keys, false)).transpose()?;
         let mut stream = Stream::from(socket);
@@ -161,8 +167,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// What another process needs to go on, beside the socket; nothing without TLS. Fails while bytes are here that the other
-    /// would miss.
+    /// What another process needs to continue, beside the socket; nothing without TLS. Fails while
+    /// bytes are here that the other would miss.
     pub fn keys(&self) -> io::Result<Option<Keys>> {
         let Some(records) = &self.connection.tls else { return Ok(None) };
         let unread = || io::Error::new(io::ErrorKind::InvalidData, "it sent more before it was answered");
@@ -196,14 +202,16 @@ impl Stream {
         self.shared.get().is_some()
     }
 
-    /// Whether the bytes are sealed on their way.
+    /// Says whether the bytes are encrypted in transit.
     pub fn is_protected(&self) -> bool {
         self.connection.tls.is_some()
     }
 
-    /// As [`Stream::read`] through shared memory, without a copy: gives from `least` (or half of what fits) to `limit` bytes to
-    /// `take` where they lie, start and length of memory that it may read until it returns. The peer can change them
-    /// meanwhile: what is concluded from them must be concluded from a copy. Through a socket bytes do not lie anywhere: [`io::ErrorKind::Unsupported`].
+    /// As [`Stream::read`] through shared memory, without a copy: gives from `least` (or half of
+    /// what fits) to `limit` bytes to `take` where they lie, start and length of memory that it may
+    /// read until it returns. The peer can change them meanwhile: what is concluded from them must
+    /// be concluded from a copy. Through a socket bytes do not lie anywhere:
+    /// [`io::ErrorKind::Unsupported`].
     pub fn read_in_place(
         &self,
         (least, limit): (usize, usize),
@@ -216,8 +224,9 @@ impl Stream {
         }
     }
 
-    /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`]. After that the same bytes
-    /// come again before any others, or none at all: with TLS they may be half-way out.
+    /// Writes as much as fits without waiting; nothing fitting is [`io::ErrorKind::WouldBlock`].
+    /// After that the same bytes come again before any others, or none at all: with TLS they may be
+    /// half-way out.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)], Wait::No)
     }
@@ -233,9 +242,10 @@ impl Stream {
         }
     }
 
-    /// Through shared memory: writes `head` and then `count` bytes that `fill` writes where the peer will read them, which is
-    /// given by its start. The peer gets all of it or, after an error of `fill`, nothing.
-    /// `None` if there is no room for it now. Through a socket: [`io::ErrorKind::Unsupported`].
+    /// Through shared memory: writes `head` and then `count` bytes that `fill` writes where the
+    /// peer will read them, which is given by its start. The peer gets all of it or, after an error
+    /// of `fill`, nothing. `None` if there is no room for it now. Through a socket:
+    /// [`io::ErrorKind::Unsupported`].
     pub fn write_in_place<E>(
         &self,
         head: &[u8],
@@ -248,7 +258,8 @@ impl Stream {
         }
     }
 
-    /// Waits until so many bytes can be written, or half of what fits into the shared memory; on a socket, until any can.
+    /// Waits until this many bytes can be written, or half of what fits into the shared memory; on
+    /// a socket, until any can.
     pub fn wait_room(&self, bytes: usize) -> io::Result<()> {
         match self.shared.get() {
             Some(shared) => shared.wait_room(&self.connection.socket, bytes),
@@ -280,7 +291,8 @@ impl Stream {
         self.connection.has_unread()
     }
 
-    /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is over.
+    /// Waits until the stream can be written, or also read if `or_readable`, or until `limit` is
+    /// over.
     pub fn wait_writable(&self, or_readable: bool, limit: Duration) -> io::Result<()> {
         if let Some(shared) = self.shared.get() {
             return shared.wait_writable(&self.connection.socket, or_readable, limit);
@@ -318,7 +330,7 @@ impl Stream {
         }
     }
 
-    /// Ends writes: the peer sees the end of the stream, and may go on writing.
+    /// Ends writes: the peer sees the end of the stream, and may continue to write.
     pub fn shut_down_writes(&self) {
         self.connection.socket.shut_down_writes();
         for other in self.stripes.get().into_iter().flat_map(Stripes::others) {
@@ -336,18 +348,21 @@ impl Stream {
         self.connection.socket.is_unix()
     }
 
-    /// Goes on through shared memory. Both sides do so at the same place in their streams; later calls change nothing.
+    /// Continues through shared memory. Both sides do so at the same place in their streams; later
+    /// calls change nothing.
     pub fn share(&self, memory: Rings, side: Side, cores: usize) {
         self.shared.get_or_init(|| Shared::new(memory, side, cores));
     }
 
-    /// Makes this connection fit to be one of several. The process that accepts it does so: a confined worker may not.
+    /// Makes this connection fit to be one of several. The process that accepts it does so: a
+    /// confined worker may not.
     pub fn limit_unsent(&self) {
         self.connection.socket.limit_unsent(stripes::UNSENT_MAX);
     }
 
-    /// Goes on over these connections too. Both sides do so at the same place in their streams, with the same connections in the
-    /// same order, [`STRIPES_MAX`] with this one at most; later calls change nothing.
+    /// Continues over these connections too. Both sides do so at the same place in their streams,
+    /// with the same connections in the same order, [`STRIPES_MAX`] with this one at most; later
+    /// calls change nothing.
     pub fn stripe(&self, others: Vec<Stream>) {
         let others = others.into_iter().map(|other| other.connection).collect();
         self.stripes.get_or_init(|| Stripes::new(others));
@@ -367,10 +382,11 @@ impl Stream {
         }
     }
 
-    /// Closes a forked child's copy, so that the peer still sees the parent's end. Async-signal-safe.
+    /// Closes a forked child's copy, so that the peer still sees the parent's end.
+    /// Async-signal-safe.
     ///
     /// # Safety
-    /// Nobody in this process uses or drops the stream afterwards.
+    /// The stream is neither used nor dropped in this process afterwards.
     pub unsafe fn close_in_child(&self) {
         // SAFETY: the caller's promise is the same.
         unsafe {

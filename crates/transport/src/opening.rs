@@ -1,4 +1,5 @@
-//! Whether something that could not be opened is asked for again: after a cut it is, and where there never was a node it is not.
+//! Whether something that could not be opened is asked for again: after a cut it is, and where
+//! there never was a node it is not.
 //!
 //! ```text
 //!   first attempt -- nobody listens, no such host, no answer, another certificate --> final
@@ -7,9 +8,11 @@
 //!   a node has answered -- whatever happens to the connection --> tried for as long as nodes wait for their clients
 //! ```
 //!
-//! Whoever asks by a lease knows that there is a node: what listens there is tried as if it had answered, and silence is a cut.
+//! A client with a lease knows that there is a node: a listener there is tried as if it had
+//! answered, and silence counts as a disconnect.
 //!
-//! All attempts of one opening have the same number that nobody guesses ([`Once`]), by which the node makes one thing of them.
+//! All attempts of one opening have the same unguessable number ([`Once`]), by which the node
+//! treats them as one.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,8 +22,8 @@ use sluice_wire::handshake::{Once, OpeningNonce};
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long it is tried where a node has answered: nodes wait as long for their clients, unless told otherwise. The last attempt may
-/// take its own time on top.
+/// How long it is tried where a node has answered: nodes wait as long for their clients by default.
+/// The last attempt may take its own time on top.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 /// How often where none has: some two seconds.
 const UNHEARD_MAX: u32 = 8;
@@ -29,12 +32,12 @@ const UNHEARD_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Attempts {
     once: Once,
-    /// A node has answered,
+    /// A node has answered.
     heard: bool,
-    /// or is known to be there.
+    /// A node is known to be there.
     is_known: bool,
     pause: Duration,
-    /// Somebody was told that it may take long.
+    /// The user was informed that it may take long.
     told: bool,
     patience: Duration,
     /// From the first cut on.
@@ -46,7 +49,7 @@ pub struct Attempts {
 pub enum Verdict {
     /// The next comes after this pause.
     Again(Duration),
-    /// The same, and it may take so long that somebody should be told.
+    /// Try again, and inform the user that it may take long.
     AgainFor {
         pause: Duration,
         patience: Duration,
@@ -60,7 +63,7 @@ impl Attempts {
         Attempts::for_at_most(PATIENCE)
     }
 
-    /// Where somebody does not wait as long for what is opened.
+    /// Sets a shorter limit for callers that do not wait as long.
     pub fn for_at_most(patience: Duration) -> io::Result<Attempts> {
         let once = Once { nonce: OpeningNonce(random()?), attempt: 0 };
         Ok(Attempts {
@@ -128,11 +131,12 @@ pub(crate) fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
 }
 
-/// 32 bytes that nobody can guess.
+/// Returns 32 unguessable bytes.
 fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0_u8; 32];
     loop {
-        // SAFETY: the pointer and length describe `bytes`. The call itself, since older C libraries have no name for it.
+        // SAFETY: the pointer and length describe `bytes`. The call itself, since older C libraries
+        // have no name for it.
         let got = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
         // Requests of up to 256 bytes are never cut short once the pool is ready.
         if got == bytes.len() as i64 {

@@ -1,14 +1,14 @@
 //! Whether the process at the other end of a cut connection still lives.
 //!
-//! A connection that ends says nothing about its peer: the link may be cut, or the program may have been killed. Whoever
-//! sees the program's process can tell.
+//! A connection that ends says nothing about its peer: the link may have failed, or the program may
+//! have been killed. Code that sees the program's process can tell.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Where this process's number means this process: the same for all processes that see each other, so for those of one PID
-/// namespace of one running system. 0 if that cannot be known.
+/// Where this process's number means this process: the same for all processes that see each other,
+/// so for those of one PID namespace of one running system. 0 if that cannot be known.
 pub fn space() -> u64 {
     let Ok(boot) = std::fs::read("/proc/sys/kernel/random/boot_id") else { return 0 };
     let Ok(namespace) = std::fs::metadata("/proc/self/ns/pid") else { return 0 };
@@ -19,12 +19,12 @@ pub fn space() -> u64 {
     hash.max(1)
 }
 
-/// FNV-1a, 64 bits: nobody is kept out by this number, it only tells places apart.
+/// FNV-1a, 64 bits: this number keeps no process out, it only distinguishes places.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// A process that is watched; its number cannot come to mean another one meanwhile. The descriptor can be read (`POLLIN`) once
-/// the process has ended.
+/// A process that is watched; its number cannot come to mean another one meanwhile. The descriptor
+/// can be read (`POLLIN`) once the process has ended.
 #[derive(Debug)]
 pub struct ProcessWatch(OwnedFd);
 
@@ -34,7 +34,7 @@ impl ProcessWatch {
         // SAFETY: takes two numbers and touches no memory.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process as libc::pid_t, 0) };
         if fd >= 0 {
-            // SAFETY: the descriptor is new and nobody else owns it.
+            // SAFETY: the descriptor is new, and this is its only owner.
             return Ok(Some(ProcessWatch(unsafe { OwnedFd::from_raw_fd(fd as i32) })));
         }
         let error = io::Error::last_os_error();

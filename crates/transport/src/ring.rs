@@ -1,13 +1,14 @@
-//! A byte ring between two processes: one writes, the other reads, neither waits for the other to copy.
+//! A byte ring between two processes: one writes, the other reads, neither waits for the other to
+//! copy.
 //!
 //! ```text
 //!   written: bytes ever written (mod 2^32)      read: bytes ever read (mod 2^32)
 //!   [ ...free... | read .. written: to be read | ...free... ]      written - read <= RING_BYTES
 //! ```
 //!
-//! Each side keeps its own position in memory of its own and publishes it; the peer's is checked at every look. A peer that
-//! publishes nonsense gets an error here, and one that changes bytes while they are copied spoils its own bytes only:
-//! they are copied out once, and looked at afterwards.
+//! Each side keeps its own position in memory of its own and publishes it; the peer's is checked at
+//! every look. A peer that publishes nonsense gets an error here, and one that changes bytes while
+//! they are copied spoils its own bytes only: they are copied out once, and looked at afterwards.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,10 +19,11 @@ use sluice_copy::Stores;
 
 use crate::stores::Choice;
 
-/// Bytes of a ring: both rings of a session fit a core's second-level cache, where copying is fastest.
+/// Bytes of a ring: both rings of a session fit a core's second-level cache, where copying is
+/// fastest.
 pub(crate) const RING_BYTES: usize = 1 << 20;
 
-/// Data of which so much is written at once are large: they may go past the caches.
+/// Data of this size are large: they may be written with non-temporal stores.
 const LARGE: usize = 64 << 10;
 
 /// One side's position, in a cache line of its own (two, since processors fetch them in pairs).
@@ -29,7 +31,8 @@ const LARGE: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicU32);
 
-/// The writer's position, and how it stores large data, so that the reader does likewise: not zero is past the caches.
+/// The writer's position, and how it stores large data, so that the reader does likewise: not zero
+/// is with non-temporal stores.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 struct Written {
@@ -62,15 +65,16 @@ pub(crate) struct Ring {
     bytes: NonNull<u8>,
 }
 
-// SAFETY: shared positions are atomic; bytes are only touched by the one `Writer` and the one `Reader` of a process, where
-// the positions give them to it.
+// SAFETY: shared positions are atomic; bytes are only touched by the one `Writer` and the one
+// `Reader` of a process, where the positions give them to it.
 unsafe impl Send for Ring {}
 
 impl Ring {
     /// # Safety
-    /// `positions` and the `RING_BYTES` bytes at `bytes`, and once more the same bytes behind them, are mapped for writing as
-    /// long as this ring and what is made of it are used. Nothing in this process reads or writes those bytes otherwise, and
-    /// there is at most one writer and one reader of it in this process.
+    /// `positions` and the `RING_BYTES` bytes at `bytes`, and once more the same bytes behind them,
+    /// are mapped for writing as long as this ring and what is made of it are used. Nothing in this
+    /// process reads or writes those bytes otherwise, and there is at most one writer and one
+    /// reader of it in this process.
     pub(crate) unsafe fn new(positions: NonNull<Positions>, bytes: NonNull<u8>) -> Ring {
         Ring { positions, bytes }
     }
@@ -80,7 +84,8 @@ impl Ring {
         unsafe { self.positions.as_ref() }
     }
 
-    /// Where a position is. As the ring is mapped twice, up to `RING_BYTES` bytes from there on lie in one piece.
+    /// Where a position is. As the ring is mapped twice, up to `RING_BYTES` bytes from there on lie
+    /// in one piece.
     fn at(&self, position: u32) -> *mut u8 {
         // SAFETY: within the first of the two mappings.
         unsafe { self.bytes.as_ptr().add(position as usize % RING_BYTES) }
@@ -121,8 +126,8 @@ impl Writer {
         let count = bytes.len().min(self.room()?);
         let to = self.ring.at(self.written);
         self.store(bytes.len() >= LARGE, count, || {
-            // SAFETY: `count` bytes of the ring from there on are the writer's: they are not filled. The source is a slice of
-            // this process, which the ring is not part of.
+            // SAFETY: `count` bytes of the ring from there on are the writer's: they are not
+            // filled. The source is a slice of this process, which the ring is not part of.
             unsafe { sluice_copy::copy(bytes.as_ptr(), to, count) }
             Ok::<_, io::Error>(())
         })?;
@@ -130,8 +135,9 @@ impl Writer {
         Ok(count)
     }
 
-    /// Writes `head` and then `count` bytes that `fill` writes where they go, which is given by its start. The reader sees all
-    /// of it or, after an error of `fill`, nothing. `None` if there is no room now.
+    /// Writes `head` and then `count` bytes that `fill` writes where they go, which is given by its
+    /// start. The reader sees all of it or, after an error of `fill`, nothing. `None` if there is
+    /// no room now.
     pub(crate) fn write_in_place<E>(
         &mut self,
         head: &[u8],
@@ -142,7 +148,7 @@ impl Writer {
             return Ok(None);
         }
         let start = self.ring.at(self.written);
-        // SAFETY: so many bytes of the ring from there on are the writer's: they are not filled.
+        // SAFETY: that many bytes of the ring from there on are the writer's: they are not filled.
         let rest = unsafe {
             std::ptr::copy_nonoverlapping(head.as_ptr(), start, head.len());
             start.add(head.len())
@@ -154,8 +160,9 @@ impl Writer {
         Ok(Some(filled))
     }
 
-    /// Has `work` store bytes in the ring, large data in the way that is faster now. What a device stores itself, or another thread of a
-    /// driver, goes its own way, and counts for what it is worth.
+    /// Has `work` store bytes in the ring, large data in the way that is faster now. What a device
+    /// stores itself, or another thread of a driver, goes its own way, and counts for what it is
+    /// worth.
     fn store<E>(
         &mut self,
         is_large: bool,
@@ -197,8 +204,9 @@ impl Reader {
         Ring::filled(written, self.read)
     }
 
-    /// Gives what is there, at most `limit` bytes, to `take`: start and length of memory that it may read until it returns.
-    /// The peer can change those bytes meanwhile, and spoils its own stream only. What `take` copies of them goes the writer's way.
+    /// Gives what is there, at most `limit` bytes, to `take`: start and length of memory that it
+    /// may read until it returns. The peer can change those bytes meanwhile, and spoils its own
+    /// stream only. What `take` copies of them goes the writer's way.
     pub(crate) fn read_in_place(
         &mut self,
         limit: usize,
@@ -215,9 +223,9 @@ impl Reader {
     /// Reads as much as is there and fits, and says how much that was.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.read_in_place(into.len(), |from, count| {
-            // SAFETY: `count` bytes from there on can be read, and fit the target, a slice of this process, which the ring
-            // is not part of. Only a peer that breaks the rules writes there meanwhile, and then the copy has some of its
-            // bytes or others.
+            // SAFETY: `count` bytes from there on can be read, and fit the target, a slice of this
+            // process, which the ring is not part of. Only a peer that breaks the rules writes
+            // there meanwhile, and then the copy has some of its bytes or others.
             unsafe { sluice_copy::copy(from, into.as_mut_ptr(), count) }
         })
     }
@@ -251,7 +259,8 @@ mod tests {
         }
 
         fn sides(&mut self, start: u32) -> (Writer, Reader) {
-            // SAFETY: the fixture outlives the sides in every test, touches neither part meanwhile, and uses one ring of it.
+            // SAFETY: the fixture outlives the sides in every test, touches neither part meanwhile,
+            // and uses one ring of it.
             let ring = unsafe {
                 let bytes = self.memory.ends(Side::Client).0.bytes;
                 Ring::new(NonNull::from(&*self.positions), bytes)
@@ -263,7 +272,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Against a queue: any mix of writes and reads, from any position, also across the wrap of the ring and of 2^32.
+        /// Against a queue: any mix of writes and reads, from any position, also across the wrap of
+        /// the ring and of 2^32.
         #[test]
         fn what_is_read_is_what_was_written(
             start in prop_oneof![Just(0), Just(u32::MAX - 5), any::<u32>()],
@@ -319,7 +329,8 @@ mod tests {
             }
         }
 
-        /// A peer that publishes any position gives an error, or bytes within the ring, and nothing else.
+        /// A peer that publishes any position gives an error, or bytes within the ring, and nothing
+        /// else.
         #[test]
         fn a_hostile_position_is_an_error(ours in any::<u32>(), theirs in any::<u32>()) {
             let mut fixture = Fixture::new(ours);

@@ -1,4 +1,5 @@
-//! The memory that a client and its worker share: a memory file with two rings, which the worker makes.
+//! The memory that a client and its worker share: a memory file with two rings, which the worker
+//! makes.
 //!
 //! Its size is sealed, so that neither side can take pages away under the other.
 
@@ -28,8 +29,8 @@ struct Header {
 /// Where the rings begin, in bytes: the next page, of any size that Linux has.
 const HEADER_BYTES: usize = 64 << 10;
 const MEMORY_BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
-/// Addresses of a mapping: the header, and each ring twice, one after the other, so that what goes around a ring's end lies
-/// in one piece.
+/// Addresses of a mapping: the header, and each ring twice, one after the other, so that what goes
+/// around a ring's end lies in one piece.
 const MAPPED_BYTES: usize = HEADER_BYTES + 4 * RING_BYTES;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -51,7 +52,7 @@ impl Rings {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a NUL-terminated constant.
         let fd = checked(unsafe { libc::memfd_create(c"sluice-rings".as_ptr(), flags) })?;
-        // SAFETY: the call has just opened it, and nobody else owns it.
+        // SAFETY: the call has just opened it, and this is its only owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: plain numbers.
         checked(unsafe { libc::ftruncate(file.as_raw_fd(), MEMORY_BYTES as libc::off_t) })?;
@@ -60,7 +61,8 @@ impl Rings {
         Ok((Rings::map(file.as_fd())?, file))
     }
 
-    /// Maps what a worker has offered. Anything but a memory file of the right, sealed size is an error.
+    /// Maps what a worker has offered. Anything but a memory file of the right, sealed size is an
+    /// error.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Rings> {
         // SAFETY: plain numbers.
         let seals = checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
@@ -91,7 +93,8 @@ impl Rings {
         );
         for (at, of, bytes) in parts {
             let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-            // SAFETY: the part lies within the addresses that were just reserved, and takes their place.
+            // SAFETY: the part lies within the addresses that were just reserved, and takes their
+            // place.
             let mapped = unsafe {
                 let to = start.as_ptr().add(at).cast();
                 libc::mmap(to, bytes, rights, flags, file.as_raw_fd(), of as libc::off_t)
@@ -104,7 +107,8 @@ impl Rings {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is page-aligned and longer than a header, whose fields are all atomic.
+        // SAFETY: the mapping is page-aligned and longer than a header, whose fields are all
+        // atomic.
         unsafe { self.start.cast().as_ref() }
     }
 
@@ -115,7 +119,8 @@ impl Rings {
     pub(crate) unsafe fn ends(&self, side: Side) -> (Ring, Ring) {
         let header = self.header();
         let ring = |positions: &Positions, number: usize| {
-            // SAFETY: both rings lie within the mapping, behind the header, each of them twice; the caller promises the rest.
+            // SAFETY: both rings lie within the mapping, behind the header, each of them twice; the
+            // caller promises the rest.
             unsafe { Ring::new(positions.into(), self.start.add(HEADER_BYTES + 2 * number * RING_BYTES)) }
         };
         let (to_worker, to_client) = (ring(&header.to_worker, 0), ring(&header.to_client, 1));
@@ -137,7 +142,8 @@ impl Rings {
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own; rings made of it are gone, as `ends` was promised.
+        // SAFETY: the mapping is this value's own; rings made of it are gone, as `ends` was
+        // promised.
         unsafe { libc::munmap(self.start.as_ptr().cast(), MAPPED_BYTES) };
     }
 }

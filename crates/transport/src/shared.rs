@@ -1,4 +1,5 @@
-//! A stream through shared memory: a ring each way, a bell for each side, and a socket that tells when the peer is gone.
+//! A stream through shared memory: a ring each way, a bell for each side, and a socket that tells
+//! when the peer is gone.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +13,15 @@ use crate::ring::{RING_BYTES, Reader, Writer};
 use crate::rings::{Rings, Side};
 use crate::socket::Socket;
 
-/// Nobody sleeps longer on the futex without a look at the socket: a peer that is killed rings no bell.
+/// Longest sleep on the futex without a check of the socket: a peer that is killed rings no bell.
 const LOOK_AT_PEER: Duration = Duration::from_millis(100);
 
-/// A reader that has slept so long sleeps on the socket: it wakes a few microseconds later, and for nothing else.
+/// Time after which a sleeping reader sleeps on the socket: it wakes a few microseconds later, and
+/// for nothing else.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// A writer shows so many bytes at a time, so that the reader copies the first while the rest is written.
+/// Bytes that a writer shows at a time, so that the reader copies the first while the rest is
+/// written.
 const PUBLISH_BYTES: usize = 128 << 10;
 
 /// One end. A thread that reads keeps others from reading, and one that writes others from writing.
@@ -33,7 +36,7 @@ pub(crate) struct Shared {
     spin: Spin,
     /// How long a read sleeps, in milliseconds.
     read_limit_ms: AtomicU64,
-    /// Whoever sleeps on the socket: one, since it takes the bytes that wake it.
+    /// The one thread that sleeps on the socket, since it takes the bytes that wake it.
     on_socket: Mutex<()>,
     /// The peer is gone, or this side has shut down.
     ended: AtomicBool,
@@ -42,7 +45,8 @@ pub(crate) struct Shared {
 impl Shared {
     /// At most once per mapping.
     pub(crate) fn new(memory: Rings, side: Side, cores: usize) -> Shared {
-        // SAFETY: the memory goes where the rings go, and is dropped after them. Each mapping comes here once, by value.
+        // SAFETY: the memory goes where the rings go, and is dropped after them. Each mapping comes
+        // here once, by value.
         let (out, back) = unsafe { memory.ends(side) };
         Shared {
             reader: Mutex::new(Reader::new(back)),
@@ -99,7 +103,8 @@ impl Shared {
             let count = if filled >= least || ended { read(&mut reader)? } else { 0 };
             drop(reader);
             if count > 0 {
-                // A writer that waits finds a good part of the ring free, and not one read's worth each time.
+                // A writer that waits finds a good part of the ring free, and not one read's worth
+                // each time.
                 if RING_BYTES - filled + count >= RING_BYTES / 2 {
                     self.theirs().room_came(socket);
                 }
@@ -204,7 +209,7 @@ impl Shared {
         self.spin.read(once).map(drop)
     }
 
-    /// Wakes everybody, here and there.
+    /// Wakes all sleepers on both sides.
     pub(crate) fn shut_down(&self) {
         self.ended.store(true, Ordering::Release);
         let (ours, theirs) = self.memory.bells(self.side);
@@ -276,8 +281,8 @@ impl Shared {
     }
 }
 
-/// Takes the bytes that rang: nothing else comes through the socket any more. No more than a bell can have sent by mistake, so that
-/// a peer that sends without end does not keep us here.
+/// Takes the bytes that rang: nothing else comes through the socket any more. No more than a bell
+/// can have sent by mistake, so that a peer that sends without end does not keep us here.
 fn take_rings(socket: &Socket) {
     let _ = socket.read(&mut [0; 64], Wait::No);
 }

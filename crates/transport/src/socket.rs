@@ -41,7 +41,8 @@ impl Socket {
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Takes no more than about so many bytes before they can be sent. On a socket that is not TCP nothing waits anyway.
+    /// Limits the bytes that are queued before they can be sent to about this many. On a socket
+    /// that is not TCP nothing waits anyway.
     pub(crate) fn limit_unsent(&self, bytes: u32) {
         let size = size_of::<u32>() as u32;
         let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
@@ -109,9 +110,10 @@ impl Socket {
     }
 
     /// # Safety
-    /// Nobody in this process uses or drops the socket afterwards.
+    /// The socket is neither used nor dropped in this process afterwards.
     pub(crate) unsafe fn close_in_child(&self) {
-        // SAFETY: the descriptor is open, and the caller promises that nobody will use its number again.
+        // SAFETY: the descriptor is open, and the caller promises that its number is not used
+        // again.
         unsafe { libc::close(self.fd.as_raw_fd()) };
     }
 }
@@ -122,11 +124,12 @@ impl AsFd for Socket {
     }
 }
 
-/// What a peer may leave unacknowledged for so long is not on its way any more.
+/// Data unacknowledged for this time count as lost.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(9);
 
-/// A host that is switched off sends no end of file, so the idle connection is probed: it fails after 10 s without an answer.
-/// No probe is sent while data are under way: for those there is [`limit_unacknowledged`].
+/// A host that is switched off sends no end of file, so the idle connection is probed: it fails
+/// after 10 s without an answer. No probe is sent while data are under way: for those there is
+/// [`limit_unacknowledged`].
 pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
@@ -137,45 +140,51 @@ pub fn notice_dead_peer(socket: BorrowedFd<'_>) -> io::Result<()> {
     options.into_iter().try_for_each(|(level, option, value)| set_number(socket, level, option, value))
 }
 
-/// Has a TCP connection fail after 9 s in which its peer has acknowledged nothing of what is under way, or has had no room for
-/// more (`TCP_USER_TIMEOUT` in tcp(7)). A slow link acknowledges all the time. A peer that is stopped, or computes for a while and
-/// takes nothing meanwhile, cannot be told from a dead one once its window is full: this is for connections whose end costs nothing but the
-/// next one. The process that accepts it does so: a confined worker may not.
+/// Has a TCP connection fail after 9 s in which its peer has acknowledged nothing of what is under
+/// way, or has had no room for more (`TCP_USER_TIMEOUT` in tcp(7)). A slow link acknowledges all
+/// the time. A peer that is stopped, or computes for a while and takes nothing meanwhile, cannot be
+/// distinguished from a dead one once its window is full: this is for connections whose end costs
+/// nothing but the next one. The process that accepts it does so: a confined worker may not.
 pub fn limit_unacknowledged(socket: BorrowedFd<'_>) -> io::Result<()> {
     let limit_ms = UNACKNOWLEDGED_MAX.as_millis() as i32;
     set_number(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, limit_ms)
 }
 
-/// A TCP connection of such a round trip that slows down with each lost packet does not hold what its link does.
+/// A TCP connection of such a round trip that slows down with each lost packet does not hold what
+/// its link does.
 const FAR: Duration = Duration::from_millis(5);
 
-/// Has a TCP connection over a far link keep its rate when packets are lost, by BBR (`TCP_CONGESTION` in tcp(7)), where the system has that and lets this
-/// process use it; anywhere else the system's own choice stands. The process that accepts a connection does so: a confined worker may not.
+/// Has a TCP connection over a far link keep its rate when packets are lost, by BBR
+/// (`TCP_CONGESTION` in tcp(7)), where the system has that and lets this process use it; anywhere
+/// else the system's own choice stands. The process that accepts a connection does so: a confined
+/// worker may not.
 pub fn keep_rate(socket: BorrowedFd<'_>) {
     const NAME: &[u8] = b"bbr";
     if !is_far(socket) {
         return;
     }
     let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-    // SAFETY: the option's value is a name, of which the kernel reads exactly so many bytes.
+    // SAFETY: the option's value is a name, of which the kernel reads exactly that many bytes.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, NAME.as_ptr().cast(), NAME.len() as u32) };
 }
 
-/// What a peer may have under way on one connection where nobody has raised what its system lets it keep (`tcp_wmem`).
+/// What a peer may have in flight on one connection with its system's default limit (`tcp_wmem`).
 const ROOM: i32 = 4 << 20;
 
-/// Has a TCP connection over a far link take much at once. The system offers its peer 64 KiB, and more with each round trip in which
-/// that is read. Until that is what the link holds it is what limits the peer, whose BBR may take it for the link's own rate and
-/// stay there for seconds. It has to be done before large data come, and on a node by the daemon: a confined worker may not.
+/// Has a TCP connection over a far link take much at once. The system offers its peer 64 KiB, and
+/// more with each round trip in which that is read. Until that is what the link holds it is what
+/// limits the peer, whose BBR may take it for the link's own rate and stay there for seconds. It
+/// has to be done before large data come, and on a node by the daemon: a confined worker may not.
 pub fn make_room(socket: BorrowedFd<'_>) {
     if is_far(socket) {
         raise_room(socket);
     }
 }
 
-/// Linux makes room for what a reader says it waits for (`SO_RCVLOWAT`, `tcp_set_rcvlowat` since 4.18), within what `tcp_rmem` allows,
-/// and the room stays when the reader wants to hear of each byte again. `SO_RCVBUF` would end its growth, and `rmem_max` is mostly less.
-/// Where a system does not do so, a connection is slow at first; one byte is a number that none refuses.
+/// Linux makes space for what a reader says it waits for (`SO_RCVLOWAT`, `tcp_set_rcvlowat` since
+/// 4.18), within what `tcp_rmem` allows, and the room stays when the reader wants to hear of each
+/// byte again. `SO_RCVBUF` would end its growth, and `rmem_max` is mostly less. Where a system does
+/// not do so, a connection is slow at first; one byte is a number that none refuses.
 fn raise_room(socket: BorrowedFd<'_>) {
     for bytes in [ROOM, 1] {
         let _ = set_number(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);

@@ -1,24 +1,27 @@
 //! Whether large data go through the caches or past them, found out by trying.
 //!
-//! Two cores that share a cache hand bytes over in it, several times as fast as memory where that is slow; two that share none are faster past
-//! the caches. Which it is follows from where the system runs both processes, and under a hypervisor neither knows. So the
-//! writer of a ring measures how fast each way is, from its first byte until there is room for more, the reader's part included,
-//! takes the faster, and gives the other a try now and then.
+//! Two cores that share a cache hand bytes over in it, several times as fast as memory where that
+//! is slow; two that share none are faster past the caches. Which it is follows from where the
+//! system runs both processes, and under a hypervisor neither knows. So the writer of a ring
+//! measures how fast each way is, from its first byte until there is room for more, the reader's
+//! part included, takes the faster, and gives the other a try now and then.
 
 use std::time::{Duration, Instant};
 
 use sluice_copy::Stores;
 
-/// Bytes by which a way is measured: some rings full, so that what is left in it of the other way hardly counts.
+/// Bytes by which a way is measured: some rings full, so that what is left in it of the other way
+/// hardly counts.
 const SPAN_BYTES: usize = 4 << 20;
-/// Spans after which the other way is tried for one: soon after one was found faster, since the first measures are of memory that nobody has
-/// touched before, then after twice as many each time, and never after more, since what two cores share changes when the system moves them.
+/// Spans after which the other way is tried for one: soon after one was found faster, since the
+/// first measures are of memory that has not been touched before, then after twice as many each
+/// time, and never after more, since what two cores share changes when the system moves them.
 const SPANS_BETWEEN_TRIALS: std::ops::RangeInclusive<u32> = 2..=128;
-/// Who writes nothing for so long has nothing to write, and the time does not count.
+/// A writer without a write for this time is idle, and the time does not count.
 const PAUSE: Duration = Duration::from_millis(1);
-/// No way is so much slower than the other: a span that is was held up by something else,
+/// Factor by which no way is slower than the other: a span that is was delayed by something else.
 const SLOWER_MAX: f64 = 8.0;
-/// unless so many are, one after the other: then memory is as slow as that now.
+/// Number of such spans in a row after which memory counts as that slow.
 const HELD_UP_MAX: u32 = 8;
 
 /// How the large data of a ring are stored.
@@ -71,7 +74,7 @@ impl Choice {
         self.stores
     }
 
-    /// So many bytes of large data were stored as [`Choice::stores`] says.
+    /// Notes that this many bytes of large data were stored as [`Choice::stores`] says.
     pub(crate) fn wrote(&mut self, bytes: usize, begin: Instant, end: Instant) {
         let before = self.span.take().unwrap_or(Span { bytes: 0, time: Duration::ZERO, end: begin });
         let between = begin.saturating_duration_since(before.end);
@@ -99,7 +102,8 @@ impl Choice {
             Stores::ThroughCaches => (&mut self.through, self.past),
             Stores::PastCaches => (&mut self.past, self.through),
         };
-        // Of what is in use a slow span may be an accident; what was tried long ago is as fast as it is now.
+        // Of what is in use a slow span may be an accident; what was tried long ago is as fast as
+        // it is now.
         let known = stores.filter(|_| !self.trials.is_now).unwrap_or(rate);
         let now = rate.max(0.75 * known + 0.25 * rate);
         *stores = Some(now);
@@ -114,7 +118,8 @@ impl Choice {
 }
 
 impl Trials {
-    /// A span is over, in which the way was found to be slower than the other, or not; whether the next goes the other way.
+    /// A span is over, in which the way was found to be slower than the other, or not; whether the
+    /// next goes the other way.
     fn spend_span(&mut self, is_slower: bool) -> bool {
         self.spans += 1;
         let was_trial = std::mem::take(&mut self.is_now);
@@ -198,7 +203,8 @@ mod tests {
         ring.write(20, 17e9, 12e9);
         let mut past = 0;
         for _ in 0..100 {
-            // A second in which the reader does something else, now and then, and two in which there is nothing to write.
+            // A second in which the reader does something else, now and then, and two in which
+            // there is nothing to write.
             ring.choice.wrote(SPAN_BYTES, ring.now, ring.now + Duration::from_secs(1));
             ring.now += Duration::from_secs(2);
             past += ring.write(1, 17e9, 12e9);

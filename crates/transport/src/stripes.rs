@@ -1,7 +1,8 @@
 //! One stream of bytes over several connections.
 //!
-//! A far link carries as much as one connection may have under way, which the system bounds (`tcp_wmem`, `tcp_rmem`), and
-//! a lossy one as much as one connection dares after each loss. Several carry several times that.
+//! A far link carries as much as one connection may have under way, which the system bounds
+//! (`tcp_wmem`, `tcp_rmem`), and a lossy one as much as one connection dares after each loss.
+//! Several carry several times that.
 //!
 //! ```text
 //!  stream:        | 0      chunk | 65536   chunk | 131072  chunk | ...
@@ -10,10 +11,12 @@
 //!  connection 2:                                    [131072, 65536] bytes ...
 //! ```
 //!
-//! The writer gives each chunk, with its place in the stream and its length before it, to a connection that takes bytes now;
-//! where that takes a part only, the next chunk goes to another meanwhile. The reader takes the chunk that is next from wherever it
-//! is; those that came early wait in their sockets, so nothing is stored here and nothing is copied once more. On each connection chunks come in the
-//! stream's order, so the one that is next is never behind another. The end of one connection is the end of all.
+//! The writer gives each chunk, with its place in the stream and its length before it, to a
+//! connection that takes bytes now; where that takes a part only, the next chunk goes to another
+//! meanwhile. The reader takes the chunk that is next from wherever it is; those that came early
+//! wait in their sockets, so nothing is stored here and nothing is copied once more. On each
+//! connection chunks come in the stream's order, so the one that is next is never behind another.
+//! The end of one connection is the end of all.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +31,8 @@ use crate::connection::Connection;
 pub const STRIPES_MAX: usize = 16;
 /// Most bytes of a chunk: little enough that a connection that takes bytes at all takes it at once.
 const CHUNK_MAX: usize = (64 << 10) - HEAD_BYTES;
-/// What a connection takes before it can send it. A slow one with more of that would have bytes that all others wait for.
+/// What a connection takes before it can send it. A slow one with more of that would have bytes
+/// that all others wait for.
 pub(crate) const UNSENT_MAX: u32 = 2 * CHUNK_MAX as u32;
 /// The chunk's place in the stream and its length, little-endian.
 const HEAD_BYTES: usize = 12;
@@ -93,7 +97,7 @@ impl Arriving {
         (self.head_bytes == HEAD_BYTES).then_some((u64::from_le_bytes(*position), length as usize))
     }
 
-    /// So many bytes of the chunk have been read.
+    /// Notes that this many bytes of the chunk have been read.
     fn advance(&mut self, (position, length): (u64, usize), count: usize) {
         if count == length {
             self.head_bytes = 0;
@@ -170,8 +174,8 @@ impl Stripes {
         }
     }
 
-    /// Reads what there is of the heads of chunks, or waits for that; false once a connection has ended and nothing more comes
-    /// before that end.
+    /// Reads what there is of the heads of chunks, or waits for that; false once a connection has
+    /// ended and nothing more comes before that end.
     fn read_heads(&self, own: &Connection, reading: &mut Reading, limit: Duration) -> io::Result<bool> {
         let is_behind =
             |stripe: &Arriving| stripe.chunk().is_some_and(|(position, _)| position < reading.position);
@@ -217,8 +221,8 @@ impl Stripes {
         Ok(stripes.iter().enumerate().filter(|(nth, _)| ready & 1 << nth != 0).map(|(_, &of)| of).collect())
     }
 
-    /// As [`crate::Stream::write_vectored`]. Connections may have taken bytes behind those that count as written: whoever comes
-    /// again with these finds that done.
+    /// As [`crate::Stream::write_vectored`]. Connections may have taken bytes behind those that
+    /// count as written: a caller that comes again with these finds that done.
     pub(crate) fn write_vectored(
         &self,
         own: &Connection,
@@ -262,7 +266,7 @@ impl Stripes {
         }
     }
 
-    /// Writes what this connection takes of its chunk, or of the next: so many bytes.
+    /// Writes what this connection takes of its chunk, or of the next; returns the bytes written.
     fn write_chunk(
         &self,
         own: &Connection,
@@ -355,9 +359,10 @@ impl Reading {
 }
 
 impl Writing {
-    /// The connections that have something to write, of so many bytes that are there: the next chunk goes to the first of them that
-    /// takes bytes. Whole chunks go round. What is smaller stays where the last one went: spread over all, each connection would
-    /// notice a loss by a timer only, and any that stalls would delay everything.
+    /// The connections that have something to write, of this many available bytes: the next chunk
+    /// goes to the first of them that takes bytes. Whole chunks go round. What is smaller stays
+    /// where the last one went: spread over all, each connection would notice a loss by a timer
+    /// only, and any that stalls would delay everything.
     fn stripes_to_write(&self, given: usize) -> Vec<usize> {
         let left = (self.position + given as u64).saturating_sub(self.end);
         let has_more = left > 0;
@@ -367,7 +372,7 @@ impl Writing {
         order.filter(|&stripe| has_more || self.chunks[stripe].is_some()).collect()
     }
 
-    /// The connections of which one has to take bytes before a write can go on.
+    /// The connections of which one has to take bytes before a write can continue.
     fn stripes_with_room(&self) -> Vec<usize> {
         let is_idle = self.chunks.iter().all(Option::is_none);
         let all = 0..self.chunks.len();
@@ -385,7 +390,7 @@ impl Writing {
 }
 
 impl Leaving {
-    /// The connection has taken so many bytes more.
+    /// Notes that the connection has taken this many more bytes.
     fn advance(&mut self, count: usize) {
         let of_head = count.min(HEAD_BYTES - self.head_sent);
         self.head_sent += of_head;
@@ -394,7 +399,8 @@ impl Leaving {
     }
 }
 
-/// Writes what the connection takes of the chunk, whose next byte is at `offset` of what `parts` hold.
+/// Writes what the connection takes of the chunk, whose next byte is at `offset` of what `parts`
+/// hold.
 fn write_some(
     connection: &Connection,
     chunk: &Leaving,
@@ -434,7 +440,7 @@ fn poll(connections: &[(&Connection, i16)], limit: Duration) -> io::Result<u64> 
     loop {
         let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         let left_ms = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
-        // SAFETY: so many entries are there.
+        // SAFETY: that many entries are there.
         if unsafe { libc::poll(polled.as_mut_ptr(), count as libc::nfds_t, left_ms) } >= 0 {
             break;
         }
@@ -456,7 +462,7 @@ fn waiting_time(wait: Wait, limit: &AtomicU64) -> Duration {
     }
 }
 
-/// Whoever says such things is as good as gone.
+/// A peer that sends this is treated as gone.
 fn nonsense(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -1,9 +1,10 @@
 //! TLS 1.3 on a TCP socket.
 //!
-//! rustls shakes hands ([`client`], [`server`]) and checks certificates. What comes out are keys, with which [`records`]
-//! protects the bytes from then on, and not rustls, for two reasons. Each direction has a lock of its own, so a writer that
-//! waits for room never keeps the reader from taking what the peer has to get rid of first. And the keys can be handed on
-//! with the socket: the daemon knows the node's certificate, the worker only what protects its own session.
+//! rustls shakes hands ([`client`], [`server`]) and checks certificates. What comes out are keys,
+//! with which [`records`] protects the bytes from then on, and not rustls, for two reasons. Each
+//! direction has a lock of its own, so a writer that waits for room never keeps the reader from
+//! taking what the peer has to get rid of first. And the keys can be handed on with the socket: the
+//! daemon knows the node's certificate, the worker only what protects its own session.
 //!
 //! ```text
 //!  client                            daemon                      worker
@@ -13,7 +14,8 @@
 //!    | <------------------------ records --------------------------> |
 //! ```
 //!
-//! A session that goes on after a cut shakes hands anew: no tickets, no early data, nothing that could be replayed.
+//! A session that resumes makes a new handshake: no tickets, no early data, nothing that could be
+//! replayed.
 
 mod authorities;
 mod client;
@@ -40,7 +42,8 @@ pub(crate) use server::accept;
 /// By which both sides know that the other speaks this protocol (ALPN, RFC 7301).
 const PROTOCOL: &[u8] = b"sluice";
 
-/// Why a handshake fails; it comes as the inner error of an [`std::io::Error`]. The text says the way out.
+/// Why a handshake fails; it comes as the inner error of an [`std::io::Error`]. The text says the
+/// way out.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error(
@@ -76,7 +79,8 @@ impl TlsError {
         matches!(TlsError::of(error), Some(TlsError::Ended))
     }
 
-    /// Whether who answers has shown the certificate of another node. To try again is of no use then.
+    /// Whether who answers has shown the certificate of another node. To try again is of no use
+    /// then.
     pub fn is_another_node(error: &std::io::Error) -> bool {
         matches!(TlsError::of(error), Some(TlsError::Fingerprint { .. }))
     }

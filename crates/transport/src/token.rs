@@ -5,7 +5,7 @@ use std::fmt;
 use ring::hmac;
 use sluice_wire::address::Fingerprint;
 
-/// So that nobody finds it by trying.
+/// The shortest token, so that it cannot be found by trying.
 pub const CHARACTERS_MIN: usize = 16;
 
 #[derive(Clone)]
@@ -17,8 +17,9 @@ impl NodeToken {
         NodeToken(hmac::Key::new(hmac::HMAC_SHA256, text.trim().as_bytes()))
     }
 
-    /// What only a holder can answer to this challenge of the node that has shown this certificate. With it, a node that hands on
-    /// another's challenge gets nothing that the other takes; in plain text there is none, and nothing keeps it from that.
+    /// What only a holder can answer to this challenge of the node that has shown this certificate.
+    /// With it, a node that hands on another's challenge gets nothing that the other takes; in
+    /// plain text there is none, and nothing keeps it from that.
     pub fn proof(&self, challenge: &[u8; 32], shown: Option<Fingerprint>) -> [u8; 32] {
         let tag = hmac::sign(&self.0, &of_node(challenge, shown));
         std::array::from_fn(|at| tag.as_ref()[at])

@@ -84,7 +84,8 @@ fn large_writes_use_every_connection() {
     std::thread::scope(|scope| {
         scope.spawn(|| write_all(&a, &bytes, &[bytes.len()], Wait::Asleep));
         let mut used = [false; 4];
-        // Far less than a connection carries at a time, so that what it is at shows between two reads.
+        // Far less than a connection carries at a time, so that what it is at shows between two
+        // reads.
         let (mut have, mut into) = (0, vec![0; 1000]);
         while have < bytes.len() {
             have += b.read(&mut into, Wait::Asleep).unwrap();

@@ -1,6 +1,8 @@
-//! Whose certificates clients may show: those of the authorities in a file, read again when it changes ([`super::follow`]).
+//! Whose certificates clients may show: those of the authorities in a file, read again when it
+//! changes ([`super::follow`]).
 //!
-//! A client is asked at its handshake. Who has come in stays in when its authority goes: a session that is to end is ended by its lease.
+//! A client is asked at its handshake. Who has come in stays in when its authority goes: a session
+//! that is to end is ended by its lease.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};

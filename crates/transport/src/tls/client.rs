@@ -85,7 +85,8 @@ pub(crate) fn connect(
     let connection = ClientConnection::new(Arc::new(config), name).map_err(failed)?;
     let mut connection = Connection::Client(connection);
     shake(&mut connection, socket, deadline).map_err(|error| match is_end(&error) {
-        // A cut, or somebody who does not speak TLS: the kind stays, by which it is tried again.
+        // A disconnect, or a peer that does not use TLS: the kind stays, by which it is tried
+        // again.
         true => io::Error::new(error.kind(), TlsError::Ended),
         false => explained(error, pinned.as_deref()),
     })?;
@@ -130,7 +131,8 @@ impl Https {
     }
 }
 
-/// What is checked, and what is shown. For one connection: what came is kept in the answer's second part.
+/// What is checked, and what is shown. For one connection: what came is kept in the answer's second
+/// part.
 fn config(
     trust: &Trust,
     identity: Option<&ClientIdentity>,

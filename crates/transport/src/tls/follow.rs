@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The files are looked at this often; what has changed is read once it has stayed the same from one look to the next.
+/// The files are looked at this often; what has changed is read once it has stayed the same from
+/// one look to the next.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What was read from some files, and can be read again.
@@ -16,15 +17,17 @@ pub(super) trait Files: Send + Sync + 'static {
     fn loaded(&self) -> Stamp;
     /// What the files are now, without a look inside.
     fn stamp(&self) -> Stamp;
-    /// Uses what is in the files from now on; true if that is something else. If they are of no use, nothing changes.
+    /// Uses what is in the files from now on; true if that is something else. If they are of no
+    /// use, nothing changes.
     fn reload(&self) -> Result<bool, String>;
     /// What is said when it was something else.
     fn news(&self) -> String;
-    /// And when the files are of no use.
+    /// What is logged when the files are unusable.
     fn kept(&self) -> &'static str;
 }
 
-/// Device, inode, size, and in seconds and nanoseconds when it was written and when anything of it changed, such as who may read it.
+/// Device, inode, size, and in seconds and nanoseconds when it was written and when anything of it
+/// changed, such as who may read it.
 type FileStamp = (u64, u64, u64, [i64; 4]);
 
 /// Of each file; nothing for one that is not there.
@@ -58,8 +61,9 @@ impl Look {
         Look { read: files.loaded(), last: files.stamp(), failed: None }
     }
 
-    /// Reads the files if they have changed, and did not change since the last look: whoever writes them may not be done. What
-    /// came of it then. What fails is tried again at each look, and told again only if it fails for another reason.
+    /// Reads the files if they have changed, and did not change since the last look: their writer
+    /// may not be done. What came of it then. What fails is tried again at each look, and logged
+    /// again only if it fails for another reason.
     pub(super) fn again(&mut self, files: &impl Files) -> Option<Result<bool, String>> {
         let now = files.stamp();
         let rests = now == self.last;
@@ -81,7 +85,8 @@ impl Look {
     }
 }
 
-/// Follows the files in a thread, for as long as somebody uses what is in them, and says on standard error what changes, as `who`.
+/// Follows the files in a thread, for as long as their contents are used, and says on standard
+/// error what changes, as `who`.
 pub(super) fn follow<F: Files>(files: &Arc<F>, who: &'static str) -> io::Result<()> {
     let mut look = Look::new(&**files);
     let files: Weak<F> = Arc::downgrade(files);

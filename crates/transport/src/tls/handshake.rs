@@ -1,4 +1,5 @@
-//! Drives rustls to the end of its handshake over a socket, one record at a time: what follows stays in the socket.
+//! Drives rustls to the end of its handshake over a socket, one record at a time: what follows
+//! stays in the socket.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::socket::Socket;
 
 /// Most bytes behind a record's header, in any phase.
 const RECORD_MAX: usize = (1 << 14) + 256;
-/// Types of records in a handshake: change of cipher, alert, handshake, application data (RFC 8446, section 5.1).
+/// Types of records in a handshake: change of cipher, alert, handshake, application data (RFC 8446,
+/// section 5.1).
 const TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
 /// The fastest suite first; all three are strong.

@@ -32,7 +32,8 @@ const CLOSE_NOTIFY: u8 = 0;
 const BATCH_BYTES: usize = 4 * CONTENT_MAX;
 /// What is taken from the socket at a time.
 const RAW_BYTES: usize = 8 * (HEADER_BYTES + SEALED_MAX);
-/// Blocks of 16 bytes that one key may seal: 2^24.5 full records of 2^10 blocks keep AES-GCM safe (RFC 8446, section 5.5).
+/// Blocks of 16 bytes that one key may seal: 2^24.5 full records of 2^10 blocks keep AES-GCM safe
+/// (RFC 8446, section 5.5).
 const BLOCKS_MAX: u64 = 1 << 34;
 
 /// What protects a connection from here on; the same on both sides, with the directions exchanged.
@@ -106,8 +107,8 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// `one_at_a_time` takes no more from the socket than the record that is due, so that whoever gets the keys next finds
-    /// the rest there.
+    /// `one_at_a_time` takes no more from the socket than the record that is due, so that the next
+    /// owner of the keys finds the rest there.
     pub(crate) fn new(keys: Keys, one_at_a_time: bool) -> io::Result<Records> {
         let protection = |direction: &DirectionKeys| Protection::new(keys.suite, direction);
         Ok(Records {
@@ -163,7 +164,8 @@ impl Records {
             sealer.seal(parts)?;
         }
         while sealer.sent < sealer.sealed.len() {
-            // Nothing counts as written before all of its records are: a record cannot be sealed twice.
+            // Nothing counts as written before all of its records are: a record cannot be sealed
+            // twice.
             sealer.sent += socket.write_vectored(&[IoSlice::new(&sealer.sealed[sealer.sent..])], wait)?;
         }
         sealer.sealed.clear();
@@ -185,7 +187,7 @@ impl Records {
         }
     }
 
-    /// The keys as they are now. `None` while bytes are here that whoever gets them would miss.
+    /// The keys as they are now. `None` while bytes are here that the next owner would miss.
     pub(crate) fn keys(&self) -> Option<Keys> {
         let (sealer, opener) = (locked(&self.sealer), locked(&self.opener));
         if !sealer.sealed.is_empty() || !opener.pending.is_empty() || !opener.content.is_empty() {
@@ -230,7 +232,8 @@ impl Protection {
 #[derive(Debug)]
 struct Sealer {
     protection: Protection,
-    /// Records on their way, how many bytes of them the socket has, and how many bytes of content they hold.
+    /// Records in flight, how many bytes of them the socket has, and how many bytes of content they
+    /// hold.
     sealed: Vec<u8>,
     sent: usize,
     content: usize,
@@ -272,7 +275,7 @@ impl Sealer {
         let inner = record + HEADER_BYTES;
         let length = self.sealed.len() - inner + TAG_BYTES;
         let blocks = length.div_ceil(16) as u64;
-        // A session goes on on another connection, with keys of its own.
+        // A session continues on another connection, with keys of its own.
         let left = self.protection.blocks_left.checked_sub(blocks);
         self.protection.blocks_left =
             left.ok_or_else(|| broken("the connection's keys have protected enough"))?;
@@ -374,7 +377,7 @@ impl Opener {
     }
 }
 
-/// Whoever forges a record can also cut the connection: it is the same to the session.
+/// An attacker who forges a record can also end the connection: the session treats both alike.
 fn broken(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }

@@ -17,7 +17,8 @@ use super::shown::{Resolved, Shown};
 use super::{Keys, PROTOCOL, TlsError};
 use crate::socket::Socket;
 
-/// A certificate with its key, as a node shows it, and the authorities of its clients. Clones show the same one, also after it was renewed.
+/// A certificate with its key, as a node shows it, and the authorities of its clients. Clones show
+/// the same one, also after it was renewed.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
     config: Arc<ServerConfig>,
@@ -26,8 +27,8 @@ pub struct ServerIdentity {
 }
 
 impl ServerIdentity {
-    /// From PEM files. With `clients`, the authorities of clients' certificates, a client may show one; who has shown none
-    /// is told apart by [`crate::Stream::accept_tls`].
+    /// From PEM files. With `clients`, the authorities of clients' certificates, a client may show
+    /// one; who has shown none is recognised by [`crate::Stream::accept_tls`].
     pub fn load(certificate: &Path, key: &Path, clients: Option<&Path>) -> Result<ServerIdentity, String> {
         let shown = Arc::new(Shown::load(certificate, key)?);
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", certificate.display());
@@ -50,8 +51,9 @@ impl ServerIdentity {
         Ok(ServerIdentity { config: Arc::new(config), shown, clients })
     }
 
-    /// Shows another certificate, and asks clients for those of other authorities, once the files hold them, and says so on standard
-    /// error, as `who`. Files that are of no use are named there, and what was there before stays in use. It ends with the last clone.
+    /// Shows another certificate, and asks clients for those of other authorities, once the files
+    /// hold them, and says so on standard error, as `who`. Files that are of no use are named
+    /// there, and what was there before stays in use. It ends with the last clone.
     pub fn follow_files(&self, who: &'static str) -> io::Result<()> {
         follow(&self.shown, who)?;
         self.clients.iter().try_for_each(|clients| follow(clients, who))
@@ -86,8 +88,8 @@ impl ServerIdentity {
     }
 }
 
-/// Shakes hands with a client. True if it may ask for leases: it has shown a good certificate, or none is wanted. The fingerprint is
-/// of what it was shown.
+/// Shakes hands with a client. True if it may ask for leases: it has shown a good certificate, or
+/// none is wanted. The fingerprint is of what it was shown.
 pub(crate) fn accept(
     socket: &Socket,
     identity: &ServerIdentity,

@@ -1,9 +1,11 @@
-//! Which certificate is shown: the one in the files, read again when they change ([`super::follow`]).
+//! Which certificate is shown: the one in the files, read again when they change
+//! ([`super::follow`]).
 //!
-//! Whoever knows this side by the fingerprint of an earlier certificate goes on: it says so in its first message, as the name of
-//! whom it wants to reach (server name indication, RFC 6066, section 3), and is shown that one. So a session that was cut, and whoever
-//! has an address with a fingerprint, outlives a renewal: the first certificate, which addresses are made with, for as long as this
-//! process runs, and many of the later ones.
+//! A client that knows this side by the fingerprint of an earlier certificate still works: it says
+//! so in its first message, as the name of the server that it wants to reach (server name
+//! indication, RFC 6066, section 3), and is shown that one. So a session that was cut, and whoever
+//! has an address with a fingerprint, outlives a renewal: the first certificate, which addresses
+//! are made with, for as long as this process runs, and many of the later ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -34,7 +36,7 @@ pub(super) struct Shown {
 struct State {
     fingerprint: Fingerprint,
     current: Arc<CertifiedKey>,
-    /// That of the start: whoever was told an address since may know this side by it.
+    /// The certificate of the start: clients that got an address since may know this side by it.
     first: (Fingerprint, Arc<CertifiedKey>),
     /// The latest last.
     earlier: Vec<(Fingerprint, Arc<CertifiedKey>)>,
@@ -145,7 +147,8 @@ impl ResolvesServerCert for Resolved {
     }
 }
 
-/// As what a client that knows the certificate's fingerprint asks for it. A label of a name has up to 63 characters.
+/// As what a client that knows the certificate's fingerprint asks for it. A label of a name has up
+/// to 63 characters.
 pub(super) fn name_of(fingerprint: Fingerprint) -> String {
     let digits = fingerprint.to_string();
     let (first, second) = digits.split_at(digits.len() / 2);

@@ -31,8 +31,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// Seals a record of these bytes, the last of which but zeros is its type, under a header that announces it; then flips a bit
-    /// of it, or none.
+    /// Seals a record of these bytes, the last of which but zeros is its type, under a header that
+    /// announces it; then flips a bit of it, or none.
     fn record(&mut self, inner: &[u8], zeros: usize, flipped: Option<usize>) {
         let start = self.wire.len();
         let length = inner.len() + zeros + TAG_BYTES;
@@ -66,8 +66,9 @@ impl Sent {
     }
 }
 
-/// Plays a script: a byte that says how the other end reads, then steps of a byte that says how, one that counts, and so many bytes. What
-/// comes out is what was sealed, in order, up to the first fault; and a fault is an error, never an end.
+/// Plays a script: a byte that says how the other end reads, then steps of a byte that says how,
+/// one that counts, and that many bytes. What comes out is what was sealed, in order, up to the
+/// first fault; and a fault is an error, never an end.
 pub fn script(script: &[u8]) {
     let script = &script[..script.len().min(SCRIPT_MAX)];
     let Some((&how, mut steps)) = script.split_first() else { return };
@@ -108,7 +109,8 @@ pub fn script(script: &[u8]) {
     assert_eq!(wire.read(&mut [0; 1]).unwrap_or(0), 0);
 }
 
-/// Reads to the end, or to the first error: in pieces, and by another reader from each record on, as when a worker takes over.
+/// Reads to the end, or to the first error: in pieces, and by another reader from each record on,
+/// as when a worker takes over.
 fn read_all(keys: Keys, socket: &Socket, how: u8) -> (Vec<u8>, io::Result<()>) {
     let is_handed_on = how & 0x40 != 0;
     let mut records = Records::new(keys, is_handed_on).unwrap();
