@@ -30,6 +30,11 @@
 //! While it is alone it runs once per `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn
 //! costs its start, which fewer and longer turns make small beside what the limit grants.
 //!
+//! A *premium* lease has a second bucket, which fills at the rate of its share. While there is something in it the lease
+//! gets the turn as soon as it has work, and keeps it: what has the turn is recalled at once, however little it has had. So
+//! the latency of a service within its share is that of an idle GPU and one hand-over, and what the others lose is bounded
+//! by the share and by what the bucket holds, the share of `burst_ns`. With an empty bucket it competes like all others.
+//!
 //! Share and limit may change while sessions of the lease run ([`Arbiter::set_weight`]). What the lease is ahead or behind
 //! in GPU time stays the same, so neither a raise nor a cut is an advantage for what has been used already.
 //!
@@ -56,6 +61,8 @@ pub struct Weight {
     pub share_ppm: u32,
     /// The most that it gets, even while nobody else waits: not less than the share, and [`PPM`] for no limit.
     pub limit_ppm: u32,
+    /// Its work preempts that of others as long as it stays within its share.
+    pub premium: bool,
 }
 
 /// How long turns last.
@@ -73,6 +80,8 @@ pub struct Pace {
     pub patience_ns: u64,
     /// How often a lease runs that is alone and always at its limit.
     pub period_ns: u64,
+    /// For how long a premium lease may have the whole GPU at once, times its share, after it used nothing for a while.
+    pub burst_ns: u64,
     /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
     pub overrun_ns: u64,
 }
@@ -86,6 +95,7 @@ impl Default for Pace {
             credit_ns: 200_000_000,
             patience_ns: 50_000_000,
             period_ns: 100_000_000,
+            burst_ns: 2_000_000_000,
             overrun_ns: 250_000_000,
         }
     }
@@ -139,8 +149,20 @@ struct Lease {
     refilled_at_ns: u64,
     /// Its last turn ended because the bucket was empty.
     exhausted: bool,
+    /// What is left of a premium lease's precedence.
+    precedence: Precedence,
     /// Time for which its sessions had work and waited for the GPU, as far as those waits are over.
     waited_ns: u64,
+}
+
+/// The bucket of a premium lease: GPU time for which it goes before others.
+#[derive(Clone, Copy, Debug)]
+struct Precedence {
+    /// Below zero after a turn that lasted longer.
+    tokens_ns: i64,
+    at_ns: u64,
+    /// It was emptied, and is of no use until a quantum has flowed in: the turn would change hands for moments.
+    exhausted: bool,
 }
 
 /// A lease comes back after it had no work.
@@ -213,6 +235,7 @@ impl Arbiter {
             tokens_ns: full_bucket,
             refilled_at_ns: now_ns,
             exhausted: false,
+            precedence: Precedence::full(now_ns, weight, self.pace.burst_ns),
             waited_ns: 0,
         });
         let idle = Session { lease, state: State::Idle, recall_ns: 0, suspended: None };
@@ -257,6 +280,10 @@ impl Arbiter {
             i64::try_from(self.pace.quantum_ns.saturating_add(used_ns)).unwrap_or(i64::MAX)
         };
         lease.refilled_at_ns = lease.refilled_at_ns.max(now_ns);
+        lease.precedence = match lease.weight.premium {
+            true => lease.precedence.refilled(now_ns, lease.weight, self.pace.burst_ns),
+            false => Precedence::full(now_ns, weight, self.pace.burst_ns),
+        };
         lease.weight = weight;
         lease.virtual_time = self.virtual_now + weight.virtual_of(ahead_ns);
     }
@@ -345,6 +372,7 @@ impl Arbiter {
         let left = !more && !self.works(lease, session);
         if let Some(lease) = self.leases.get_mut(&lease) {
             lease.spend(now_ns, used_ns, self.pace.credit_ns);
+            lease.precedence.spend(now_ns, used_ns, lease.weight, self.pace.burst_ns);
             lease.virtual_time += lease.weight.virtual_ns(used_ns);
             lease.arrival = None;
             lease.left_at_ns = left.then_some(now_ns);
@@ -428,10 +456,16 @@ impl Arbiter {
         let own = &self.leases[&own_key];
         // What the holder had used by some moment, if it was busy all the time.
         let own_at = |at_ns: u64| own.virtual_time + own.weight.virtual_ns(at_ns.saturating_sub(since_ns));
+        let precedence_ends_ns = self.precedes(own, since_ns).then(|| own.precedence_ends(since_ns));
         let end_for = |waiting: &Session| {
             let lease = &self.leases[&waiting.lease];
             if waiting.lease == own_key {
                 return since_ns + quantum_ns;
+            }
+            match (precedence_ends_ns, self.precedes(lease, now_ns)) {
+                (Some(ends_ns), false) => return ends_ns,
+                (None, true) => return since_ns.max(lease.runnable_at_if_limited(quantum_ns)),
+                _ => {}
             }
             // As of its arrival: measured against a holder that runs on, nothing would ever be owed to it.
             let owed_since = match lease.arrival {
@@ -462,8 +496,9 @@ impl Arbiter {
             .waiting()
             .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, needs_ns(s)))
             .min_by_key(|(_, s)| {
+                let lease = &self.leases[&s.lease];
                 let is_patient = self.impatient_at(s) > now_ns;
-                (is_patient, self.leases[&s.lease].virtual_time, s.arrival())
+                (!self.precedes(lease, now_ns), is_patient, lease.virtual_time, s.arrival())
             })
             .map(|(k, _)| k);
         match best {
@@ -484,6 +519,14 @@ impl Arbiter {
                 decision.wake_at_ns = self.waiting().map(|(_, s)| runnable_at(s)).min();
             }
         }
+    }
+
+    /// Whether a lease with work goes before leases that are not premium.
+    fn precedes(&self, lease: &Lease, now_ns: u64) -> bool {
+        let Pace { quantum_ns, burst_ns, .. } = self.pace;
+        let left_ns = lease.precedence.refilled(now_ns, lease.weight, burst_ns).tokens_ns;
+        let needs_ns = if lease.precedence.exhausted { quantum_ns } else { 1 };
+        lease.weight.premium && left_ns >= needs_ns as i64
     }
 
     /// What has to be in the bucket of a lease before its next turn: a quantum, and for one that is
@@ -572,7 +615,35 @@ impl Session {
     }
 }
 
+impl Precedence {
+    fn full(now_ns: u64, weight: Weight, burst_ns: u64) -> Precedence {
+        Precedence { tokens_ns: weight.part_of(burst_ns), at_ns: now_ns, exhausted: false }
+    }
+
+    /// With what has flowed in until now.
+    fn refilled(self, now_ns: u64, weight: Weight, burst_ns: u64) -> Precedence {
+        let inflow_ns = weight.part_of(now_ns.saturating_sub(self.at_ns));
+        let tokens_ns = self.tokens_ns.saturating_add(inflow_ns).min(weight.part_of(burst_ns));
+        Precedence { tokens_ns, at_ns: self.at_ns.max(now_ns), ..self }
+    }
+
+    fn spend(&mut self, now_ns: u64, used_ns: u64, weight: Weight, burst_ns: u64) {
+        // What flows in during a turn counts before the bucket overflows.
+        let inflow_ns = weight.part_of(now_ns.saturating_sub(self.at_ns));
+        let tokens_ns = self.tokens_ns.saturating_add(inflow_ns).saturating_sub_unsigned(used_ns);
+        self.tokens_ns = tokens_ns.min(weight.part_of(burst_ns));
+        self.at_ns = self.at_ns.max(now_ns);
+        self.exhausted = self.tokens_ns <= 0;
+    }
+}
+
 impl Weight {
+    /// The part of a time that the share grants.
+    fn part_of(self, time_ns: u64) -> i64 {
+        let part_ns = i128::from(time_ns) * i128::from(self.share_ppm) / i128::from(PPM);
+        i64::try_from(part_ns).unwrap_or(i64::MAX / 4)
+    }
+
     /// GPU time as the virtual time that it costs this share.
     fn virtual_ns(self, real_ns: u64) -> i128 {
         i128::from(real_ns) * i128::from(PPM) / i128::from(self.share_ppm.max(1))
@@ -634,6 +705,19 @@ impl Lease {
         }
         let missing_ns = (needs_ns as i64 - self.tokens_ns).max(0) as u64;
         self.refilled_at_ns + self.weight.inflow_takes_ns(missing_ns) + 1
+    }
+
+    fn runnable_at_if_limited(&self, needs_ns: u64) -> u64 {
+        if self.weight.is_limited() { self.runnable_at(needs_ns) } else { 0 }
+    }
+
+    /// When a turn that began at `since_ns` with precedence has used that up while it kept filling.
+    fn precedence_ends(&self, since_ns: u64) -> u64 {
+        let inflow_ns = self.weight.part_of(since_ns.saturating_sub(self.precedence.at_ns));
+        let left_ns = self.precedence.tokens_ns.saturating_add(inflow_ns).max(0);
+        let drain_ppm = PPM.saturating_sub(u64::from(self.weight.share_ppm)).max(1);
+        let lasts_ns = i128::from(left_ns) * i128::from(PPM) / i128::from(drain_ppm);
+        since_ns.saturating_add(u64::try_from(lasts_ns).unwrap_or(u64::MAX / 4))
     }
 
     /// When a turn that began at `since_ns` has used the bucket up while it kept filling; never where there is no limit.

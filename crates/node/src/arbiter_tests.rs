@@ -21,6 +21,7 @@ struct Program {
     /// Each tenth rest lasts this much longer.
     hiccup_ns: u64,
     starts_ns: u64,
+    premium: bool,
 }
 
 const BACKLOGGED: Program = Program {
@@ -32,6 +33,7 @@ const BACKLOGGED: Program = Program {
     rest_ns: 0,
     hiccup_ns: 0,
     starts_ns: 0,
+    premium: false,
 };
 
 impl Program {
@@ -44,7 +46,8 @@ impl Program {
     }
 
     fn weight(self) -> Weight {
-        Weight { share_ppm: self.share_ppm, limit_ppm: self.limit_ppm.unwrap_or(PPM as u32) }
+        let limit_ppm = self.limit_ppm.unwrap_or(PPM as u32);
+        Weight { share_ppm: self.share_ppm, limit_ppm, premium: self.premium }
     }
 }
 
@@ -423,7 +426,7 @@ fn shares_of_an_overcommitted_gpu_are_a_proportion() {
 #[test]
 fn a_holder_that_never_reports_does_not_stop_the_others() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -444,7 +447,7 @@ fn a_holder_that_never_reports_does_not_stop_the_others() {
 #[test]
 fn the_holder_hears_once_that_somebody_waits() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
     let (a, b, c) = (SessionKey(1), SessionKey(2), SessionKey(3));
     for (session, lease) in [(a, 1), (b, 2), (c, 3)] {
         arbiter.join(0, session, LeaseKey(lease), weight);
@@ -460,7 +463,7 @@ fn the_holder_hears_once_that_somebody_waits() {
 #[test]
 fn a_session_that_dies_in_its_turn_frees_it() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32 };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -474,7 +477,7 @@ fn a_session_that_dies_in_its_turn_frees_it() {
 }
 
 const fn weight(share_ppm: u32, limit_ppm: u32) -> Change {
-    Change::Weight(Weight { share_ppm, limit_ppm })
+    Change::Weight(Weight { share_ppm, limit_ppm, premium: false })
 }
 
 /// GPU time of each program in the time from the first to the second number of used times, in percent of it.
@@ -589,7 +592,7 @@ fn a_suspended_session_gets_nothing_and_is_owed_nothing() {
 fn a_lone_holder_that_is_suspended_gives_the_turn_back() {
     let mut arbiter = Arbiter::new(Pace::default());
     let a = SessionKey(1);
-    arbiter.join(0, a, LeaseKey(1), Weight { share_ppm: 500_000, limit_ppm: PPM as u32 });
+    arbiter.join(0, a, LeaseKey(1), Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false });
     arbiter.want(0, a);
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
     arbiter.suspend(MS, a);
@@ -603,4 +606,62 @@ fn a_lone_holder_that_is_suspended_gives_the_turn_back() {
     arbiter.suspend(5 * MS, a);
     arbiter.leave(5 * MS, a);
     assert_eq!(arbiter.step(5 * MS), Decision::default());
+}
+
+/// Six that compute without pause, and leave this share to others.
+fn trainers(left_ppm: u32) -> impl Iterator<Item = Program> {
+    let share_ppm = (PPM as u32 - left_ppm) / 6;
+    (1..=6).map(move |lease| Program { lease, ..Program::backlogged(share_ppm) })
+}
+
+#[test]
+fn premium_work_within_its_share_waits_for_one_hand_over_only() {
+    // Busy for half of the time, with a share of 60 %.
+    for (work_ns, rest_ns) in [(MS, MS), (10 * MS, 10 * MS), (100 * MS, 100 * MS), (200_000, 200_000)] {
+        let service = Program { work_ns, rest_ns, premium: true, ..Program::backlogged(600_000) };
+        let programs: Vec<Program> = trainers(600_000).chain([service]).collect();
+        let outcome = simulate_at(Pace::default(), &programs, 10 * SECOND);
+        let wait_ns = outcome.longest_wait_ns[6];
+        assert!(wait_ns <= BACKLOGGED.overrun_ns + 2, "{work_ns}: waited {wait_ns} ns");
+        let got = percent(&outcome.used_ns, 6, 10 * SECOND);
+        let turn_ns = work_ns + rest_ns + BACKLOGGED.overrun_ns;
+        let alone = 100.0 * work_ns as f64 / turn_ns as f64;
+        assert!(got > alone - 0.5, "{work_ns}: {got:.1} % of {alone:.1} %");
+        for trainer in 0..6 {
+            let got = percent(&outcome.used_ns, trainer, 10 * SECOND);
+            assert!((6.7..=9.5).contains(&got), "{work_ns}: a trainer got {got:.1} %");
+        }
+    }
+}
+
+#[test]
+fn premium_is_no_more_than_a_share() {
+    let premium = |share_ppm| Program { premium: true, ..Program::backlogged(share_ppm) };
+    let length_ns = 60 * SECOND;
+    for share_ppm in [100_000, 300_000, 700_000] {
+        let other = Program::backlogged(PPM as u32 - share_ppm);
+        let (used, grants) = simulate(&[premium(share_ppm), Program { lease: 1, ..other }], length_ns);
+        // In the first minute it has its burst as well.
+        let burst = 100.0 * 2.0 / 60.0;
+        let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
+        assert!(got >= want - 0.5 && got <= want + burst, "{got:.1} % of {want} %");
+        assert!(grants < 60 * 250, "{grants} hand-overs in a minute");
+    }
+    check_split(&[premium(700_000), premium(300_000)], &[70.0, 30.0], 0.5);
+    // Nobody else wants it.
+    check_split(&[premium(100_000)], &[100.0], 0.01);
+    let capped = Program { limit_ppm: Some(200_000), ..premium(200_000) };
+    check_split(&[capped, Program::backlogged(800_000)], &[20.0, 80.0], 1.5);
+}
+
+#[test]
+fn a_lease_that_becomes_premium_has_its_burst_once() {
+    let to = |premium| Change::Weight(Weight { share_ppm: 200_000, limit_ppm: PPM as u32, premium });
+    let programs = [Program::backlogged(200_000), Program::backlogged(800_000)];
+    let changes = [(SECOND, 0, to(true)), (21 * SECOND, 0, to(false))];
+    let outcome = simulate_with(Pace::default(), &programs, &changes, 41 * SECOND);
+    let during_ns = outcome.used_before[1][0] - outcome.used_before[0][0];
+    assert!((4 * SECOND - 50 * MS..=4 * SECOND + 600 * MS).contains(&during_ns), "{during_ns}");
+    let after_ns = outcome.used_ns[0] - outcome.used_before[1][0];
+    assert!(after_ns <= 4 * SECOND + 50 * MS, "{after_ns}");
 }

@@ -622,6 +622,8 @@ impl HeldLease<'_> {
             memory: request.memory,
             limit_ppm: request.limit_ppm,
             promised_ppm: SHARE_WHOLE_PPM,
+            // Tiers are a server's.
+            premium: false,
         };
         let granted = self.registry.grant(
             request.once,

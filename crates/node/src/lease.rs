@@ -31,6 +31,8 @@ pub struct Ask {
     pub limit_ppm: u32,
     /// Of each GPU, all leases together may have so much; more than a GPU where its pool is overcommitted.
     pub promised_ppm: u32,
+    /// Its work preempts that of others as long as it stays within its share.
+    pub premium: bool,
 }
 
 impl Ask {
@@ -392,7 +394,8 @@ impl Lease {
 
     /// What the arbiter divides GPU time by.
     pub(crate) fn weight(&self) -> Weight {
-        Weight { share_ppm: self.ask.share_ppm, limit_ppm: self.ask.limit_ppm }
+        let Ask { share_ppm, limit_ppm, premium, .. } = self.ask;
+        Weight { share_ppm, limit_ppm, premium }
     }
 
     /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one of them is not taken, and changes at any
@@ -448,6 +451,7 @@ impl Resize {
             memory: self.memory.unwrap_or(lease.memory),
             limit_ppm,
             promised_ppm: self.promised_ppm.unwrap_or(before.promised_ppm),
+            premium: before.premium,
         }
     }
 }
@@ -510,7 +514,7 @@ mod tests {
 
     fn ask(share_ppm: u32, memory: u64) -> Ask {
         let whole = PPM as u32;
-        Ask { gpus: 1, share_ppm, memory, limit_ppm: whole, promised_ppm: whole }
+        Ask { gpus: 1, share_ppm, memory, limit_ppm: whole, promised_ppm: whole, premium: false }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
 
 use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
+use sluice_api::pool::Tier;
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
 use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
@@ -64,6 +65,7 @@ impl Registry {
             memory: grant.memory,
             limit_ppm: grant.limit_ppm(),
             promised_ppm: grant.promised_ppm,
+            premium: grant.tier == Tier::Premium,
         };
         let share_ppm = ask.share_ppm_in_all();
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();

@@ -21,7 +21,7 @@ pub(crate) struct Size {
 
 impl Lease {
     pub(crate) fn size(&self) -> Size {
-        let Weight { share_ppm, limit_ppm } = self.weight();
+        let Weight { share_ppm, limit_ppm, .. } = self.weight();
         Size { share_ppm, limit_ppm, memory: self.memory }
     }
 }
