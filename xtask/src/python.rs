@@ -76,6 +76,31 @@ pub(crate) const CUDA_12: Environment = Environment {
     ],
 };
 
+/// NVIDIA Warp: its newest release.
+pub(crate) const WARP: Environment =
+    Environment { name: "warp", packages: &["warp-lang==1.19.0", "numpy==2.4.6"] };
+
+/// The last release of Warp for CUDA 12.
+pub(crate) const WARP_OF_CUDA_12: Environment =
+    Environment { name: "warp-cuda12", packages: &["warp-lang==1.9.1", "numpy==2.4.6"] };
+
+/// Taichi, which makes PTX by itself.
+pub(crate) const TAICHI: Environment =
+    Environment { name: "taichi", packages: &["taichi==1.7.4", "numpy==2.4.6"] };
+
+/// CuPy with SciPy, which the results are compared with.
+pub(crate) const CUPY_SCIPY: Environment = Environment {
+    name: "cupy-scipy",
+    packages: &[
+        "numpy==2.4.6",
+        "scipy==1.17.1",
+        "cupy-cuda13x==14.2.0",
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+    ],
+};
+
 /// PyTorch, with the CUDA libraries that its wheel asks for: 5 GB.
 pub(crate) const TORCH: Environment = Environment {
     name: "torch",

@@ -112,6 +112,11 @@ impl CompiledKernel {
         self.code(block).map(drop)
     }
 
+    /// Whether the machine code for blocks of this shape, or the reason why there is none, is there.
+    pub fn is_loaded(&self, block: [u32; 3]) -> bool {
+        self.forms[Form::of(&self.kernel, block) as usize].get().is_some()
+    }
+
     /// Shared memory of a block with this much dynamic memory.
     pub(crate) fn shared_bytes(&self, dynamic_bytes: u32) -> u32 {
         let shared = &self.kernel.shared;

@@ -161,12 +161,13 @@ const REGISTERS_RESERVED: u32 = 4;
 const REGISTERS_MAX: u32 = 255;
 const REGISTERS_OF_BLOCK: u32 = 64 << 10;
 
-/// Registers that a thread of a kernel takes: what its values need, and no more than lets its
-/// largest block run. A kernel that needs more would spill on a GPU; here values are where they
-/// fit.
-fn registers(kernel: &sluice_ir::Kernel, threads_max: u32) -> u32 {
+/// Registers that a thread of a kernel takes: what its values need, and no more than `.maxnreg` says
+/// and than lets its largest block run. A kernel that needs more would spill on a GPU; here values
+/// are where they fit.
+fn registers(kernel: &sluice_ir::Kernel, entry: &ast::Function) -> u32 {
     let wanted = sluice_ir::analysis::pressure(kernel) + REGISTERS_RESERVED;
-    wanted.min(REGISTERS_MAX).min(REGISTERS_OF_BLOCK / threads_max.max(1))
+    let most = entry.directives.max_registers.unwrap_or(REGISTERS_MAX).clamp(1, REGISTERS_MAX);
+    wanted.min(most).min(REGISTERS_OF_BLOCK / threads_max(entry).max(1))
 }
 
 impl PtxCode {
@@ -206,7 +207,7 @@ impl PtxCode {
             ));
             return Err(Status::INVALID_PTX);
         }
-        let registers = registers(&kernel, threads_max(self.declaration(name)?));
+        let registers = registers(&kernel, self.declaration(name)?);
         let prepared = execution::compiler()?.prepare(kernel);
         if self.is_small {
             prepared.load([32, 1, 1]).map_err(|error| {
@@ -241,7 +242,7 @@ impl Code for PtxCode {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(entries.entry(name.to_owned()).or_default())
         };
-        match place.get_or_init(|| self.compile(name)) {
+        match place.get_or_init(|| execution::within_compile_limit(name, || self.compile(name))) {
             Ok(entry) => Ok(Arc::clone(entry) as Arc<dyn Kernel>),
             Err(status) => Err(*status),
         }

@@ -276,10 +276,15 @@ impl Context {
         Ok(())
     }
 
-    /// Stack of each thread of a launch, for kernels with functions that call themselves.
+    /// Stack of each thread of a launch, for kernels with functions that call themselves. Frames hold all that is live in
+    /// a call, most of which a GPU keeps in registers: a small stack is larger here than its limit says, so that what fits
+    /// on a GPU fits.
     pub(crate) fn stack_bytes(&self) -> u32 {
+        const FRAMES: u64 = 4;
+        const SMALL: u64 = 16 << 10;
         // `set_limit` keeps it below.
-        self.limit(CUlimit::STACK_SIZE).map_or(0, |bytes| bytes.min(LOCAL_BYTES_MAX) as u32)
+        let asked = self.limit(CUlimit::STACK_SIZE).map_or(0, |bytes| bytes.min(LOCAL_BYTES_MAX));
+        asked.max((FRAMES * asked).min(SMALL)) as u32
     }
 
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64> {

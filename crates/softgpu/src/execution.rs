@@ -2,6 +2,7 @@
 //! how much it has worked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,12 @@ pub fn set_compile_memory(bytes: u64) {
     }
 }
 
+/// Has `exceeded` called with a kernel's name when compiling it takes longer than `limit`. The code generator cannot be
+/// interrupted, so `exceeded` has to end the process. The first call counts.
+pub fn set_compile_limit(limit: Duration, exceeded: impl Fn(&str) + Send + Sync + 'static) {
+    let _ = COMPILE_LIMIT.set((limit, Box::new(exceeded)));
+}
+
 /// Ends the grids that run on a device now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to
 /// the context's error.
 pub fn cancel_running(ordinal: usize) {
@@ -66,6 +73,10 @@ pub fn usage() -> Usage {
     }
 }
 
+/// How long compiling may take, and what is called then.
+type CompileLimit = (Duration, Box<dyn Fn(&str) + Send + Sync>);
+
+static COMPILE_LIMIT: OnceLock<CompileLimit> = OnceLock::new();
 static OUTPUT: Mutex<Option<Output>> = Mutex::new(None);
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
@@ -88,6 +99,31 @@ pub(crate) fn compiler() -> Result<&'static Compiler> {
     static COMPILER: OnceLock<std::result::Result<Compiler, ()>> = OnceLock::new();
     let compiler = COMPILER.get_or_init(|| Compiler::new().map_err(|error| eprintln!("sluice: {error}")));
     compiler.as_ref().map_err(|()| Status::SYSTEM_NOT_READY)
+}
+
+/// Compiles the kernel of this name within the limit of time, if there is one.
+pub(crate) fn within_compile_limit<R>(name: &str, compile: impl FnOnce() -> R) -> R {
+    match COMPILE_LIMIT.get() {
+        Some((limit, exceeded)) => within(*limit, || exceeded(name), compile),
+        None => compile(),
+    }
+}
+
+/// Runs `work`, and in another thread `exceeded` once the limit has passed before its end.
+fn within<R>(limit: Duration, exceeded: impl FnOnce() + Send, work: impl FnOnce() -> R) -> R {
+    std::thread::scope(|scope| {
+        let (done, end) = channel::<()>();
+        let watch = move || {
+            if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                exceeded();
+            }
+        };
+        // Where no thread can be had, the limit of memory still bounds the work.
+        let _ = std::thread::Builder::new().name("compile-limit".to_owned()).spawn_scoped(scope, watch);
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 /// A grid that runs now. Clones are the same grid.
@@ -138,4 +174,22 @@ fn standard_output() -> Output {
         libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
         libc::fflush(stdout);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_beyond_its_limit_is_noticed_while_it_goes_on() {
+        let (say, hear) = channel();
+        let exceeded = move || say.send(()).expect("somebody listens");
+        within(Duration::ZERO, exceeded, || hear.recv().expect("before the end of the work"));
+    }
+
+    #[test]
+    fn work_within_its_limit_is_left_alone() {
+        let exceeded = || panic!("it has taken less than an hour");
+        assert_eq!(within(Duration::from_secs(3600), exceeded, || 7), 7);
+    }
 }

@@ -43,7 +43,12 @@ impl Kernel for Entry {
     }
 
     fn load(&self, block: [u32; 3]) -> Result<()> {
-        self.kernel.load(block).map_err(|error| {
+        let load = || self.kernel.load(block);
+        let loaded = match self.kernel.is_loaded(block) {
+            true => load(),
+            false => execution::within_compile_limit(self.kernel.name(), load),
+        };
+        loaded.map_err(|error| {
             messages::say(format_args!("{error}"));
             Status::INVALID_PTX
         })

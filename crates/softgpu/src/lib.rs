@@ -74,7 +74,8 @@ pub use copy::wait_to_read;
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use engine::{has_room, wait_for_room};
 pub use execution::{
-    Usage, cancel_running, control, longest_running, set_compile_memory, set_output, threads, usage,
+    Usage, cancel_running, control, longest_running, set_compile_limit, set_compile_memory, set_output,
+    threads, usage,
 };
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use messages::{Messages, set_messages};

@@ -261,3 +261,73 @@ fn occupancy_is_what_runs_at_the_same_time() {
     assert_eq!(cooperative(count.cast_unsigned()), CUresult::SUCCESS);
     assert_eq!(cooperative(count.cast_unsigned() + 1), CUresult::COOPERATIVE_LAUNCH_TOO_LARGE);
 }
+
+/// `n` factorial by a function that calls itself, and keeps eight values beside.
+const FACTORIAL: &str = "
+.func (.param .b64 r) factorial(.param .b64 n)
+{
+    .reg .pred %p; .reg .b64 %rd<16>;
+    ld.param.b64 %rd1, [n];
+    mov.u64 %rd2, 1;
+    setp.le.u64 %p, %rd1, 1;
+    @%p bra done;
+    mad.lo.u64 %rd3, %rd1, 3, 1;
+    mad.lo.u64 %rd4, %rd1, 5, 2;
+    mad.lo.u64 %rd5, %rd1, 7, 3;
+    mad.lo.u64 %rd6, %rd1, 11, 4;
+    sub.u64 %rd7, %rd1, 1;
+    {
+        .param .b64 a; .param .b64 b;
+        st.param.b64 [a], %rd7;
+        call.uni (b), factorial, (a);
+        ld.param.b64 %rd2, [b];
+    }
+    mul.lo.u64 %rd2, %rd2, %rd1;
+    xor.b64 %rd8, %rd3, %rd4;
+    xor.b64 %rd8, %rd8, %rd5;
+    xor.b64 %rd8, %rd8, %rd6;
+    setp.eq.u64 %p, %rd8, 1;
+    @%p mov.u64 %rd2, 0;
+done:
+    st.param.b64 [r], %rd2;
+    ret;
+}
+.visible .entry factorials(.param .u64 out) .maxnreg 24
+{
+    .reg .b32 %r<2>; .reg .b64 %rd<8>;
+    mov.u32 %r1, %tid.x;
+    cvt.u64.u32 %rd1, %r1;
+    {
+        .param .b64 a; .param .b64 b;
+        st.param.b64 [a], %rd1;
+        call.uni (b), factorial, (a);
+        ld.param.b64 %rd2, [b];
+    }
+    ld.param.u64 %rd3, [out];
+    mad.wide.u32 %rd3, %r1, 8, %rd3;
+    st.global.u64 [%rd3], %rd2;
+    ret;
+}
+";
+
+#[test]
+fn calls_as_deep_as_a_gpu_has_room_for_need_no_larger_stack() {
+    let _context = Context::new(0);
+    let f = function(module(FACTORIAL), "factorials");
+    let mut out = allocate(8 * 21);
+    assert_eq!(launch(f, 1, 21, CUstream::NULL, &mut [arg(&mut out)]), CUresult::SUCCESS);
+    let factorial = |n: u64| (1..=n).product::<u64>();
+    assert_eq!(read::<u64>(out, 21), (0..21).map(factorial).collect::<Vec<_>>());
+    let mut stack = 0;
+    ok!(cuCtxGetLimit(&mut stack, CUlimit::STACK_SIZE));
+    assert_eq!(stack, 1024, "as it was");
+}
+
+#[test]
+fn a_kernel_takes_no_more_registers_than_it_says() {
+    let _context = Context::new(0);
+    let f = function(module(FACTORIAL), "factorials");
+    let mut registers = 0;
+    ok!(cuFuncGetAttribute(&mut registers, CUfunction_attribute::NUM_REGS, f));
+    assert!((1..=24).contains(&registers), "{registers}");
+}

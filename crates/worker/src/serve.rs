@@ -207,6 +207,13 @@ fn run(
     sluice_softgpu::set_messages(Arc::new(move |text| reported.push(Push::Notice(text.to_owned()))));
     if !session.is_loaded {
         sluice_softgpu::set_compile_memory(session.host_memory.limit());
+        if let Some(limit) = kernel_limit {
+            let limited = Arc::clone(&session);
+            let limit = limit.max(watchdog::COMPILE_LIMIT_MIN);
+            sluice_softgpu::set_compile_limit(limit, move |kernel| {
+                watchdog::end_compiling(&limited, kernel, limit)
+            });
+        }
     }
     let (released, acquired) = (Arc::clone(&session), Arc::clone(&session));
     sluice_softgpu::on_system_order(SystemOrder {

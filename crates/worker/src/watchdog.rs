@@ -20,6 +20,10 @@ const IDLE_LOOKS: u32 = 10;
 /// The longest time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The least time that a kernel may take to compile, whatever the lease allows it to run: a compilation shares the processor
+/// with other work, and programs with a short limit have ordinary kernels.
+pub(crate) const COMPILE_LIMIT_MIN: Duration = Duration::from_secs(10);
+
 /// Watches this device of the lease, often enough to be a tenth late at most; never returns.
 pub(crate) fn watch(session: &Arc<Session>, device: usize, limit: Option<Duration>) -> ! {
     let device = &session.devices[device];
@@ -51,6 +55,14 @@ fn end(session: &Arc<Session>, limit: Duration) -> ! {
     let text = format!("a kernel ran for longer than the limit of {limit:?}, so the session has ended");
     last_word(session, Op::of(Fn::cuLaunchKernel), CUresult::LAUNCH_TIMEOUT, text);
     ending::failed("a kernel ran for longer than its limit")
+}
+
+/// Ends the session because a kernel takes longer to compile than the limit: the compiler cannot be interrupted.
+pub(crate) fn end_compiling(session: &Arc<Session>, kernel: &str, limit: Duration) {
+    let kernel: String = kernel.chars().take(100).collect();
+    let text = format!("compiling kernel {kernel} took longer than {limit:?}, so the session has ended");
+    last_word(session, Op::of(Fn::cuLaunchKernel), CUresult::LAUNCH_TIMEOUT, text);
+    ending::failed("a kernel took longer to compile than the limit")
 }
 
 /// Tells the client that its session ends with this error of an operation.

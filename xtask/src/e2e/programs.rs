@@ -41,6 +41,10 @@ const fn case(name: &'static str, program: Program) -> Case {
     Case { name, program, heavy: false }
 }
 
+const fn heavy(name: &'static str, program: Program) -> Case {
+    Case { name, program, heavy: true }
+}
+
 const CASES: &[Case] = &[
     case("driver functions", Program::Bare("driver_functions.py")),
     case("driver answers", Program::Bare("driver_answers.py")),
@@ -70,15 +74,15 @@ const CASES: &[Case] = &[
     case("cupy textures", Program::Python(&python::CUDA_13, "cupy_textures.py", &[])),
     case("cuda.core", Program::Python(&python::CUDA_13, "cuda_core.py", &[])),
     case("numba", Program::Python(&python::CUDA_13, "numba_kernels.py", &[])),
+    case("numba groups", Program::Python(&python::CUDA_13, "numba_groups.py", &[])),
     case("nvml", Program::Python(&python::CUDA_13, "nvml_lease.py", &["2147483648"])),
-    Case {
-        heavy: true,
-        ..case("cuda 12 cupy kernels", Program::Python(&python::CUDA_12, "cupy_kernels.py", &[]))
-    },
-    Case {
-        heavy: true,
-        ..case("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[]))
-    },
+    heavy("cuda 12 cupy kernels", Program::Python(&python::CUDA_12, "cupy_kernels.py", &[])),
+    heavy("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[])),
+    heavy("warp", Program::Python(&python::WARP, "warp_simulation.py", &[])),
+    heavy("warp cuda 12", Program::Python(&python::WARP_OF_CUDA_12, "warp_simulation.py", &[])),
+    heavy("taichi", Program::Python(&python::TAICHI, "taichi_fields.py", &[])),
+    heavy("xgboost", Program::Python(&python::XGBOOST, "xgboost_training.py", &[])),
+    heavy("cupy special functions", Program::Python(&python::CUPY_SCIPY, "cupy_special.py", &[])),
 ];
 
 const LIMIT: Duration = Duration::from_secs(600);

@@ -14,7 +14,9 @@ use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Space as PtxSpace};
 
 use super::cluster::{self, address};
-use super::{Lowered, Lowering, operand, unsupported};
+use super::memory::atomic_op;
+use super::operand::register_type;
+use super::{Lowered, Lowering, operand, ptx_type, unsupported};
 use crate::inst::{
     AtomicOp, BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp,
 };
@@ -116,17 +118,20 @@ impl<'m> Lowering<'m> {
             .filter_map(|modifier| if let Modifier::Space(space) = modifier { Some(*space) } else { None })
             .collect();
         let [to_space, from_space] = spaces[..] else { return Err(unsupported(i)) };
-        if i.has(Modifier::Tensor) || i.has(Modifier::Reduce) || i.has(Modifier::CpMask) {
+        if i.has(Modifier::Tensor) || i.has(Modifier::CpMask) {
             return Err(unsupported(i));
         }
         let bytes = self.read(operand(i, 2)?, Type::I32)?;
-        if i.has(Modifier::MulticastCluster) {
+        if i.has(Modifier::MulticastCluster) && !i.has(Modifier::Reduce) {
             let from = self.place_in(address(i, 1)?, Some(from_space))?;
             return self.copy_to_many(i, from, bytes);
         }
         let to = self.place_in(address(i, 0)?, Some(to_space))?;
         let from = self.place_in(address(i, 1)?, Some(from_space))?;
-        self.copy_in_loop(to, from, bytes);
+        match i.has(Modifier::Reduce) {
+            true => self.reduce_in_loop(i, to, from, bytes)?,
+            false => self.copy_in_loop(to, from, bytes),
+        }
         if i.has(Modifier::MbarrierCompleteTxBytes) {
             let place = self.place_in(address(i, 3)?, Some(to_space))?;
             self.change_object(place, Change { completed_bytes: Some(bytes), ..Change::default() });
@@ -185,32 +190,61 @@ impl<'m> Lowering<'m> {
 
     /// Copies a multiple of 16 bytes between addresses that are multiples of 16.
     fn copy_in_loop(&mut self, to: Place, from: Place, bytes: Value) {
+        self.in_steps([to, from], bytes, 16, |lowering, [to, from]| {
+            let mut build = lowering.build();
+            let order = MemoryOrder::WEAK;
+            let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
+            let values: Vec<Value> = build.kernel.inst(load).results().collect();
+            build.push(Inst::Store { place: to, ty: Type::I64, values: values.into(), order, guard: None });
+        });
+    }
+
+    /// `cp.reduce.async.bulk`: combines elements with those that are there, one by one.
+    fn reduce_in_loop(&mut self, i: &Instruction, to: Place, from: Place, bytes: Value) -> Lowered {
+        let ptx = ptx_type(i)?;
+        let (op, ty) = (atomic_op(i, ptx)?, register_type(ptx));
+        self.in_steps([to, from], bytes, ty.bytes().into(), |lowering, [to, from]| {
+            let order = MemoryOrder::WEAK;
+            let load = Inst::Load { place: from, ty, count: 1, order, guard: None };
+            let arg = lowering.build().value(load);
+            let order = MemoryOrder { ordering: Ordering::Relaxed, scope: Scope::Device };
+            let atomic = Inst::Atomic { op, place: to, ty, arg, compare: None, order, guard: None };
+            let (block, line) = (lowering.here(), lowering.line);
+            lowering.kernel.push_without_result(block, atomic, line);
+        });
+        Ok(())
+    }
+
+    /// Does something at two places, then so many bytes behind them, and so on up to a number of bytes.
+    fn in_steps(
+        &mut self,
+        places: [Place; 2],
+        bytes: Value,
+        step: u64,
+        body: impl FnOnce(&mut Self, [Place; 2]),
+    ) {
         let done = self.variables.declare(Type::I32);
         self.frames[self.activation].activation.own(self.variables.len() - 1..self.variables.len());
         let zero = self.build().i32(0);
         self.variables.write(done, zero);
-        let [head, body, end] = [(); 3].map(|()| self.kernel.add_block());
+        let [head, inside, end] = [(); 3].map(|()| self.kernel.add_block());
         self.end_block(Terminator::Jump(Target::new(head)));
         self.start_block(head);
         let offset = self.variables.read(&mut self.kernel, done);
         let is_left = self.build().compare(IntCond::LtU, offset, bytes);
         self.end_block(Terminator::Branch {
             cond: is_left,
-            then: Target::new(body),
+            then: Target::new(inside),
             otherwise: Target::new(end),
         });
-        self.start_block(body);
-        let [from, to] = [from, to].map(|place| {
+        self.start_block(inside);
+        let places = places.map(|place| {
             let mut build = self.build();
             let offset = build.resize(place.space.address_type(), false, offset);
             Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
         });
-        let mut build = self.build();
-        let order = MemoryOrder::WEAK;
-        let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
-        let values: Vec<Value> = build.kernel.inst(load).results().collect();
-        build.push(Inst::Store { place: to, ty: Type::I64, values: values.into(), order, guard: None });
-        let offset = build.binary_imm(BinaryOp::Add, offset, 16);
+        body(self, places);
+        let offset = self.build().binary_imm(BinaryOp::Add, offset, step);
         self.variables.write(done, offset);
         self.end_block(Terminator::Jump(Target::new(head)));
         self.start_block(end);

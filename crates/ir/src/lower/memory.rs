@@ -252,7 +252,7 @@ fn scope(i: &Instruction) -> Option<Scope> {
     )
 }
 
-fn atomic_op(i: &Instruction, ptx: PtxType) -> Lowered<AtomicOp> {
+pub(super) fn atomic_op(i: &Instruction, ptx: PtxType) -> Lowered<AtomicOp> {
     let signed = ptx.is_signed();
     let op = choose(
         i,
