@@ -97,6 +97,8 @@ pub(crate) enum Command {
     Bill(BillArgs),
     /// List usage records, or show them as they arrive
     Usage(UsageArgs),
+    /// Recommend shares and memory that fit, from what earlier runs used
+    Iq(IqArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),

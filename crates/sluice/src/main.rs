@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
         Command::Usage(arguments) => answer(server::usage::usage(&arguments)),
+        Command::Iq(arguments) => answer(server::iq::iq(&arguments)),
         Command::Invoice(command) => answer(server::invoices::invoice(&command)),
         Command::Correct(arguments) => answer(server::bills::correct(&arguments)),
         Command::Reconcile(arguments) => answer(server::reconcile::reconcile(&arguments)),

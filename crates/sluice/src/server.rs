@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod bills;
 pub(crate) mod invoices;
+pub(crate) mod iq;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod nodes;

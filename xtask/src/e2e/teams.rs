@@ -5,6 +5,7 @@ mod books;
 mod disk;
 mod gangs;
 mod health;
+mod iq;
 mod meters;
 mod metrics;
 mod networks;
@@ -45,6 +46,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
+    ("iq: large requests are found", iq::large_requests_are_found),
     ("tiers: a premium service beside trainers", tiers::a_premium_service_beside_trainers),
     ("metrics: rules", metrics::rules),
     ("metrics: pages, bills and dashboards agree", metrics::pages_bills_and_dashboards_agree),

@@ -137,6 +137,36 @@ pub(crate) struct UsageArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct IqArgs {
+    #[command(flatten)]
+    pub(crate) at_server: AtServer,
+
+    /// Programs whose name contains this [default: all]
+    #[arg(value_name = "PROGRAM")]
+    pub(crate) program: Option<String>,
+
+    /// Of this tenant and those below it [default: all that the token may see]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tenant: Option<TenantPath>,
+
+    /// Runs of this time, such as 24h or 336h
+    #[arg(long, value_name = "TIME", default_value = "336h")]
+    pub(crate) since: Period,
+
+    /// As of this moment, such as 2026-11-01 [default: now]
+    #[arg(long, value_name = "MOMENT")]
+    pub(crate) at: Option<Moment>,
+
+    /// Also programs for which nothing is recommended, and why
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     #[command(flatten)]
     pub(crate) books: BooksArgs,
