@@ -25,10 +25,10 @@ pub(super) fn large_requests_are_found() -> Result<()> {
     let share_ppm = advice["share_ppm"].as_u64().context("a share")?;
     ensure!(share_ppm < 1_000_000 && advice["replay"]["slowed"] == 0, "{found}");
     let micro = 2 * (1_000_000 - share_ppm);
-    ensure!(
-        found[0]["saves"]["micro_per_hour"] == micro && found[0]["saves"]["currency"] == "EUR",
-        "{found}"
-    );
+    // The price is a mean of costs that were rounded.
+    let saves = &found[0]["saves"];
+    let is_near = saves["micro_per_hour"].as_u64().is_some_and(|saved| saved.abs_diff(micro) <= micro / 1000);
+    ensure!(is_near && saves["currency"] == "EUR", "{found}");
     let text = red.text(&["iq"])?;
     ensure!(text.contains("100% -> ") && text.contains("EUR/h"), "{text}");
     ensure!(installation.blue.json(&["iq"])? == serde_json::json!([]), "another tenant's runs");
