@@ -2,8 +2,8 @@
 //!
 //! # In this folder
 //!
-//! Arrays, sparse arrays ([`tiles`]), and texture and surface objects ([`texture`]). References, which belong
-//! to modules, are in [`texture_reference`](crate::module::texture_reference).
+//! Arrays, sparse arrays ([`tiles`]), and texture and surface objects ([`texture`]). References,
+//! which belong to modules, are in [`texture_reference`](crate::module::texture_reference).
 
 pub(crate) mod texture;
 pub(crate) mod tiles;

@@ -13,8 +13,9 @@
 //!
 //! # In this folder
 //!
-//! All forms of copies: boxes ([`boxes`]), arrays ([`array_copy`]), batches ([`batch`], [`box_batch`]), copies
-//! that read the program's memory later ([`deferred`]), and copies between nodes ([`between_nodes`]).
+//! All forms of copies: boxes ([`boxes`]), arrays ([`array_copy`]), batches ([`batch`],
+//! [`box_batch`]), copies that read the program's memory later ([`deferred`]), and copies between
+//! nodes ([`between_nodes`]).
 
 pub(crate) mod array_copy;
 pub(crate) mod batch;

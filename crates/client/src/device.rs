@@ -3,8 +3,8 @@
 //!
 //! # In this folder
 //!
-//! The device as data; its entry points ([`entry_points`]) and waiting for its work ([`waiting`]) need a
-//! session, and are in files of their own.
+//! The device as data; its entry points ([`entry_points`]) and waiting for its work ([`waiting`])
+//! need a session, and are in files of their own.
 
 pub(crate) mod entry_points;
 pub(crate) mod waiting;

@@ -4,8 +4,9 @@
 //!
 //! # In this folder
 //!
-//! Graphs: their nodes ([`node`]), edges in arguments ([`edges`]), copies between the program and the device
-//! ([`host_copy`]), memory that graphs allocate ([`allocation`]), and conditional nodes ([`conditional`]).
+//! Graphs: their nodes ([`node`]), edges in arguments ([`edges`]), copies between the program and
+//! the device ([`host_copy`]), memory that graphs allocate ([`allocation`]), and conditional nodes
+//! ([`conditional`]).
 
 pub(crate) mod allocation;
 pub(crate) mod conditional;

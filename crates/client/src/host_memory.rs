@@ -15,9 +15,9 @@
 //!
 //! # In this folder
 //!
-//! Host memory that CUDA knows: the table of blocks ([`blocks`]), and memory that both sides see, which
-//! [`mirror`] keeps equal: mapped ([`live`] while kernels run), managed ([`managed`]), variables of modules
-//! ([`variables`]), and `cuMemCreate`'s host memory ([`physical`]).
+//! Host memory that CUDA knows: the table of blocks ([`blocks`]), and memory that both sides see,
+//! which [`mirror`] keeps equal: mapped ([`live`] while kernels run), managed ([`managed`]),
+//! variables of modules ([`variables`]), and `cuMemCreate`'s host memory ([`physical`]).
 
 pub(crate) mod blocks;
 pub(crate) mod live;

@@ -3,8 +3,9 @@
 //!
 //! # In this folder
 //!
-//! Launches: their limits ([`limits`]), parameters ([`parameters`]), shapes that only the driver can judge
-//! ([`trials`]), the launch interface of CUDA 3 ([`staged`]), and occupancy ([`occupancy`]).
+//! Launches: their limits ([`limits`]), parameters ([`parameters`]), shapes that only the driver
+//! can judge ([`trials`]), the launch interface of CUDA 3 ([`staged`]), and occupancy
+//! ([`occupancy`]).
 
 pub(crate) mod limits;
 pub(crate) mod occupancy;

@@ -23,9 +23,11 @@
 //!
 //! # Layers
 //!
-//! A folder depends on those above it in the list of modules below. The root file of a folder has
-//! what the folder is named after; what needs a session or other kinds of objects is in files of
-//! its own.
+//! The folders below are listed from the bottom to the top. State of a session or a device is plain
+//! data in files that know no session (`blocks`, `mappings`, `allocations`, `session_state`), so
+//! that [`session`] does not depend on the modules that work on it. What ends with a context, or is
+//! found by any kind of handle, needs all kinds of objects and is at the top ([`lifecycle`],
+//! [`entry`]).
 
 // Entry points and their parameters bear CUDA's names, letter by letter.
 #![allow(non_snake_case)]

@@ -26,9 +26,9 @@
 //!
 //! Everything between a command's bytes and the socket, without a CUDA object: the beginning of a
 //! connection ([`greeting`]), both directions ([`outbox`], [`inbox`]), who reads and who waits
-//! ([`reading`], [`waiters`]), data that are sent or kept without a copy ([`zero_copy`], [`retained`]),
-//! several connections ([`width`]), reconnecting ([`resume`]), memory credit ([`credit`]), refusals of
-//! queued commands ([`refusals`]) and recordings ([`record`]).
+//! ([`reading`], [`waiters`]), data that are sent or kept without a copy ([`zero_copy`],
+//! [`retained`]), several connections ([`width`]), reconnecting ([`resume`]), memory credit
+//! ([`credit`]), refusals of queued commands ([`refusals`]) and recordings ([`record`]).
 
 pub(crate) mod command_id;
 pub(crate) mod credit;

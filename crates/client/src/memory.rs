@@ -10,9 +10,9 @@
 //!
 //! # In this folder
 //!
-//! Device memory: addresses and what is allocated there ([`addresses`], [`allocations`]), pools, memory
-//! that programs map themselves ([`mappings`] as data, [`virtual_memory`] with its entry points), memory
-//! of other processes ([`sharing`]), and questions about an address ([`pointer`]).
+//! Device memory: addresses and what is allocated there ([`addresses`], [`allocations`]), pools,
+//! memory that programs map themselves ([`mappings`] as data, [`virtual_memory`] with its entry
+//! points), memory of other processes ([`sharing`]), and questions about an address ([`pointer`]).
 
 pub(crate) mod addresses;
 pub(crate) mod allocations;

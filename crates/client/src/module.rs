@@ -6,8 +6,8 @@
 //!
 //! # In this folder
 //!
-//! From an image to a function: images ([`image`]), linking ([`linker`]), loading ([`load`]), functions that
-//! the node has yet to describe ([`pending`]) and listing them ([`enumeration`]).
+//! From an image to a function: images ([`image`]), linking ([`linker`]), loading ([`load`]),
+//! functions that the node has yet to describe ([`pending`]) and listing them ([`enumeration`]).
 
 pub(crate) mod enumeration;
 pub(crate) mod image;

@@ -4,7 +4,8 @@
 //! With several, a device, its contexts, and everything made in them belong to the session of that
 //! device's node. A call goes to the session of the current context, or to that of its own stream,
 //! other handle or address ([`routed`](crate::entry::routing::routed)). Copies between two of them
-//! are in [`between_nodes`](crate::copy::between_nodes), other calls that concern two in [`other_node`].
+//! are in [`between_nodes`](crate::copy::between_nodes), other calls that concern two in
+//! [`other_node`].
 //!
 //! A session knows the connection and the devices. It holds state of memory, mappings and mirrors
 //! as plain data, and calls nothing of the modules that work on it.

@@ -2,8 +2,8 @@
 //!
 //! # In this folder
 //!
-//! Streams and what is ordered by them: events ([`event`], [`watch`]), captures ([`capture`]) and functions
-//! of the program ([`host_function`]).
+//! Streams and what is ordered by them: events ([`event`], [`watch`]), captures ([`capture`]) and
+//! functions of the program ([`host_function`]).
 
 pub(crate) mod attribute;
 pub(crate) mod capture;

@@ -2,9 +2,10 @@
 //!
 //! What may be sent again after a cut must stay as it is until the worker has it, and a call may
 //! return before. So of a copy over a connection that can be resumed the last window of bytes is
-//! copied ([`retained`](super::retained)), and what is before them is lent: when all of them are queued the
-//! worker has that, or else the window would be full. (A window that has grown meanwhile makes the
-//! end of such a copy wait for the worker once.) Where nothing is sent again all data are lent.
+//! copied ([`retained`](super::retained)), and what is before them is lent: when all of them are
+//! queued the worker has that, or else the window would be full. (A window that has grown meanwhile
+//! makes the end of such a copy wait for the worker once.) Where nothing is sent again all data are
+//! lent.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
