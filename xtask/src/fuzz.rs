@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: the programs of `fuzz/targets`, each for so many minutes; what they did is added up in `docs/benchmarks.md`.
+//! `cargo xtask fuzz`: the programs of `fuzz/targets`, each for a given time.
+//! What they did is added up in `docs/benchmarks/robustness.md`.
 //!
 //! Coverage is LLVM's own pass, which a stable compiler has as well; what is missing without a nightly one is the address
 //! sanitizer, which `cargo fuzz run NAME` adds.
@@ -19,7 +20,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 /// With a target named, build scripts are compiled without the flags.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The table in `docs/benchmarks.md`.
+/// The table in `docs/benchmarks`.
 pub(crate) const SECTION: &str = "fuzz";
 
 /// A process plays for so long, and the next goes on with what it has found. What a worker keeps to its end of sessions whose context has
@@ -57,7 +58,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
         bail!("no program is called {unknown}; there are {}", known.join(", "));
     }
-    let path = crate::root().join("docs/benchmarks.md");
+    let path = bench::page_of(SECTION)?;
     for name in if names.is_empty() { known } else { names } {
         let now = fuzz(&folder, &name, Duration::from_secs_f64(minutes * 60.0))?;
         let text = std::fs::read_to_string(&path)?;

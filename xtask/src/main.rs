@@ -3,6 +3,7 @@
 //! Every task does its own set-up (builds, Python environments under `target/`) and says what it does.
 
 mod bench;
+mod book;
 mod chaos;
 mod codegen;
 mod demo;
@@ -15,7 +16,10 @@ mod load;
 mod node;
 mod packets;
 mod process;
+mod prose;
 mod python;
+#[cfg(test)]
+mod reference;
 mod relay;
 mod test;
 mod web;
@@ -30,8 +34,11 @@ cargo xtask test [--all] [NAME]   all tests; --all adds those that download much
 cargo xtask dist [--archive] [--deb] [--oci] [--wheel]
                                   build the packages, or the kinds that are named, into target/dist
 cargo xtask codegen [--check]     write what is generated from crates/cuda/driver.api, or only check that it is current
+cargo xtask book [--check]        build the documents as a site with mdBook, or check links and, with mdBook, the build
+cargo xtask check-prose [--list [PLACE] | --record]
+                                  the language of comments and documents, against xtask/prose-budget.tsv
 cargo xtask web [--check]         build the web view into web/dist, or only check that it is current
-cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks.md
+cargo xtask bench [NAME]          measure, and write the figures into docs/benchmarks
 cargo xtask bench lupine --lupine-client PATH --lupine-server PATH
                                   the same beside a build of Lupine: its libcuda.so.1 and its lupine_driver_server
 cargo xtask chaos [--minutes N] [--seed S]
@@ -53,6 +60,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["codegen", ..] => codegen::run(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        ["book", options @ ..] => book::run(options).map(|()| ExitCode::SUCCESS),
+        ["check-prose", options @ ..] => prose::run(options).map(|()| ExitCode::SUCCESS),
         ["web", options @ ..] => web::run(options).map(|()| ExitCode::SUCCESS),
         ["demo"] => demo::run(),
         ["test", options @ ..] => test::run(options),

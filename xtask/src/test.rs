@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::{e2e, evidence, process, web};
+use crate::{book, e2e, evidence, process, prose, web};
 
 /// What came out, added up over all steps.
 #[derive(Clone, Debug, Default)]
@@ -123,6 +123,9 @@ fn house(tally: &mut Tally) {
     step("cargo fmt", &["fmt", "--all", "--check"]);
     step("cargo clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     step("generated files are current", &["xtask", "codegen", "--check"]);
+    tally.record("comments and documents are within the prose budget", prose::check_repository());
+    tally.record("links in documents", book::check_links());
+    tally.record("the book builds", book::check_build());
     tally.record("the web view is current", web::check());
     tally.record("cargo deny", deny());
 }

@@ -5,7 +5,7 @@
 //!
 //! Where the core that writes and the core that reads share no cache, a line that one has written is fetched out of the other's,
 //! and stores that go past the caches are two to three times as fast; where they share one it is the other way round
-//! (`docs/benchmarks.md`, "Remoting"). Who knows which it is says so around the copies ([`with`]).
+//! (`docs/benchmarks/calls.md`). Who knows which it is says so around the copies ([`with`]).
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The tables on the openb lists (Weng et al., USENIX ATC 2023) in docs/benchmarks.md.
+//! The tables on the openb lists (Weng et al., USENIX ATC 2023) in docs/benchmarks.
 //!
 //! `cargo run --release -p sluice-sched --example openb -- FOLDER TABLE FIRST..LAST [LIST...]`
 //!

@@ -132,6 +132,11 @@ pub(crate) enum Command {
         /// The shell to complete for
         shell: clap_complete::Shell,
     },
+    /// Write manual pages, one for each command
+    Man {
+        /// The folder to write them into
+        folder: PathBuf,
+    },
     /// Measure as a client process (started by `sluice bench`)
     #[command(hide = true)]
     BenchClient(BenchClientArgs),

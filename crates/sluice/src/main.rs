@@ -30,6 +30,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{BenchCommand, Cli, Command, NodeArgs};
@@ -86,7 +87,16 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
+        Command::Man { folder } => answer(write_manual(&folder)),
     }
+}
+
+/// Writes `sluice.1` and a page for each command into a folder, which is made if it does not exist.
+fn write_manual(folder: &Path) -> anyhow::Result<ExitCode> {
+    let failed = || format!("cannot write manual pages into {}", folder.display());
+    std::fs::create_dir_all(folder).with_context(failed)?;
+    clap_mangen::generate_to(Cli::command(), folder).with_context(failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Ends the process with the very code of its program; what is left has been dropped.

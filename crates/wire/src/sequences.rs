@@ -20,7 +20,7 @@
 //! to (`resume`): they resume at the byte, and neither end's state has anything to do with connections.
 //!
 //! Of a recorded PyTorch training loop this leaves 4.5 % of the bytes, and LZ4 13 to 16 % at 1.5 times the CPU or more
-//! (`docs/benchmarks.md`).
+//! (`docs/benchmarks`).
 
 mod expander;
 mod history;

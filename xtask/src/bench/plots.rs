@@ -6,7 +6,7 @@ use sluice_simulate::plot::{Axis, Kind, LineChart, Series, line_chart, standalon
 /// A curve: its name, and its points.
 pub(super) type Curve = (&'static str, Vec<(f64, f64)>);
 
-/// Writes `docs/plots/FILE.svg` and `.png`: curves over `x`, all of them in `unit`.
+/// Writes `docs/benchmarks/plots/FILE.svg` and `.png`: curves over `x`, all of them in `unit`.
 pub(super) fn draw(file: &str, title: &str, x: Axis, unit: &str, curves: Vec<Curve>) -> Result<()> {
     let values = || curves.iter().flat_map(|(_, points)| points).map(|(_, y)| *y).filter(|y| *y > 0.0);
     let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN_POSITIVE, f64::max));
@@ -20,7 +20,7 @@ pub(super) fn draw(file: &str, title: &str, x: Axis, unit: &str, curves: Vec<Cur
     let series = curves.into_iter().enumerate().map(curve).collect();
     let chart = LineChart { description: title.into(), kind: Kind::Lines, x, y, series, reference: None };
     let drawing = line_chart(&chart);
-    let folder = crate::root().join("docs/plots");
+    let folder = crate::root().join("docs/benchmarks/plots");
     std::fs::create_dir_all(&folder)?;
     let write = |extension: &str, bytes: &[u8]| {
         let path = folder.join(format!("{file}.{extension}"));

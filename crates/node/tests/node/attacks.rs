@@ -1,6 +1,6 @@
 //! Connections that prove nothing, in numbers: what they keep from whom, and for how long.
 //!
-//! `cargo test --release -p sluice-node --test node -- --attacks` measures, and prints the table of `docs/benchmarks.md`
+//! `cargo test --release -p sluice-node --test node -- --attacks` measures, and prints the table of `docs/benchmarks`
 //! (`cargo xtask bench attacks` writes it there).
 
 use std::io::{self, Read, Write};
