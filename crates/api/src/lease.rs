@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
-use crate::bill::TightestBudget;
+use crate::bill::{Currency, TightestBudget};
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
@@ -363,7 +363,7 @@ pub struct Lease {
     pub id: LeaseId,
     pub tenant: TenantPath,
     pub name: String,
-    /// Who asked for it: whom the identity provider names, or the token's name; empty where that is not known.
+    /// The user who asked for it: the identity provider's name of the user, or the token's name. Empty if it is unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
     /// Of each task.
@@ -398,6 +398,9 @@ pub struct Lease {
     /// Why it waits, it or some of its tasks have to make room, or it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The reason why it waits in one short clause, such as `no GPU has room for it`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_brief: Option<String>,
     /// When it is expected to start, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<StartEstimate>,
@@ -539,6 +542,77 @@ pub struct StartEstimate {
     pub error_ms: Option<u64>,
     /// What the estimate rests on, or why there is none.
     pub because: String,
+}
+
+/// What a request would lead to, as far as it can be predicted. This is the answer to a dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseEstimate {
+    pub tenant: TenantPath,
+    /// The predicted start, with the usual error of such predictions.
+    pub start: StartEstimate,
+    /// The reason why it would wait, unless it would start at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The places of its tasks, as far as they can be predicted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<EstimatedPlace>,
+    /// The number of leases that would be preempted for it.
+    pub preempts: u32,
+    /// The price of an hour in which these places are reserved, in millionths of the currency's unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_per_hour: Option<u64>,
+    /// The most that GPU time used adds to the price of an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_micro_per_hour_max: Option<u64>,
+    /// The currency of all amounts, if one is declared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
+    /// The tightest of the budgets that it would count towards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tightest_budget: Option<TightestBudget>,
+    /// The kinds of GPUs that it accepts, the cheapest first.
+    pub offers: Vec<Offer>,
+}
+
+/// The predicted place of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EstimatedPlace {
+    /// The node's name.
+    pub node: String,
+    /// Indices of the node's GPUs.
+    pub gpus: Vec<u32>,
+    pub pool: String,
+    /// As the driver names it.
+    pub model: String,
+    /// Of each GPU.
+    pub share_ppm: u32,
+    /// Bytes on each GPU.
+    pub memory: u64,
+}
+
+/// Equal GPUs that a request accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Offer {
+    pub pool: String,
+    /// As the driver names it.
+    pub model: String,
+    /// The memory of one GPU, in bytes.
+    pub memory: u64,
+    /// The speed of one GPU in GFLOPS, or 0 if it is unknown.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub gflops: u64,
+    /// The share that the request takes of each of these GPUs.
+    pub share_ppm: u32,
+    /// The number of these GPUs that take new leases.
+    pub gpus: u32,
+    /// The number of them with room for one GPU of the request now.
+    pub gpus_free: u32,
+    /// The price of an hour in which the whole request is reserved on such GPUs, in millionths of the
+    /// currency's unit.
+    pub micro_per_hour: u64,
 }
 
 /// Where a task of a lease is.

@@ -75,6 +75,10 @@ pub struct NewToken {
     pub name: String,
     /// Seconds for which it is valid.
     pub lifetime_s: u64,
+    /// The name of the only node that may join with it, for the role `node`. Without it the token is good for every node that
+    /// has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// A token as it is listed: never with its secret.
@@ -85,6 +89,9 @@ pub struct Token {
     pub tenant: TenantPath,
     pub role: Role,
     pub name: String,
+    /// The name of the only node that may join with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     pub created_at_ms: u64,
     pub expires_at_ms: u64,
     pub revoked: bool,

@@ -155,6 +155,34 @@ impl UsageRecord {
     }
 }
 
+/// A usage record that cannot be true as it is, by the grant, the node's GPUs or the clock. It is on no bill until somebody accepts it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AsideRecord {
+    pub record: UsageRecord,
+    /// The reason why it was set aside.
+    pub reason: String,
+    pub received_at_ms: u64,
+}
+
+/// A decision about records that were set aside.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AsideDecision {
+    /// The ids of the records.
+    pub ids: Vec<String>,
+    /// Whether they count from now on. Otherwise they are discarded.
+    pub accept: bool,
+}
+
+/// The result of a decision.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AsideDecided {
+    pub records: u32,
+}
+
 /// A record as a line of a node's journal: `CHECKSUM JSON`, the checksum being 16 hexadecimal digits of the JSON's BLAKE3.
 pub fn journal_line(record: &UsageRecord) -> String {
     // A struct of numbers and strings always has a JSON form.

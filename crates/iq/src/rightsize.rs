@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn nothing_is_recommended_without_evidence_or_reason() {
         let idle = run(100, &[10], GIB, GIB);
-        for runs in [&[][..], &[idle.clone()], &[idle.clone(), idle.clone()]] {
+        for runs in [&[][..], std::slice::from_ref(&idle), &[idle.clone(), idle.clone()]] {
             assert_eq!(rightsize(runs), Err(Unchanged::FewRuns));
         }
         let busy = vec![run(50, &[50, 48, 100], GIB, GIB); 5];

@@ -356,7 +356,7 @@ impl Registry {
             kernels: counts.kernels,
             bytes_in: counts.bytes_in,
             bytes_out: counts.bytes_out,
-            busy_us: counts.gpu_ns / 1000,
+            busy_us: counts.used_ns / 1000,
             memory_peak: record.memory_peak,
         })
     }
@@ -845,7 +845,7 @@ impl Ledger {
                 kernels: counts.kernels,
                 bytes_in: counts.bytes_in,
                 bytes_out: counts.bytes_out,
-                busy_us: counts.gpu_ns / 1000,
+                busy_us: counts.used_ns / 1000,
                 age_ms: record.started.elapsed().as_millis() as u64,
                 parted: record.parted,
                 suspended: self.session_is_suspended(record),

@@ -46,6 +46,7 @@ impl Principal {
             name: "itself".into(),
             created_at_ms: 0,
             expires_at_ms: 0,
+            node: None,
             revoked: false,
         };
         Principal { token, node: None }
@@ -110,6 +111,7 @@ pub(crate) fn make(
         name,
         created_at_ms: now_ms,
         expires_at_ms: now_ms.saturating_add(lifetime_ms),
+        node: None,
         revoked: false,
     };
     Ok((StoredToken { token, hash: hash(&text).to_hex().to_string(), node }, text))
@@ -216,7 +218,7 @@ pub(crate) async fn recognise_for(
     };
     let name = format!("lease {lease}");
     let (role, expires_at_ms, revoked) = (Role::Member, u64::MAX, false);
-    let token = Token { id, tenant, role, name, created_at_ms, expires_at_ms, revoked };
+    let token = Token { id, tenant, role, name, created_at_ms, expires_at_ms, revoked, node: None };
     Ok(Principal { token, node: None })
 }
 

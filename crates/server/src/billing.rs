@@ -2,6 +2,7 @@
 
 mod charges;
 mod invoices;
+mod quote;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use crate::store::{Declared, Store, StoreError, Sum};
 
 pub(crate) use charges::{Day, Place, day_of};
 pub(crate) use invoices::{Invoicer, credit_note, of_bill, period_text};
+pub(crate) use quote::Quote;
 
 /// From a moment until before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

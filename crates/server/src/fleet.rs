@@ -502,24 +502,7 @@ impl Fleet {
     ) -> LeaseId {
         self.last_lease += 1;
         let id = self.last_lease;
-        let lease = LeaseRecord {
-            id,
-            tenant,
-            ask,
-            token,
-            person: String::new(),
-            state: LeaseState::Queued,
-            attempt: 1,
-            reason: None,
-            seats: Vec::new(),
-            preempt_at_ms: None,
-            created_at_ms: now_ms,
-            queued_at_ms: now_ms,
-            granted_at_ms: None,
-            ended_at_ms: None,
-            heard_at_ms: now_ms,
-            revision: 0,
-        };
+        let lease = LeaseRecord::requested(id, tenant, ask, token, now_ms);
         self.account.add(&lease);
         self.leases.insert(id, lease);
         self.change(id, |_| {});
@@ -855,6 +838,7 @@ impl Fleet {
             attempt: lease.attempt,
             position: self.account.position(lease),
             reason: lease.reason.clone(),
+            reason_brief: None,
             start: None,
             tightest_budget: None,
             places,

@@ -230,6 +230,7 @@ impl Holder {
             name,
             created_at_ms: self.from_ms,
             expires_at_ms: self.until_ms,
+            node: None,
             revoked: false,
         }
     }

@@ -31,6 +31,7 @@ mod policy;
 mod printed;
 mod sessions;
 mod store;
+mod usage_bounds;
 mod watches;
 
 #[cfg(test)]

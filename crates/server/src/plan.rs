@@ -16,6 +16,7 @@
 //! The plan is never stored: it follows from the fleet, and is made anew from it at the start and when tenants or nodes change in a
 //! way that the scheduler's state does not follow.
 
+mod brief;
 mod carry_out;
 mod clearance;
 mod enter;
@@ -27,6 +28,7 @@ mod pools;
 mod queues;
 mod resize;
 mod sites;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +46,7 @@ use pools::{Pools, Turns};
 use sites::{Atlas, Site};
 
 pub(crate) use queues::check as check_quotas;
+pub(crate) use trial::{Offered, Trial};
 
 /// Rounds of the scheduler in one decision; what is left comes with the next one.
 const ROUNDS_MAX: usize = 32;

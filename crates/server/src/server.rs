@@ -32,7 +32,7 @@ use crate::identity;
 use crate::keys::{self, KeysInUse};
 use crate::leader::{Role, Seen};
 use crate::metrics::{Counters, FleetPicture, Picture};
-use crate::plan::{Clock, Plan, never};
+use crate::plan::{Clock, Offered, Plan, Trial, never};
 use crate::sessions::Sessions;
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::watches::Watches;
@@ -608,6 +608,7 @@ impl Books {
         let mut view = self.fleet.view(lease);
         if let Some(plan) = self.plan.as_ref().filter(|_| lease.waits()) {
             view.reason = plan.why(&self.fleet, lease.id).or(view.reason);
+            view.reason_brief = plan.brief(&self.fleet, lease);
             view.start = plan.estimate(lease.id).cloned();
         }
         if lease.state != LeaseState::Ended {
@@ -632,6 +633,12 @@ impl Books {
             Some(refusal) => return Err(refusal),
         }
         Ok(())
+    }
+
+    /// Predicts what a request would lead to, with the GPUs that it accepts. There is no prediction before the first scheduling cycle.
+    pub(crate) fn trial(&self, lease: &LeaseRecord, clock: Clock) -> Option<(Trial, Vec<Offered>)> {
+        let plan = self.plan.as_ref()?;
+        Some((plan.trial(&self.fleet, &self.history, lease, clock), plan.offers(&self.fleet, lease)))
     }
 
     /// Why a request could never be granted, as far as is known.

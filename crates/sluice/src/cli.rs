@@ -83,6 +83,8 @@ pub(crate) enum Command {
     /// Take a tenant away
     #[command(subcommand)]
     Tenant(TenantCommand),
+    /// List a server's nodes, as `sluice node list` does
+    Nodes(ListArgs),
     /// List pools: whom each serves now, and until when
     Pools(ListArgs),
     /// Take a pool away
@@ -203,7 +205,7 @@ pub(crate) struct RunArgs {
     /// With a server: run under this lease, which was asked for in the web view or through the API, instead of asking for one
     #[arg(long, value_name = "ID", conflicts_with_all = [
         "gpu_count", "share", "units", "memory", "cap", "node", "gpus", "nodes", "tenant", "priority", "tasks", "linked", "tier", "pool",
-        "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt",
+        "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt", "name",
     ])]
     pub(crate) lease: Option<LeaseId>,
 
@@ -211,9 +213,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) tenant: Option<String>,
 
-    /// With a server: 1 to 300, higher goes first among the leases of a tenant
-    #[arg(long, value_name = "N", default_value_t = sluice_api::lease::PRIORITY_USUAL)]
-    pub(crate) priority: i32,
+    /// With a server: 1 to 300, higher goes first among the leases of a tenant [default: 100]
+    #[arg(long, value_name = "N")]
+    pub(crate) priority: Option<i32>,
 
     /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts with two or
     /// more, and more start while there is room. Each finds its number in $RANK and how many they are with it in $WORLD_SIZE
@@ -238,8 +240,9 @@ pub(crate) struct RunArgs {
     pub(crate) spread: Option<Level>,
 
     /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic (makes room for the others)
-    #[arg(long, value_name = "TIER", default_value = "standard")]
-    pub(crate) tier: Tier,
+    /// [default: standard]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) tier: Option<Tier>,
 
     /// With a server: only nodes of this pool
     #[arg(long, value_name = "NAME")]
@@ -281,17 +284,75 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
     pub(crate) gpus: Option<GpuChoice>,
 
+    /// With a server: run nothing; print where the program would run, when it would start, what that costs and which GPUs it
+    /// accepts, as a table or as json
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "table",
+        conflicts_with = "lease"
+    )]
+    pub(crate) dry_run: Option<Output>,
+
+    /// The name that lists and bills show for the program [default: the program's file name and its first argument]
+    #[arg(long, value_name = "NAME", value_parser = run_name)]
+    pub(crate) name: Option<String>,
+
     /// Do not say which GPU the program got, nor what it used
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    /// While the program waits, print all that the scheduler says about why
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+
+    /// The program and its arguments. Options of `sluice run` go before it
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) program: Vec<std::ffi::OsString>,
 
     /// The file to record in, which `sluice record` names.
     #[arg(skip)]
     pub(crate) record: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// Names an option that was given and that only a control plane can honour, and says why.
+    pub(crate) fn server_option(&self) -> Option<(&'static str, &'static str)> {
+        const CHOOSES: &str = "which chooses the GPU";
+        const QUEUES: &str = "which has a queue";
+        let options = [
+            (self.nodes.is_some(), "--nodes", "which chooses them; or name them: --node A,B"),
+            (self.tasks.is_some(), "--tasks", "which places the tasks"),
+            (self.units.is_some(), "--units", "which knows the speed of GPUs; or take a share: -p"),
+            (self.lease.is_some(), "--lease", "which has the lease"),
+            (self.dry_run.is_some(), "--dry-run", "which knows prices and the queue"),
+            (self.tenant.is_some(), "--tenant", "which has tenants"),
+            (self.priority.is_some(), "--priority", QUEUES),
+            (self.linked.is_some(), "--linked", CHOOSES),
+            (self.tier.is_some(), "--tier", "which has tiers"),
+            (self.pool.is_some(), "--pool", "which has pools"),
+            (!self.models.is_empty(), "--gpu-model", CHOOSES),
+            (self.min_tflops.is_some(), "--min-tflops", CHOOSES),
+            (self.min_gpu_memory.is_some(), "--min-gpu-memory", CHOOSES),
+            (!self.labels.is_empty(), "--label", CHOOSES),
+            (self.deadline.is_some(), "--deadline", QUEUES),
+            (self.duration.is_some(), "--duration", QUEUES),
+            (self.hold.is_some(), "--hold", QUEUES),
+            (self.no_preempt, "--no-preempt", "which preempts leases"),
+        ];
+        options.into_iter().find(|(is_given, ..)| *is_given).map(|(_, option, why)| (option, why))
+    }
+}
+
+fn run_name(text: &str) -> Result<String, String> {
+    const CHARACTERS_MAX: usize = 60;
+    let is_plain = !text.trim().is_empty() && !text.chars().any(sluice_api::text::is_deceptive);
+    match is_plain && text.chars().count() <= CHARACTERS_MAX {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a name has 1 to {CHARACTERS_MAX} visible characters")),
+    }
 }
 
 /// `3`, or `2..4`
@@ -683,6 +744,70 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("not a run") };
         assert_eq!(run.share.ppm(), 250_000);
         assert_eq!(run.program, ["prog", "-p", "--memory", "--", "x"]);
+    }
+
+    #[test]
+    fn a_program_needs_no_dashes_before_it() {
+        let cli = Cli::parse_from(["sluice", "run", "-p", "25%", "python", "-p", "x.py", "--", "--memory"]);
+        let Command::Run(run) = cli.command else { panic!("not a run") };
+        assert_eq!(run.share.ppm(), 250_000);
+        assert_eq!(run.program, ["python", "-p", "x.py", "--", "--memory"]);
+        assert!(Cli::try_parse_from(["sluice", "run", "-p", "25%"]).is_err());
+        // A mistyped option is not the program.
+        assert!(Cli::try_parse_from(["sluice", "run", "--memroy", "8GiB", "python"]).is_err());
+    }
+
+    /// Each option of `sluice run` that its help calls one for servers, with a value.
+    #[test]
+    fn options_for_servers_are_known_as_such() {
+        let values = [
+            ("units", "5"),
+            ("nodes", "2"),
+            ("lease", "7"),
+            ("tenant", "acme"),
+            ("priority", "100"),
+            ("tasks", "2"),
+            ("linked", "nvlink"),
+            ("tier", "standard"),
+            ("pool", "x"),
+            ("gpu-model", "h100"),
+            ("min-tflops", "20"),
+            ("min-gpu-memory", "8GiB"),
+            ("label", "zone=a"),
+            ("deadline", "2h"),
+            ("duration", "20min"),
+            ("hold", "5min"),
+            ("no-preempt", ""),
+            ("dry-run", ""),
+        ];
+        let command = <Cli as clap::CommandFactory>::command();
+        let run = command.find_subcommand("run").expect("a subcommand");
+        let is_for_servers = |argument: &&clap::Arg| {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            help.contains("With a server") || help.contains("with a server")
+        };
+        let mut named: Vec<&str> =
+            run.get_arguments().filter(is_for_servers).filter_map(clap::Arg::get_long).collect();
+        named.sort_unstable();
+        let mut known = values.map(|(option, _)| option);
+        known.sort_unstable();
+        assert_eq!(named, known);
+        for (option, value) in values {
+            let word = if value.is_empty() { format!("--{option}") } else { format!("--{option}={value}") };
+            let cli = Cli::parse_from(["sluice", "run", &word, "--", "prog"]);
+            let Command::Run(run) = cli.command else { panic!("not a run") };
+            assert_eq!(run.server_option().map(|(name, _)| name), Some(&*format!("--{option}")));
+        }
+        let Command::Run(bare) = Cli::parse_from(["sluice", "run", "prog"]).command else { panic!() };
+        assert_eq!(bare.server_option(), None);
+    }
+
+    #[test]
+    fn names_are_short_and_visible() {
+        assert_eq!(run_name("nightly training"), Ok("nightly training".into()));
+        for wrong in ["", "  ", "a\u{202e}b", "a\nb", &"x".repeat(61)] {
+            assert!(run_name(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use sluice_wire::handshake::Once;
 
 use crate::child::EarlyEnd;
 use crate::run::say_cut;
-use crate::server::lease::{Claimed, ServerLease};
+use crate::server::lease::{Claimed, ServerLease, Talk};
 
 /// Whole GPUs of one node.
 pub(crate) struct Wanted<'a> {
@@ -110,7 +110,7 @@ impl Taken {
             name: wanted.name.to_owned(),
             ..NewLease::whole(wanted.gpus)
         };
-        let mut lease = ServerLease::ask(client, &ask, false)?;
+        let mut lease = ServerLease::ask(client, &ask, Talk::Brief)?;
         let claimed = lease.claim(0, wanted.name)?;
         // One task was asked for.
         let Some(Claimed { node, connection, granted, .. }) = claimed.into_iter().next() else {

@@ -3,6 +3,9 @@
 //! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and, under the name
 //! `nvidia-smi`, the tool that programs under a lease find by that name.
 
+#[macro_use]
+mod output;
+
 mod bench;
 mod child;
 mod cli;
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Identity(command) => answer(server::admin::identity(&command)),
         Command::Tenant(command) => answer(server::admin::tenant(&command)),
         Command::Pool(command) => answer(server::admin::pool(&command)),
+        Command::Nodes(arguments) => answer(server::nodes::list(&arguments)),
         Command::Pools(arguments) => answer(server::lists::pools(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
@@ -84,7 +88,7 @@ fn main() -> ExitCode {
         Command::Bench(BenchCommand::Remoting(arguments)) => answer(bench::remoting(&arguments)),
         Command::BenchClient(arguments) => answer(bench::client(&arguments)),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut output::Stdout);
             ExitCode::SUCCESS
         }
         Command::Man { folder } => answer(write_manual(&folder)),
@@ -112,7 +116,7 @@ fn end(result: Result<i32, child::NotStarted>) -> ! {
 
 fn answer(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
-        complain(&format!("{error:#}"));
+        complain(&output::with_causes(&error));
         ExitCode::FAILURE
     })
 }

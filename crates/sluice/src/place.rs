@@ -17,6 +17,7 @@ use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, MetricsArgs, NodeArgs, PlaceArgs, TlsArgs};
 use crate::node_token;
+use crate::output;
 use crate::quantity::{Memory, Period};
 use crate::server::{self, process};
 
@@ -349,7 +350,7 @@ pub(crate) fn serve_node(
     let config = NodeConfig { gpus: selection(gpus), join, ..config };
     let node = Node::bind(&config)?;
     for address in node.addresses() {
-        println!("listening on {address}");
+        output::announce(&format!("listening on {address}"));
     }
     if let Some(url) = node.metrics_url() {
         eprintln!("sluice: metrics at {url}");

@@ -15,6 +15,9 @@ pub(crate) fn run(arguments: RecordArgs) -> Result<i32, NotStarted> {
             file.display()
         )));
     }
+    if run.dry_run.is_some() {
+        return Err(failed("--dry-run runs nothing, so there is nothing to record"));
+    }
     run.record = Some(path.clone());
     let code = run::run(&run)?;
     if !run.quiet {

@@ -14,9 +14,11 @@ use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHO
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
 use crate::lease::ask_node;
+use crate::output::with_causes;
 use crate::place::{self, Part, PrivateNode, Source};
 use crate::quantity::{Memory, Period, Share, Units};
-use crate::server::lease::{Claimed, ServerLease};
+use crate::server::estimate;
+use crate::server::lease::{Claimed, ServerLease, Talk};
 use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
 use crate::tasks::{Outcome, Tasks};
@@ -34,27 +36,10 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
         Some(_) => Source::Private,
         None => Source::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
-    if !matches!(source, Source::Server(_)) {
-        if arguments.tasks.is_some() {
-            return Err(failed(
-                "--tasks needs a control plane, which places the tasks: --server, or `sluice up`",
-            ));
-        }
-        if arguments.units.is_some() {
-            return Err(failed(
-                "--units needs a control plane, which knows the GPUs: --server, or `sluice up`; or take a share: -p",
-            ));
-        }
-        if arguments.lease.is_some() {
-            return Err(failed(
-                "--lease needs the control plane that has the lease: --server, or `sluice login`",
-            ));
-        }
-        if arguments.nodes.is_some() {
-            return Err(failed(
-                "--nodes needs a control plane, which chooses them; or name them: --node A,B",
-            ));
-        }
+    if !matches!(source, Source::Server(_))
+        && let Some((option, why)) = arguments.server_option()
+    {
+        return Err(failed(format!("{option} needs a control plane, {why}: --server, or `sluice up`")));
     }
     match source {
         Source::Server(client) => run_through(client, arguments, &libraries),
@@ -109,7 +94,7 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
         gpus,
         limit_ppm: limit_ppm(arguments),
         kernel_timeout_ms: kernel_timeout_ms(arguments),
-        name: program_name(&arguments.program),
+        name: name(arguments),
     };
     let (connection, lease) = ask_node(address, request).map_err(failed)?;
     Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
@@ -149,7 +134,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         linked: arguments.linked,
         near: arguments.near,
         spread: arguments.spread,
-        tier: arguments.tier,
+        tier: arguments.tier.unwrap_or_default(),
         pool: arguments.pool.clone(),
         models: arguments.models.clone(),
         gflops_min: arguments.min_tflops.map(|tflops| (tflops * 1000.0).ceil() as u64),
@@ -163,13 +148,16 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,
         limit_ppm: arguments.limit.map(Share::ppm),
-        priority: arguments.priority,
+        priority: arguments.priority.unwrap_or(sluice_api::lease::PRIORITY_USUAL),
         preemptible: !arguments.no_preempt,
-        name: program_name(&arguments.program),
+        name: name(arguments),
     };
+    if let Some(output) = arguments.dry_run {
+        return estimate::show(&client, &ask, output).map(|()| 0).map_err(failed_with);
+    }
     let lease = match arguments.lease {
-        Some(id) => ServerLease::take_up(client, id, arguments.quiet),
-        None => ServerLease::ask(client, &ask, arguments.quiet),
+        Some(id) => ServerLease::take_up(client, id, Talk::of(arguments)),
+        None => ServerLease::ask(client, &ask, Talk::of(arguments)),
     };
     let mut lease = lease.map_err(failed_with)?;
     loop {
@@ -187,6 +175,7 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         lease.watch(running.events());
         let Outcome { statuses, preempted } = running.run(tasks)?;
         if !preempted || statuses.iter().all(ExitStatus::success) {
+            lease.finish();
             return Ok(exit_code(&statuses));
         }
         lease.wait_requeued().map_err(failed_with)?;
@@ -248,7 +237,7 @@ pub(crate) fn scratch() -> Result<Scratch, NotStarted> {
 }
 
 fn failed_with(error: anyhow::Error) -> NotStarted {
-    failed(format!("{error:#}"))
+    failed(with_causes(&error))
 }
 
 pub(crate) fn failed(message: impl ToString) -> NotStarted {
@@ -257,7 +246,7 @@ pub(crate) fn failed(message: impl ToString) -> NotStarted {
 
 fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotStarted> {
     let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
-    PrivateNode::start(gpus, folder).map_err(|error| failed(format!("{error:#}")))
+    PrivateNode::start(gpus, folder).map_err(|error| failed(with_causes(&error)))
 }
 
 /// Says why it takes long to get a lease.
@@ -272,6 +261,11 @@ pub(crate) fn say_cut(failure: &Failure, patience: Duration) {
 fn kernel_timeout_ms(arguments: &RunArgs) -> u32 {
     let timeout_ms = arguments.kernel_timeout.map_or(0, |timeout| timeout.duration().as_millis());
     u32::try_from(timeout_ms).unwrap_or(u32::MAX)
+}
+
+/// The name that lists show: the one that was given, or one made of the command line.
+fn name(arguments: &RunArgs) -> String {
+    arguments.name.clone().unwrap_or_else(|| program_name(&arguments.program))
 }
 
 /// What `sluice sessions` shows of a command line: the program's file name and its first argument.
@@ -305,7 +299,7 @@ pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &st
 fn usage_line(usage: &Usage) -> String {
     let milliseconds = std::time::Duration::from_millis;
     format!(
-        "{}, {} kernels, {} of GPU time, {} of memory at most, {} in, {} out",
+        "{}, {} kernels, {} of GPU time used, {} of memory at most, {} in, {} out",
         Period::from_duration(milliseconds(usage.age_ms)),
         usage.kernels,
         Period::from_duration(std::time::Duration::from_micros(usage.busy_us)),
@@ -362,7 +356,7 @@ mod tests {
             memory_peak: 1 << 30,
         };
         let expect =
-            "1 min 1 s, 4711 kernels, 1.5 s of GPU time, 1 GiB of memory at most, 3 MiB in, 1.5 KiB out";
+            "1 min 1 s, 4711 kernels, 1.5 s of GPU time used, 1 GiB of memory at most, 3 MiB in, 1.5 KiB out";
         assert_eq!(usage_line(&usage), expect);
     }
 }

@@ -1,7 +1,9 @@
 //! What `sluice` does with a server: leases for `run`, lists, set-up, and starting one.
 
 pub(crate) mod admin;
+pub(crate) mod aside;
 pub(crate) mod bills;
+pub(crate) mod estimate;
 pub(crate) mod invoices;
 pub(crate) mod iq;
 pub(crate) mod lease;

@@ -8,7 +8,7 @@ mod gpu;
 mod log;
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use sluice_control::{Connection, joined, own_leases};
 use sluice_wire::control::{Control, Devices, DevicesRequest};
 
 use crate::cli::{SmiArgs, SmiCommand};
+use crate::output::Stdout;
 use crate::table::{self, Align};
 use gpu::{LeasedGpu, Process};
 
@@ -33,17 +34,14 @@ pub(crate) fn run(arguments: &SmiArgs) -> Result<ExitCode> {
     if arguments.help_query_gpu || arguments.help_query_compute_apps {
         let help =
             if arguments.help_query_gpu { csv::help(gpu::OF_GPUS) } else { csv::help(gpu::OF_PROCESSES) };
-        io::stdout().write_all(help.as_bytes())?;
+        Stdout.write_all(help.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     loop {
         let text = answer(arguments)?;
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Nobody reads any more, such as `head`.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            written => written?,
-        }
+        let mut out = Stdout;
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
         let Some(seconds) = arguments.repeat else { return Ok(ExitCode::SUCCESS) };
         std::thread::sleep(Duration::from_secs(seconds));
     }

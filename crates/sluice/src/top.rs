@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::cli::TopArgs;
+use crate::output::with_causes;
 use crate::place::{EndSignals, Place};
 use source::Source;
 use state::{Reading, Session, State, Wish};
@@ -108,7 +109,7 @@ fn ask_in_background(source: Source) -> Result<(Sender<Order>, Receiver<Answer>)
     let (answer, answers) = channel();
     std::thread::Builder::new().name("top".into()).spawn(move || {
         for order in ordered {
-            let said = |error: anyhow::Error| format!("{error:#}");
+            let said = |error: anyhow::Error| with_causes(&error);
             let answered = match order {
                 Order::Read => Answer::Reading(source.read().map_err(said)),
                 Order::End(session) => Answer::Ended(source.end(&session).map_err(said)),

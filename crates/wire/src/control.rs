@@ -319,7 +319,8 @@ message! {
         kernels: u64,
         bytes_in: u64,
         bytes_out: u64,
-        /// GPU time so far, in microseconds.
+        /// GPU time used so far, in microseconds, as the meter `used` of bills counts it. Where a session is listed once for
+        /// each GPU, the time for which it had that GPU.
         busy_us: u64,
         age_ms: u64,
         /// Its client's connection is gone, and the client is waited for.
@@ -354,7 +355,7 @@ message! {
         kernels: u64,
         bytes_in: u64,
         bytes_out: u64,
-        /// GPU time in microseconds.
+        /// GPU time used, in microseconds, as the meter `used` of bills counts it.
         busy_us: u64,
         /// The most memory that its sessions had together, in bytes.
         memory_peak: u64,

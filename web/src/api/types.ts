@@ -11,6 +11,7 @@ export type Lease = Schemas['Lease'];
 export type LeaseState = Schemas['LeaseState'];
 export type LeaseHistory = Schemas['LeaseHistory'];
 export type LeaseEvent = Schemas['LeaseEvent'];
+export type LeaseEstimate = Schemas['LeaseEstimate'];
 export type NewLease = Schemas['NewLease'];
 export type GpuStatus = Schemas['GpuStatus'];
 export type NodeStatus = Schemas['NodeStatus'];

@@ -339,7 +339,7 @@ impl Installation {
         let queue = red.wait_for(&["queue"], |queue| queue[0]["reason"].is_string())?;
         let why = queue[0]["reason"].as_str().unwrap_or_default();
         ensure!(why.contains("red") && queue[0]["position"] == 1, "{queue}");
-        waiting.expect_message("waiting, place 1 in the queue")?;
+        waiting.expect_message("You are next")?;
 
         let blue = &self.blue;
         let mut beside = blue.program("blue 1", &["-p", "0.5"])?;

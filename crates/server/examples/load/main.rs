@@ -130,7 +130,7 @@ impl Plane {
 
     fn token(&self, tenant: &str, role: Role) -> Result<String> {
         let tenant: TenantPath = tenant.parse()?;
-        let new = NewToken { tenant, role, name: "load".into(), lifetime_s: 36_000 };
+        let new = NewToken { tenant, role, name: "load".into(), lifetime_s: 36_000, node: None };
         Ok(self.admin.post::<MadeToken>("/tokens", &new)?.secret)
     }
 

@@ -156,6 +156,34 @@ pub(crate) struct LeaseRecord {
 pub(crate) type LinePlace = (std::cmp::Reverse<i32>, u64, LeaseId);
 
 impl LeaseRecord {
+    /// A lease that was asked for just now, and waits.
+    pub(crate) fn requested(
+        id: LeaseId,
+        tenant: TenantPath,
+        ask: NewLease,
+        token: String,
+        now_ms: u64,
+    ) -> LeaseRecord {
+        LeaseRecord {
+            id,
+            tenant,
+            ask,
+            token,
+            person: String::new(),
+            state: LeaseState::Queued,
+            attempt: 1,
+            reason: None,
+            seats: Vec::new(),
+            preempt_at_ms: None,
+            created_at_ms: now_ms,
+            queued_at_ms: now_ms,
+            granted_at_ms: None,
+            ended_at_ms: None,
+            heard_at_ms: now_ms,
+            revision: 0,
+        }
+    }
+
     /// Of each GPU of a seat, in millionths.
     pub(crate) fn share_ppm(&self, seat: &Seat) -> u32 {
         seat.share_ppm.unwrap_or(self.ask.share_ppm)

@@ -17,6 +17,7 @@ use sluice_api::token::{MadeToken, NewToken, RevokedToken, Role, Token};
 
 use super::answer::{Answer, Refusal};
 use super::extract::{Body, Name, OfTenant, Options, PageOptions, cut, page};
+use super::nodes::is_node_name;
 use super::tags;
 use crate::auth::{self, Principal};
 use crate::fleet::Fleet;
@@ -161,6 +162,12 @@ pub(super) async fn make_token(
         let detail = "nodes lend their GPUs to all: a token of role node is for /";
         return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
     }
+    if let Some(node) = &new.node
+        && (new.role != Role::Node || !is_node_name(node))
+    {
+        let detail = "the name of a node, for a token of role node: 1 to 255 visible ASCII characters";
+        return Err(Problem::new(Kind::Invalid, detail).at("node").into());
+    }
     let name: String = new.name.chars().filter(|c| !is_deceptive(*c)).take(100).collect();
     let mut change = server.change().await?;
     if !new.tenant.is_root() && !change.fleet().tenants().contains(&new.tenant) {
@@ -169,8 +176,9 @@ pub(super) async fn make_token(
         return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
     }
     let made = auth::make(new.tenant, new.role, name, None, new.lifetime_s * 1000, change.now_ms);
-    let (stored, secret) =
+    let (mut stored, secret) =
         made.map_err(|error| Problem::new(Kind::Internal, format!("no random numbers: {error}")))?;
+    stored.token.node = new.node;
     let token = stored.token.clone();
     change.audit(&principal, "token.made", &token.id, serde_json::json!(token));
     change.write(Write::Token(stored));

@@ -238,6 +238,22 @@ pub(super) struct OfTenant {
     pub(super) tenant: Option<TenantPath>,
 }
 
+/// A restriction to one user.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ByUser {
+    /// Only those of this user, as the field `user` of leases names them.
+    #[serde(default)]
+    pub(super) user: Option<String>,
+}
+
+impl ByUser {
+    /// Returns whether a lease of this user is wanted.
+    pub(super) fn wants(&self, user: &str) -> bool {
+        self.user.as_ref().is_none_or(|wanted| wanted == user)
+    }
+}
+
 /// Where.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]

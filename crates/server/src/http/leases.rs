@@ -20,7 +20,8 @@ use sluice_api::usage::GFLOPS_MAX;
 use sluice_api::{GPU_PPM, Page};
 
 use super::answer::{Answer, Refusal};
-use super::extract::{Body, ForLease, Name, OfTenant, Options, PageOptions, cut, page, wait};
+use super::estimates::{self, Asked, DryRun};
+use super::extract::{Body, ByUser, ForLease, Name, OfTenant, Options, PageOptions, cut, page, wait};
 use super::{once, tags};
 use crate::auth::Principal;
 use crate::fleet::{LeaseRecord, LinePlace, NoResize};
@@ -47,18 +48,25 @@ const WAIT_MS: u64 = 20_000;
 /// leaves the queue. The answer has the lease's key, which can be used in place of the token for this lease: to see and watch it, to end it, and
 /// to say that a node refused it. It holds until the lease has ended, also when the token has expired or was revoked. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
-#[utoipa::path(post, path = "/leases", tag = "leases", request_body = NewLease,
-    responses((status = 200, body = Lease)))]
+///
+/// With `dry_run` nothing is requested. The answer estimates what the request would lead to: places, start, price and the GPUs that it accepts.
+#[utoipa::path(post, path = "/leases", tag = "leases", params(DryRun), request_body = NewLease,
+    responses((status = 200, body = Asked)))]
 pub(super) async fn create(
     State(server): State<Arc<Server>>,
     principal: Principal,
+    Options(DryRun { dry_run }): Options<DryRun>,
     headers: HeaderMap,
     Body(mut ask): Body<NewLease>,
-) -> Answer<Lease> {
+) -> Answer<Asked> {
     let request = serde_json::to_string(&ask).unwrap_or_default();
     let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::Lease, &tenant)?;
     check(&mut ask, server.now_ms())?;
+    if dry_run {
+        let estimate = estimates::estimate(&server, &tenant, &ask).await?;
+        return Ok(Json(Asked::Estimate(Box::new(estimate))));
+    }
     let key = once::key_of(&headers)?;
 
     let _held = match key {
@@ -68,17 +76,13 @@ pub(super) async fn create(
     if let Some(key) = key
         && let Some(before) = server.store.idempotent(&principal.token.id, key).await?
     {
-        return repeated(&server, &principal, &request, &before).await;
+        let Json(lease) = repeated(&server, &principal, &request, &before).await?;
+        return Ok(Json(Asked::Lease(Box::new(lease))));
     }
     let mut change = server.change().await?;
-    if tenant.is_root() || !change.fleet().tenants().contains(&tenant) {
+    if let Err(problem) = estimates::is_for_tenant(change.fleet(), &tenant) {
         change.leave();
-        let detail = if tenant.is_root() {
-            "the token is for the whole installation: name a tenant (`sluice run --tenant`)".to_owned()
-        } else {
-            format!("there is no tenant {tenant}; `sluice apply -f` creates tenants")
-        };
-        return Err(Problem::new(Kind::Invalid, detail).at("tenant").into());
+        return Err(problem.into());
     }
     if let Some(reason) = change.books().never(&tenant, &ask) {
         change.leave();
@@ -104,7 +108,7 @@ pub(super) async fn create(
     change.audit(&principal, "lease.requested", &id.to_string(), detail);
     change.commit_and_look().await?;
     let Json(lease) = view(&server, &principal, id).await?;
-    Ok(Json(Lease { key, ..lease }))
+    Ok(Json(Asked::Lease(Box::new(Lease { key, ..lease }))))
 }
 
 fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
@@ -282,13 +286,14 @@ pub(super) struct Which {
 }
 
 /// All leases that the token may see, the latest first
-#[utoipa::path(get, path = "/leases", tag = "leases", params(Which, OfTenant, PageOptions),
+#[utoipa::path(get, path = "/leases", tag = "leases", params(Which, OfTenant, ByUser, PageOptions),
     responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn list(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Options(which): Options<Which>,
     Options(of): Options<OfTenant>,
+    Options(by): Options<ByUser>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<Lease>> {
     let limit = options.limit()?;
@@ -297,7 +302,7 @@ pub(super) async fn list(
         return Ok(Json(Page { items: Vec::new(), next: None }));
     };
     let states = which.state.map_or(&[][..], StateFilter::states);
-    let records = server.store.leases_of(&tenant, states, before, limit).await?;
+    let records = server.store.leases_of(&tenant, states, by.user.as_deref(), before, limit).await?;
     let records = page(records, limit, |lease| lease.id.to_string());
     let view = |books: &Books, _| records.items.iter().map(|lease| books.view(lease)).collect();
     Ok(Json(Page { items: server.read(view).await?, next: records.next }))
@@ -330,12 +335,13 @@ pub(super) async fn history(
 /// The queue, tenant by tenant, each in the order of its line
 ///
 /// Only the leases that the token may see are listed.
-#[utoipa::path(get, path = "/queue", tag = "leases", params(OfTenant, PageOptions),
+#[utoipa::path(get, path = "/queue", tag = "leases", params(OfTenant, ByUser, PageOptions),
     responses((status = 200, body = Page<Lease>)))]
 pub(super) async fn queue(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Options(of): Options<OfTenant>,
+    Options(by): Options<ByUser>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<Lease>> {
     let (limit, after) = (options.limit()?, options.cursor(place_in_queue)?);
@@ -343,7 +349,8 @@ pub(super) async fn queue(
         return Ok(Json(Page { items: Vec::new(), next: None }));
     };
     let view = |books: &Books, _| {
-        let seen = books.fleet.queue().filter(|lease| scope.contains(&lease.tenant));
+        let seen =
+            books.fleet.queue().filter(|lease| scope.contains(&lease.tenant) && by.wants(&lease.person));
         let seen = seen.map(|lease| ((lease.tenant.clone(), lease.line_place()), lease));
         let cursor = |(tenant, (Reverse(priority), queued_at_ms, id)): &(TenantPath, LinePlace)| {
             format!("{tenant},{priority},{queued_at_ms},{id}")
@@ -366,11 +373,12 @@ fn place_in_queue(text: &str) -> Option<(TenantPath, LinePlace)> {
 /// End a lease
 ///
 /// Its node ends the program, if it still runs. Ending one that has ended changes nothing.
-#[utoipa::path(delete, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
+#[utoipa::path(delete, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path), Ending),
     responses((status = 200, body = Lease)))]
 pub(super) async fn end(
     State(server): State<Arc<Server>>,
     ForLease(principal, id): ForLease,
+    Options(Ending { finished }): Options<Ending>,
     headers: HeaderMap,
 ) -> Answer<Lease> {
     let Json(lease) = view(&server, &principal, id).await?;
@@ -381,15 +389,29 @@ pub(super) async fn end(
         change.leave();
         return Err(problem.into());
     }
-    if change.fleet().lease(id).is_some() {
-        if change.fleet().lease(id).is_some_and(|lease| lease.token != principal.token.id) {
-            change.is_by_hand();
-        }
-        change.fleet().end(id, "ended by its owner", now_ms);
+    if let Some(is_owner) = change.fleet().lease(id).map(|lease| lease.token == principal.token.id) {
+        let reason = match (finished, is_owner) {
+            (true, true) => "its program ended",
+            (false, true) => "ended by its owner",
+            (_, false) => {
+                change.is_by_hand();
+                "ended by another user"
+            }
+        };
+        change.fleet().end(id, reason, now_ms);
         change.audit_leases(&principal);
     }
     change.commit().await?;
     view(&server, &principal, id).await
+}
+
+/// Why a lease ends.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Ending {
+    /// Its program has ended by itself. The lease's reason says so then.
+    #[serde(default)]
+    finished: bool,
 }
 
 /// Give a running lease more or less

@@ -15,7 +15,9 @@ mod tags;
 
 mod admin;
 mod apply;
+mod aside;
 mod declared;
+mod estimates;
 mod health;
 mod identity;
 mod invoices;
@@ -85,6 +87,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(admin::token, admin::revoke_token))
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
+        .routes(routes!(aside::aside, aside::decide))
         .routes(routes!(ledger::bill))
         .routes(routes!(ledger::correct))
         .routes(routes!(ledger::charges))

@@ -1,11 +1,12 @@
 //! Nodes: joining, reports, and what they have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
+use sluice_api::lease::LeaseId;
 use sluice_api::node::{
     Drift, Gpu, GpuStatus, Join, Joined, MEMORY_RATE_MAX, NodeId, RefusedRecord, Report, ReportAnswer,
     SessionReport, SessionStatus,
@@ -14,17 +15,18 @@ use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::text::escaped;
 use sluice_api::token::Role;
-use sluice_api::usage::{GFLOPS_MAX, UsageRecord};
+use sluice_api::usage::{AsideRecord, GFLOPS_MAX, UsageRecord};
 
 use super::admin::is_named_to;
 use super::answer::Answer;
-use super::extract::{Body, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
+use super::extract::{Body, ByUser, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
 use crate::disk;
 use crate::fleet::{Fleet, LeaseRecord, Node, Patience, Taken};
 use crate::policy::Action;
-use crate::server::{Books, Server};
+use crate::server::{Books, Change, Server};
 use crate::store::Write;
+use crate::usage_bounds::implausible;
 
 const GPUS_MAX: usize = 64;
 const LABELS_MAX: usize = 64;
@@ -38,11 +40,13 @@ const FAULTS_MAX: usize = 1000;
 const TOKEN_LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
 /// The most usage records that are stored of one report; the node sends the others again.
 const USAGE_MAX: usize = 1000;
+/// The most usage records of a node that are set aside at a time; further ones are refused, and the node keeps them.
+const ASIDE_MAX: u64 = 10_000;
 
 /// Lend a node's GPUs
 ///
-/// Under a token of role `node`. A node that joins under a name that is known is the same node; its earlier token holds no
-/// more.
+/// Under a token of role `node`. A token that names a node is good for that node alone, which then joins with no other one. A node that
+/// joins under a name that is known is the same node; its earlier token holds no more.
 #[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = Join,
     responses((status = 200, body = Joined)))]
 pub(super) async fn join(
@@ -54,6 +58,12 @@ pub(super) async fn join(
     check(&join)?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
+    change.see_all_written().await?;
+    let has_own = server.store.is_node_named(&join.name, now_ms).await?;
+    if let Some(detail) = not_its_token(&principal, &join.name, has_own, change.fleet()) {
+        change.leave();
+        return Err(Problem::new(Kind::Forbidden, detail).into());
+    }
     let node = change.fleet().join(join, now_ms);
     let made = auth::make(
         TenantPath::root(),
@@ -83,11 +93,29 @@ pub(super) async fn join(
     }))
 }
 
+/// Says why a token is not good for a node of this name. `has_own` says whether a token names the node.
+fn not_its_token(principal: &Principal, name: &str, has_own: bool, fleet: &Fleet) -> Option<String> {
+    let own = principal.node.map(|id| fleet.nodes().get(&id).map_or(String::new(), |node| node.name.clone()));
+    match principal.token.node.clone().or(own) {
+        Some(node) if node == name => None,
+        Some(node) => Some(format!("this token is for the node {node}, and not for {name}")),
+        None if has_own => Some(format!(
+            "the node {name} has a token of its own (`sluice token create --role node --node {name}`), and this one is for any node"
+        )),
+        None => None,
+    }
+}
+
+/// Returns whether a node can have this name.
+pub(super) fn is_node_name(text: &str) -> bool {
+    (1..=NAME_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic())
+}
+
 fn check(join: &Join) -> Result<(), Problem> {
     let wrong = |field, detail: &str| Err(Problem::new(Kind::Invalid, detail).at(field));
     let plain =
         |text: &str| (1..=NAME_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
-    if !plain(&join.name) {
+    if !is_node_name(&join.name) {
         return wrong("name", "1 to 255 visible ASCII characters");
     }
     if !plain(&join.address) || !is_address(&join.address) {
@@ -168,19 +196,12 @@ pub(super) async fn report(
         server.hear(|books, now_ms| books.fleet.hear_of_node(id, now_ms)).await?;
         return Err(disk::full().into());
     }
+    let usage = &report.usage[..report.usage.len().min(USAGE_MAX)];
+    let usage_taken = usage.len() as u32;
+    let past = past_leases(&server, usage).await?;
     let mut change = server.change().await?;
     let now_ms = change.now_ms;
-    let mut usage_refused = Vec::new();
-    let usage_taken = report.usage.len().min(USAGE_MAX) as u32;
-    for record in report.usage.iter().take(USAGE_MAX) {
-        match check_usage(record, id, change.fleet()) {
-            Ok(()) => change.write(Write::Usage { record: record.clone(), received_at_ms: now_ms }),
-            Err(reason) => {
-                eprintln!("sluice-server: node {id}: {}", escaped(&reason));
-                usage_refused.push(RefusedRecord { id: record.id.clone(), reason });
-            }
-        }
-    }
+    let usage_refused = take_usage(&server, &mut change, id, usage, &past).await?;
     let fleet = change.fleet();
     if fleet.nodes().get(&id).is_some_and(|node| !fleet.is_online(node, now_ms)) {
         // Its room can be given out again.
@@ -199,18 +220,81 @@ pub(super) async fn report(
     Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, report_every_ms }))
 }
 
-/// A node speaks for itself only, and about leases as they were granted.
-fn check_usage(record: &UsageRecord, node: NodeId, fleet: &Fleet) -> Result<(), String> {
+/// The leases that usage records name and that are in memory no more, by their ids; none for those that there are not.
+type PastLeases = BTreeMap<LeaseId, Option<LeaseRecord>>;
+
+async fn past_leases(server: &Server, usage: &[UsageRecord]) -> Result<PastLeases, Problem> {
+    let named: BTreeSet<LeaseId> = usage.iter().map(|record| record.lease).collect();
+    if named.is_empty() {
+        return Ok(PastLeases::new());
+    }
+    let look = |books: &Books, _| -> Vec<LeaseId> {
+        named.iter().copied().filter(|id| books.fleet.lease(*id).is_none()).collect()
+    };
+    let missing = server.read(look).await?;
+    let found = server.store.leases_by_id(&missing).await.map_err(crate::server::unwell)?;
+    let none = missing.into_iter().map(|id| (id, None));
+    Ok(none.chain(found.into_iter().map(|lease| (lease.id, Some(lease)))).collect())
+}
+
+/// Counts the records of a report, sets those aside that cannot be true, and returns those that are none.
+async fn take_usage(
+    server: &Server,
+    change: &mut Change<'_>,
+    id: NodeId,
+    usage: &[UsageRecord],
+    past: &PastLeases,
+) -> Result<Vec<RefusedRecord>, Problem> {
+    let now_ms = change.now_ms;
+    let (mut aside, mut refused) = (Vec::new(), Vec::new());
+    let mut refuse = |id: &str, reason: String| refused.push(RefusedRecord { id: id.to_owned(), reason });
+    for record in usage {
+        if let Err(reason) = check_usage(record, id) {
+            refuse(&record.id, reason);
+            continue;
+        }
+        let lease = match (change.fleet().lease(record.lease), past.get(&record.lease)) {
+            (Some(lease), _) => Some(lease.clone()),
+            (None, Some(past)) => past.clone(),
+            // It has ended since the others were read.
+            (None, None) => server.store.lease(record.lease).await.map_err(crate::server::unwell)?,
+        };
+        let Some(node) = change.fleet().nodes().get(&id) else { continue };
+        match implausible(record, lease.as_ref(), node, now_ms) {
+            None => change.write(Write::Usage { record: record.clone(), received_at_ms: now_ms }),
+            Some(reason) => {
+                aside.push(AsideRecord { record: record.clone(), reason, received_at_ms: now_ms })
+            }
+        }
+    }
+    if let Some(first) = aside.first() {
+        eprintln!(
+            "sluice-server: node {id}: {} usage records are set aside: {}; see `sluice usage aside`",
+            aside.len(),
+            escaped(&first.reason)
+        );
+        let is_full = server.store.count_aside(id).await.map_err(crate::server::unwell)? >= ASIDE_MAX;
+        for record in aside {
+            if is_full {
+                refuse(&record.record.id, "too many records of this node are set aside".to_owned());
+            } else {
+                change.write(Write::Aside(Box::new(record)));
+            }
+        }
+    }
+    for RefusedRecord { reason, .. } in &refused {
+        eprintln!("sluice-server: node {id}: {}", escaped(reason));
+    }
+    Ok(refused)
+}
+
+/// A node speaks for itself only.
+fn check_usage(record: &UsageRecord, node: NodeId) -> Result<(), String> {
     record.check().map_err(|error| error.to_string())?;
     if record.node != node {
         return Err(format!("usage record {}: is of node {}", record.id, record.node));
     }
-    match fleet.lease(record.lease) {
-        Some(lease) if lease.tenant != record.tenant => {
-            Err(format!("usage record {}: lease {} is another tenant's", record.id, record.lease))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// All GPUs, and what is free of them
@@ -271,13 +355,14 @@ pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principa
 }
 
 /// The programs that use GPUs now, of the tenants that the token may see
-#[utoipa::path(get, path = "/sessions", tag = "nodes", params(OfTenant, OnNode, PageOptions),
+#[utoipa::path(get, path = "/sessions", tag = "nodes", params(OfTenant, OnNode, ByUser, PageOptions),
     responses((status = 200, body = Page<SessionStatus>)))]
 pub(super) async fn sessions(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Options(of): Options<OfTenant>,
     Options(on): Options<OnNode>,
+    Options(by): Options<ByUser>,
     Options(options): Options<PageOptions>,
 ) -> Answer<Page<SessionStatus>> {
     let (limit, after) = (options.limit()?, options.cursor(two_numbers)?);
@@ -290,8 +375,8 @@ pub(super) async fn sessions(
         for node in fleet.nodes().values().filter(|node| fleet.is_online(node, now_ms) && is_named(node, &on))
         {
             for session in &node.report.sessions {
-                if let Some(lease) = fleet.lease(session.lease).filter(|lease| scope.contains(&lease.tenant))
-                {
+                let is_seen = |lease: &&LeaseRecord| scope.contains(&lease.tenant) && by.wants(&lease.person);
+                if let Some(lease) = fleet.lease(session.lease).filter(is_seen) {
                     items.push(((node.id, session.session), (node, session, lease)));
                 }
             }

@@ -46,7 +46,8 @@ impl Plan {
                 Action::Move { job, task, for_job, .. } => {
                     self.bound.extend(lease_of(self, job));
                     let other = lease_of(self, for_job).unwrap_or(0);
-                    let reason = format!("it goes on elsewhere, so that lease {other} fits in its place");
+                    let reason =
+                        format!("it starts again elsewhere, so that lease {other} fits in its place");
                     (job, task, reason, lease_of(self, for_job))
                 }
             };
@@ -162,21 +163,24 @@ impl Plan {
         else {
             return Vec::new();
         };
-        let seat = |(task, placement): (u32, &Placement)| {
-            let site = self.sites.get(placement.node.index())?;
-            let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
-            let units_milli = self.scheduler.cluster().node(placement.node).spec().gpu_units_milli;
-            let share_ppm = placement.request.by_units.then(|| {
-                let units = u64::from(placement.request.gpu_units_milli) * u64::from(GPU_PPM);
-                units.div_ceil(u64::from(units_milli.max(1))) as u32
-            });
-            let memory = match work.memory {
-                0 => u64::from(placement.request.gpu_memory_mib) << 20,
-                bytes => bytes,
-            };
-            Some((task, Seat { share_ppm, ..Seat::new(site.node, gpus, memory) }))
-        };
+        let seat = |(task, placement): (u32, &Placement)| Some((task, self.seat_of(placement, work.memory)?));
         job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
+    }
+
+    /// Translates a placement of the scheduler. A lease that does not ask for `memory` gets what its share is of that GPU's.
+    pub(super) fn seat_of(&self, placement: &Placement, memory: u64) -> Option<Seat> {
+        let site = self.sites.get(placement.node.index())?;
+        let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();
+        let units_milli = self.scheduler.cluster().node(placement.node).spec().gpu_units_milli;
+        let share_ppm = placement.request.by_units.then(|| {
+            let units = u64::from(placement.request.gpu_units_milli) * u64::from(GPU_PPM);
+            units.div_ceil(u64::from(units_milli.max(1))) as u32
+        });
+        let memory = match memory {
+            0 => u64::from(placement.request.gpu_memory_mib) << 20,
+            bytes => bytes,
+        };
+        Some(Seat { share_ppm, ..Seat::new(site.node, gpus, memory) })
     }
 
     pub(super) fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {

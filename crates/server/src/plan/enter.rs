@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, Level, Link, NewLease};
 use sluice_api::tenant::{Quota, TenantPath};
-use sluice_sched::queues::{JobId, JobSpec, Topology};
+use sluice_sched::queues::{JobId, JobSpec, QueueId, Topology};
 use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::never::is_fixed;
@@ -67,19 +67,7 @@ impl Plan {
     ) -> Result<JobId, String> {
         let queue = self.queue_for(fleet, &lease.tenant)?;
         let queue = queue.ok_or_else(|| format!("there is no tenant {} any more", lease.tenant))?;
-        let spec = JobSpec {
-            queue,
-            request,
-            tasks_min: min,
-            tasks_max: max,
-            priority: lease.priority(),
-            preemptible: lease.is_preemptible(),
-            topology: Topology {
-                required: lease.ask.same.map(level),
-                preferred: lease.ask.near.map(level),
-                apart: lease.ask.spread.map(level),
-            },
-        };
+        let spec = spec(lease, queue, request, (min, max));
         let job = self.scheduler.submit(spec).map_err(|error| error.to_string())?;
         self.leases.insert(job, lease.id);
         for tenant in lease.tenant.lineage() {
@@ -162,7 +150,7 @@ impl Plan {
     }
 
     /// What keeps a lease from the scheduler, which knows no such limits.
-    fn kept_out(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
+    pub(super) fn kept_out(&self, fleet: &Fleet, lease: &LeaseRecord) -> Option<String> {
         let budget = fleet.budgets().spent(&lease.tenant);
         let budget =
             budget.map(|(tenant, _)| format!("budget: {tenant} has spent what it may in this period"));
@@ -186,6 +174,23 @@ impl Plan {
                 self.submit(fleet, lease);
             }
         }
+    }
+}
+
+/// Describes a lease to the scheduler, with the fewest and the most tasks that it runs.
+pub(super) fn spec(lease: &LeaseRecord, queue: QueueId, request: Request, (min, max): (u32, u32)) -> JobSpec {
+    JobSpec {
+        queue,
+        request,
+        tasks_min: min,
+        tasks_max: max,
+        priority: lease.priority(),
+        preemptible: lease.is_preemptible(),
+        topology: Topology {
+            required: lease.ask.same.map(level),
+            preferred: lease.ask.near.map(level),
+            apart: lease.ask.spread.map(level),
+        },
     }
 }
 

@@ -13,9 +13,9 @@ use crate::history::History;
 /// Estimates are made anew after this.
 const ESTIMATE_EVERY_MS: u64 = 2_000;
 /// Ends of leases that a forecast looks at.
-const ENDS_MAX: u32 = 1_000;
+pub(super) const ENDS_MAX: u32 = 1_000;
 /// Leases x estimates of one time: a forecast copies the scheduler's state.
-const EFFORT_MAX: usize = 20_000;
+pub(super) const EFFORT_MAX: usize = 20_000;
 /// Estimates of one time.
 const ESTIMATES_MAX: usize = 50;
 
@@ -121,6 +121,6 @@ impl Plan {
     }
 }
 
-fn unknown(because: String) -> StartEstimate {
+pub(super) fn unknown(because: String) -> StartEstimate {
     StartEstimate { at_ms: None, error_ms: None, because }
 }

@@ -6,7 +6,7 @@ use sluice_api::bill::BudgetEnd;
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
-use sluice_sched::queues::{Amounts, QueueId, QueueTree};
+use sluice_sched::queues::{Amounts, QueueId, QueueTree, Scheduler};
 
 use super::enter::{bare_request, milli};
 use super::sites::{Site, TooMany};
@@ -49,17 +49,7 @@ impl Plan {
         if !fleet.tenants().contains(tenant) {
             return Ok(None);
         }
-        if let Some(queue) = queues::queue_of(self.scheduler.queues(), tenant) {
-            return Ok(Some(queue));
-        }
-        let mut lineage: Vec<TenantPath> = tenant.lineage().collect();
-        lineage.reverse();
-        for spec in lineage.iter().flat_map(|path| queues::specs(fleet.tenants(), path)) {
-            if self.scheduler.queues().find(&spec.name).is_none() {
-                self.scheduler.add_queue(&spec).map_err(|error| error.to_string())?;
-            }
-        }
-        Ok(queues::queue_of(self.scheduler.queues(), tenant))
+        add_queue(&mut self.scheduler, fleet, tenant)
     }
 
     /// Made anew, it knows what tenants have used of late.
@@ -255,4 +245,23 @@ impl Plan {
             }
         }
     }
+}
+
+/// Finds the queue that a tenant's own work waits in, or adds it. The error says why it cannot be added.
+pub(super) fn add_queue(
+    scheduler: &mut Scheduler,
+    fleet: &Fleet,
+    tenant: &TenantPath,
+) -> Result<Option<QueueId>, String> {
+    if let Some(queue) = queues::queue_of(scheduler.queues(), tenant) {
+        return Ok(Some(queue));
+    }
+    let mut lineage: Vec<TenantPath> = tenant.lineage().collect();
+    lineage.reverse();
+    for spec in lineage.iter().flat_map(|path| queues::specs(fleet.tenants(), path)) {
+        if scheduler.queues().find(&spec.name).is_none() {
+            scheduler.add_queue(&spec).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(queues::queue_of(scheduler.queues(), tenant))
 }

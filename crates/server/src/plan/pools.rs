@@ -134,6 +134,19 @@ impl Turns {
 impl Plan {
     /// When a pool with such GPUs begins to serve a lease that none serves now.
     pub(super) fn served_from_ms(&mut self, fleet: &Fleet, lease: &LeaseRecord) -> Option<u64> {
+        let mut turns = std::mem::take(&mut self.turns);
+        let at_ms = self.first_served_ms(fleet, lease, &mut turns);
+        self.turns = turns;
+        at_ms
+    }
+
+    /// Finds when a pool begins to serve a lease that none serves now. `turns` keeps what it computes.
+    pub(super) fn first_served_ms(
+        &self,
+        fleet: &Fleet,
+        lease: &LeaseRecord,
+        turns: &mut Turns,
+    ) -> Option<u64> {
         let (tenant, ask) = (&lease.tenant, &lease.ask);
         // One that a pool serves waits for something else, such as a label.
         if self.atlas.accepted(ask, |pool| self.pools.serve(fleet, pool, tenant, ask))
@@ -142,7 +155,7 @@ impl Plan {
             return None;
         }
         for number in 0..TURNS_MAX {
-            let pools = self.turns.nth(fleet, &self.pools, number)?;
+            let pools = turns.nth(fleet, &self.pools, number)?;
             let models = self.atlas.accepted(ask, |pool| pools.serve(fleet, pool, tenant, ask));
             if models != sluice_sched::ModelSet::NONE {
                 return Some(pools.at_ms);

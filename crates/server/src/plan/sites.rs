@@ -19,16 +19,16 @@ use crate::fleet::{Fleet, Node};
 /// What is equal about the GPUs of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
-    pool: String,
-    name: String,
-    memory: u64,
-    gflops: u64,
+    pub(super) pool: String,
+    pub(super) name: String,
+    pub(super) memory: u64,
+    pub(super) gflops: u64,
     /// Millionths of each that may be leased in parts.
-    promised_ppm: u32,
+    pub(super) promised_ppm: u32,
 }
 
 impl Kind {
-    fn of(fleet: &Fleet, node: &Node, (index, gpu): (u32, &Gpu)) -> Kind {
+    pub(super) fn of(fleet: &Fleet, node: &Node, (index, gpu): (u32, &Gpu)) -> Kind {
         Kind {
             pool: fleet.pool_of(node, index).into(),
             name: gpu.name.clone(),
@@ -39,7 +39,7 @@ impl Kind {
     }
 
     /// The same part of the memory as a share is of what may be leased of the compute, in bytes.
-    fn memory_of(&self, share_ppm: u64) -> u64 {
+    pub(super) fn memory_of(&self, share_ppm: u64) -> u64 {
         let of_ppm = if share_ppm == u64::from(GPU_PPM) { GPU_PPM } else { self.promised_ppm };
         (u128::from(self.memory) * u128::from(share_ppm) / u128::from(of_ppm)) as u64
     }
@@ -192,7 +192,7 @@ impl Atlas {
         })
     }
 
-    fn of(&self, models: ModelSet) -> impl Iterator<Item = &Kind> {
+    pub(super) fn of(&self, models: ModelSet) -> impl Iterator<Item = &Kind> {
         let of = move |model: ModelId| self.kinds.get(model.index()).filter(|_| models.contains(model));
         ModelId::all().filter_map(of)
     }

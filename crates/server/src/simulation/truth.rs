@@ -42,15 +42,16 @@ pub(super) struct Truth {
 }
 
 /// What may end a program that runs. Anything else is a mistake of the control plane.
-const GOOD_REASONS: [&str; 8] = [
+const GOOD_REASONS: [&str; 9] = [
     "an administrator wants its place",
     "does not report any more",
     "its tenant has more than",
     "has a higher priority",
-    "it goes on elsewhere",
+    "it starts again elsewhere",
     "tasks have run for too long",
     "its node refused it",
     "ended by its owner",
+    "ended by another user",
 ];
 
 /// Never true of what runs.

@@ -8,7 +8,7 @@ use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the database that is copied into keeps it by
 /// itself. No table refers to another one.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 19] = [
     "tenant",
     "token",
     "node",
@@ -26,6 +26,7 @@ const TABLES: [&str; 18] = [
     "correction",
     "invoice",
     "invoice_draft",
+    "usage_aside",
     LEADER,
 ];
 /// Has its one row from the beginning.

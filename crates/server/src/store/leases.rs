@@ -104,6 +104,21 @@ impl Store {
         query.fetch_optional(&self.pool).await?.as_ref().map(lease_record).transpose()
     }
 
+    /// Returns those of these leases that there are, ended ones among them.
+    pub(crate) async fn leases_by_id(&self, ids: &[LeaseId]) -> Result<Vec<LeaseRecord>> {
+        const AT_ONCE: usize = 500;
+        let mut leases = Vec::new();
+        for ids in ids.chunks(AT_ONCE) {
+            // They are numbers.
+            let numbers: Vec<String> = ids.iter().map(LeaseId::to_string).collect();
+            let sql = format!("SELECT * FROM lease WHERE id IN ({})", numbers.join(", "));
+            for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&self.pool).await? {
+                leases.push(lease_record(&row)?);
+            }
+        }
+        Ok(leases)
+    }
+
     /// What has changed after `revision`, in the order of the changes; leases that have ended are among it.
     pub(crate) async fn leases_after(&self, revision: u64, limit: u32) -> Result<Vec<LeaseRecord>> {
         let query = sqlx::query("SELECT * FROM lease WHERE revision > $1 ORDER BY revision LIMIT $2");
@@ -123,6 +138,7 @@ impl Store {
         &self,
         tenant: &TenantPath,
         states: &[LeaseState],
+        user: Option<&str>,
         before: LeaseId,
         limit: u32,
     ) -> Result<Vec<LeaseRecord>> {
@@ -134,8 +150,9 @@ impl Store {
         let states: Vec<String> = states.iter().map(|state| format!("'{}'", state.name())).collect();
         let among =
             if states.is_empty() { String::new() } else { format!(" AND state IN ({})", states.join(", ")) };
-        let sql = of.sql("lease", &format!("id < $1{among}"), "id DESC", 2);
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(before)).bind(i64::from(limit));
+        let sql = of.sql("lease", &format!("id < $1{among} AND ($2 = '' OR person = $2)"), "id DESC", 3);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(before));
+        let query = query.bind(user.unwrap_or_default().to_owned()).bind(i64::from(limit));
         let rows = of.names().into_iter().fold(query, Query::bind).fetch_all(&self.pool).await?;
         rows.iter().map(lease_record).collect()
     }

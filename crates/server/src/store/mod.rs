@@ -3,6 +3,7 @@
 //! [`Store::commit`] writes everything that one change consists of in one transaction: what is answered to a client is
 //! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
 
+mod aside;
 mod audit;
 mod bills;
 mod cards;
@@ -34,7 +35,7 @@ use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 use sluice_api::pool::Pool;
 use sluice_api::tenant::{Tenant, TenantPath};
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{AsideRecord, UsageRecord};
 use sqlx::any::{AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
@@ -113,6 +114,10 @@ pub(crate) enum Write {
         record: UsageRecord,
         received_at_ms: u64,
     },
+    /// A usage record that does not count.
+    Aside(Box<AsideRecord>),
+    /// It has been decided about.
+    AsideGone(String),
     EstimateError(EstimateError),
     Price(Price),
     Pool {
@@ -206,6 +211,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
         ],
     ),
     (19, "invoices", [include_str!("../../migrations/0019_invoices.sql"); 2]),
+    (20, "node tokens", [include_str!("../../migrations/0020_node_tokens.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -301,6 +307,8 @@ impl Store {
                 Write::Key(key) => rows.keys.push(key),
                 Write::Answer { token, name, answer } => rows.answers.push((token, name, answer)),
                 Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
+                Write::Aside(record) => aside::write(tx, &record).await?,
+                Write::AsideGone(id) => aside::remove(tx, &id).await?,
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
                 Write::EstimateError(error) => history::write(tx, &error).await?,

@@ -19,8 +19,8 @@ pub(crate) struct StoredToken {
 pub(super) async fn write(transaction: &mut Tx<'_>, stored: &StoredToken) -> Result<()> {
     let token = &stored.token;
     sqlx::query(
-        "INSERT INTO token (id, hash, tenant, role, name, node, created_at_ms, expires_at_ms, revoked) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO token (id, hash, tenant, role, name, node, created_at_ms, expires_at_ms, revoked, node_name) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
     .bind(token.id.clone())
     .bind(stored.hash.clone())
@@ -31,6 +31,7 @@ pub(super) async fn write(transaction: &mut Tx<'_>, stored: &StoredToken) -> Res
     .bind(signed(token.created_at_ms))
     .bind(signed(token.expires_at_ms))
     .bind(i64::from(token.revoked))
+    .bind(token.node.clone().unwrap_or_default())
     .execute(&mut **transaction)
     .await?;
     Ok(())
@@ -74,6 +75,15 @@ impl Store {
         rows.iter().map(|row| text(row, "id")).collect()
     }
 
+    /// Returns whether there is a valid token that names this node as the only one that may join with it.
+    pub(crate) async fn is_node_named(&self, name: &str, now_ms: u64) -> Result<bool> {
+        let query = sqlx::query(
+            "SELECT id FROM token WHERE node_name = $1 AND revoked = 0 AND expires_at_ms > $2 LIMIT 1",
+        );
+        let query = query.bind(name.to_owned()).bind(signed(now_ms));
+        Ok(query.fetch_optional(&self.pool).await?.is_some())
+    }
+
     /// Ids of the tokens that a node has been given and that still hold.
     pub(crate) async fn tokens_of_node(&self, node: NodeId) -> Result<Vec<String>> {
         let query = sqlx::query("SELECT id FROM token WHERE node = $1 AND revoked = 0");
@@ -88,6 +98,7 @@ fn stored_token(row: &AnyRow) -> Result<StoredToken> {
         tenant: parsed(row, "tenant")?,
         role: parsed(row, "role")?,
         name: text(row, "name")?,
+        node: Some(text(row, "node_name")?).filter(|name| !name.is_empty()),
         created_at_ms: unsigned(row, "created_at_ms")?,
         expires_at_ms: unsigned(row, "expires_at_ms")?,
         revoked: small(row, "revoked")? != 0,

@@ -86,7 +86,7 @@ mod tests {
     }
 
     async fn add_token(store: &Store, id: u64, tenant: &str) {
-        let values = format!("'{id:04}', '', '{tenant}', 'member', '', NULL, 0, 0, 0");
+        let values = format!("'{id:04}', '', '{tenant}', 'member', '', NULL, 0, 0, 0, ''");
         let sql = format!("INSERT INTO token VALUES ({values})");
         sqlx::query(AssertSqlSafe(sql)).execute(&store.pool).await.unwrap();
     }

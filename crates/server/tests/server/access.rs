@@ -11,6 +11,7 @@ use sluice_api::bill::Price;
 use sluice_api::client::{Client, Failure};
 use sluice_api::invoice::Invoice;
 use sluice_api::lease::{Lease, LeaseState};
+use sluice_api::node::Joined;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
@@ -59,6 +60,8 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("invoice", "issue", |c, _| {
         c.post("/invoices", &json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1 }))
     }),
+    ("aside", "aside", |c, _| c.get("/usage/aside")),
+    ("decide aside", "decide", |c, _| c.post("/usage/aside", &json!({ "ids": [], "accept": true }))),
     ("invoice run", "run_invoices", |c, _| c.post("/invoices/runs", &json!({ "from_ms": 0, "until_ms": 1 }))),
     ("pay", "pay", |c, _| c.post("/invoices/1/payment", &json!({}))),
     ("credit", "credit", |c, _| c.post("/invoices/1/credit", &json!({ "reason": "x" }))),
@@ -228,6 +231,8 @@ fn every_endpoint_for_every_role() {
         "pool",
         "correct",
         "invoice",
+        "aside",
+        "decide aside",
         "invoice run",
         "pay",
         "credit",
@@ -613,8 +618,13 @@ fn who_asks_too_often_has_to_wait_and_nobody_else_does() {
     let admin = settings(folder.path()).client();
     let server = Server { _process: process, _leader: None, admin };
     let make = || {
-        let new =
-            NewToken { tenant: TenantPath::root(), role: Role::Auditor, name: "x".into(), lifetime_s: 600 };
+        let new = NewToken {
+            tenant: TenantPath::root(),
+            role: Role::Auditor,
+            name: "x".into(),
+            lifetime_s: 600,
+            node: None,
+        };
         server.admin.post::<MadeToken>("/tokens", &new).unwrap().secret
     };
     let (eager, modest) = (make(), make());
@@ -663,8 +673,13 @@ fn secrets_are_in_no_log() {
     let admin = settings(folder.path());
     let server = Server { _process: process, _leader: None, admin: admin.client() };
     server.apply(crate::TENANTS).unwrap();
-    let new =
-        NewToken { tenant: "acme".parse().unwrap(), role: Role::Member, name: "x".into(), lifetime_s: 60 };
+    let new = NewToken {
+        tenant: "acme".parse().unwrap(),
+        role: Role::Member,
+        name: "x".into(),
+        lifetime_s: 60,
+        node: None,
+    };
     let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
     let member = server.admin.with_token(&made.secret);
 
@@ -785,4 +800,38 @@ fn names_hold_no_signs_that_deceive() {
     let new = json!({ "share_ppm": 1000, "name": "exe.\u{202e}gpj\n\u{1b}[2Jevil" });
     let lease: Lease = member.post("/leases", &new).unwrap();
     assert_eq!(lease.name, "exe.gpj[2Jevil");
+}
+
+#[test]
+fn a_token_that_names_a_node_is_good_for_that_node_alone() {
+    let (_folder, server) = Server::with_tenants();
+    let token = |node: Option<&str>| {
+        let new = json!({ "tenant": "/", "role": "node", "lifetime_s": 600, "node": node });
+        server.admin.with_token(&server.admin.post::<MadeToken>("/tokens", &new).unwrap().secret)
+    };
+    let join = |client: &Client, name: &str| -> Result<Joined, Failure> {
+        let gpu = json!({
+            "name": "GPU", "uuid": "", "memory": 1_u64 << 34, "software": true, "compute_capability": "8.0", "driver_version": 0,
+        });
+        let release = env!("CARGO_PKG_VERSION");
+        client.post(
+            "/nodes",
+            &json!({ "name": name, "address": "h:1", "gpus": [gpu], "labels": {}, "release": release }),
+        )
+    };
+    let refused = |joined: Result<Joined, Failure>, part: &str| {
+        let problem = problem(joined.map(drop));
+        assert!(problem.is(Kind::Forbidden) && problem.detail.contains(part), "{problem:?}");
+    };
+    let any = token(None);
+    join(&any, "gpu1").unwrap();
+    let of_gpu1 = token(Some("gpu1"));
+    refused(join(&of_gpu1, "gpu2"), "for the node gpu1");
+    let joined = join(&of_gpu1, "gpu1").unwrap();
+    refused(join(&any, "gpu1"), "has a token of its own");
+    join(&any, "gpu2").unwrap();
+    // The token that a node reports with names it, too.
+    refused(join(&server.admin.with_token(&joined.token), "gpu2"), "for the node gpu1");
+    let wrong = json!({ "tenant": "acme", "role": "member", "lifetime_s": 600, "node": "gpu1" });
+    assert!(problem(server.admin.post::<MadeToken>("/tokens", &wrong).map(drop)).is(Kind::Invalid));
 }

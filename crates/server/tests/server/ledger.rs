@@ -10,7 +10,9 @@ use sluice_api::pool::{PoolStatus, Tier};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::{Applied, TenantStatus};
 use sluice_api::token::Role;
-use sluice_api::usage::{BYTES_MAX, GPU_HOUR_PPM_MS, SPAN_MAX_MS, UsageRecord};
+use sluice_api::usage::{
+    AsideDecided, AsideDecision, AsideRecord, BYTES_MAX, GPU_HOUR_PPM_MS, SPAN_MAX_MS, UsageRecord,
+};
 
 use crate::{PATIENCE, ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
 
@@ -220,10 +222,53 @@ fn what_a_node_may_not_say_is_refused_and_the_rest_counts() {
     let forged = UsageRecord { sequence: 9, ..record(id, 100, 3, "acme", (0, 10)) };
     let wrong_tenant = record(id, lease.id, 4, "globex", (0, 10));
     node.report.usage = vec![foreign, forged, wrong_tenant, good];
-    let answer = node.say();
-    assert_eq!((answer.usage_taken, answer.usage_refused.len()), (4, 3));
-    let listed: Vec<UsageRecord> = server.admin.list("/usage").unwrap();
-    assert_eq!(listed, [record(id, 100, 1, "acme", (0, 10))]);
+    let answer = node.say_only();
+    assert_eq!((answer.usage_taken, answer.usage_refused.len()), (4, 2));
+    let aside: Vec<AsideRecord> = server.admin.list("/usage/aside").unwrap();
+    let mut reasons: Vec<&str> = aside.iter().map(|aside| aside.reason.as_str()).collect();
+    reasons.sort_unstable();
+    let wrong = format!("lease {} is of acme, not of globex", lease.id);
+    assert_eq!(reasons, [wrong.as_str(), "there is no lease 100"]);
+    assert_eq!(server.admin.list::<UsageRecord>("/usage").unwrap(), []);
+}
+
+#[test]
+fn usage_beyond_a_grant_is_on_no_bill_until_an_operator_accepts_it() {
+    let (_folder, server) = Server::with_tenants();
+    let mut one = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(250_000));
+    one.claim(&wait_for_state(&member, lease.id, LeaseState::Granted));
+    let at_ms = wait_for_state(&member, lease.id, LeaseState::Running).granted_at_ms.unwrap();
+    let mut two = ScriptedNode::join(&server, "two", 1);
+    let of = |node: u64, sequence| record(node, lease.id, sequence, "acme", (at_ms, at_ms + 1000));
+    let too_much = UsageRecord { share_ppm: 1_000_000, ..of(one.joined.node, 2) };
+    one.report.usage = vec![of(one.joined.node, 1), too_much.clone()];
+    two.report.usage = vec![of(two.joined.node, 1)];
+    for node in [&mut one, &mut two] {
+        let answer = node.say_only();
+        assert_eq!((answer.usage_taken as usize, answer.usage_refused.len()), (node.report.usage.len(), 0));
+        node.say_only();
+    }
+    let counted = || server.admin.list::<UsageRecord>("/usage").unwrap();
+    assert_eq!(counted(), [of(one.joined.node, 1)]);
+    let aside: Vec<AsideRecord> = server.admin.list("/usage/aside").unwrap();
+    let of_two = aside.iter().find(|aside| aside.record.node == two.joined.node).unwrap();
+    assert!(aside.len() == 2 && of_two.reason.contains("another node"), "{aside:?}");
+    assert!(problem(member.get::<Value>("/usage/aside")).is(Kind::Forbidden));
+
+    let decide = |record: &UsageRecord, accept| -> AsideDecided {
+        let decision = AsideDecision { ids: vec![record.id.clone()], accept };
+        server.admin.post("/usage/aside", &decision).unwrap()
+    };
+    assert_eq!((decide(&of_two.record, false).records, decide(&too_much, true).records), (1, 1));
+    assert_eq!(decide(&too_much, true).records, 0);
+    assert_eq!(counted().len(), 2);
+    assert_eq!(server.admin.list::<AsideRecord>("/usage/aside").unwrap(), []);
+    let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
+    for action in ["usage.accepted", "usage.discarded"] {
+        assert!(entries.iter().any(|entry| entry.action == action), "{action}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod access;
 mod backup;
 mod declarations;
 mod disk;
+mod estimates;
 mod health;
 mod invoices;
 mod leases;
@@ -32,6 +33,7 @@ use sluice_api::node::{Attempt, Gpu, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::Problem;
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role};
+use sluice_api::usage::{AsideDecided, AsideDecision, AsideRecord};
 use tempfile::TempDir;
 
 /// Catches a hang; nothing takes this long.
@@ -96,7 +98,7 @@ impl Server {
 
     pub(crate) fn token(&self, tenant: &str, role: Role) -> Client {
         let tenant: TenantPath = tenant.parse().unwrap();
-        let new = NewToken { tenant, role, name: "a test".into(), lifetime_s: 600 };
+        let new = NewToken { tenant, role, name: "a test".into(), lifetime_s: 600, node: None };
         let made: MadeToken = self.admin.post("/tokens", &new).unwrap();
         self.admin.with_token(&made.secret)
     }
@@ -159,6 +161,7 @@ impl Drop for ServerProcess {
 
 /// A node that says what a test wants it to say.
 pub(crate) struct ScriptedNode {
+    admin: Client,
     pub(crate) client: Client,
     pub(crate) joined: Joined,
     pub(crate) report: Report,
@@ -197,18 +200,38 @@ impl ScriptedNode {
             labels: Default::default(),
             release: env!("CARGO_PKG_VERSION").into(),
         };
-        let new =
-            NewToken { tenant: TenantPath::root(), role: Role::Node, name: name.into(), lifetime_s: 600 };
+        let new = NewToken {
+            tenant: TenantPath::root(),
+            role: Role::Node,
+            name: name.into(),
+            lifetime_s: 600,
+            node: None,
+        };
         let made: MadeToken = admin.post("/tokens", &new).unwrap();
         let joined: Joined = admin.with_token(&made.secret).post("/nodes", &join)?;
         let client = admin.with_token(&joined.token);
-        let mut node = ScriptedNode { client, joined, report: Report::default() };
+        let mut node = ScriptedNode { admin: admin.clone(), client, joined, report: Report::default() };
         node.say();
         Ok(node)
     }
 
-    /// Reports, and answers with what the server wants.
+    /// Reports, and answers with what the server wants. Usage that is set aside is accepted: tests are about leases that there are not, and
+    /// about long ago.
     pub(crate) fn say(&mut self) -> ReportAnswer {
+        let answer = self.say_only();
+        if !self.report.usage.is_empty() {
+            let aside: Vec<AsideRecord> = self.admin.list("/usage/aside").unwrap();
+            for part in aside.chunks(1000) {
+                let ids = part.iter().map(|aside| aside.record.id.clone()).collect();
+                let _: AsideDecided =
+                    self.admin.post("/usage/aside", &AsideDecision { ids, accept: true }).unwrap();
+            }
+        }
+        answer
+    }
+
+    /// Reports, and answers with what the server wants.
+    pub(crate) fn say_only(&mut self) -> ReportAnswer {
         loop {
             self.report.sequence += 1;
             let path = format!("/nodes/{}/reports", self.joined.node);

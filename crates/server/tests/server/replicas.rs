@@ -72,6 +72,7 @@ fn killing_the_leader_under_load_loses_nothing_and_grants_nothing_twice() {
         role: Role::Member,
         name: String::new(),
         lifetime_s: 600,
+        node: None,
     };
     let made: MadeToken = admin.post("/tokens", &new).unwrap();
 
@@ -148,8 +149,13 @@ fn a_token_revoked_at_one_server_is_refused_by_all() {
     let folder = tempfile::tempdir().unwrap();
     let pair = Pair::start(folder.path(), postgres.database("pair"));
     let admin = pair.client();
-    let new =
-        NewToken { tenant: "/".parse().unwrap(), role: Role::Viewer, name: String::new(), lifetime_s: 600 };
+    let new = NewToken {
+        tenant: "/".parse().unwrap(),
+        role: Role::Viewer,
+        name: String::new(),
+        lifetime_s: 600,
+        node: None,
+    };
     let made: MadeToken = admin.post("/tokens", &new).unwrap();
     for server in &pair.servers {
         let _: Token = Client::new(&server.url, &made.secret).get("/whoami").unwrap();

@@ -115,7 +115,11 @@ pub(crate) struct BooksArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct UsageArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<UsageCommand>,
+
     #[command(flatten)]
     pub(crate) at: AtServer,
 
@@ -134,6 +138,27 @@ pub(crate) struct UsageArgs {
     /// How to print; as JSON a record is a line
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Output,
+}
+
+/// Usage records that cannot be true by the grant of their lease, the GPUs of their node or the clock.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UsageCommand {
+    /// List usage records that were set aside because they cannot be true; they are on no bill
+    Aside(ListArgs),
+    /// Count records that were set aside from now on
+    Accept(AsideArgs),
+    /// Discard records that were set aside
+    Discard(AsideArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AsideArgs {
+    #[command(flatten)]
+    pub(crate) at: AtServer,
+
+    /// As `sluice usage aside` shows them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -534,6 +559,9 @@ pub(crate) enum TokenCommand {
         /// What it is for
         #[arg(long, value_name = "TEXT", default_value = "")]
         name: String,
+        /// With --role node: only the node of this name may join with it, and that node with no other token than one that names it
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
     },
     /// List tokens, without their secrets
     List(ListArgs),
@@ -609,6 +637,10 @@ pub(crate) struct LeaseListArgs {
     /// Only those of this tenant and all below it
     #[arg(long, value_name = "PATH")]
     pub(crate) tenant: Option<TenantPath>,
+
+    /// Only those of this user, as the column USER names them
+    #[arg(long, value_name = "NAME", conflicts_with = "watch")]
+    pub(crate) user: Option<String>,
 
     /// Then what becomes of them, and of those that are asked for, as it happens; with -o json a line for each
     #[arg(short, long, conflicts_with_all = ["all", "state"])]

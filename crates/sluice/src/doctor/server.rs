@@ -119,6 +119,7 @@ mod tests {
             name: String::new(),
             created_at_ms: 0,
             expires_at_ms,
+            node: None,
             revoked: false,
         };
         let verdict = |token| of_token(&token, hour_ms).verdict;

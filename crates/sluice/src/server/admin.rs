@@ -167,12 +167,13 @@ pub(crate) fn identity(command: &IdentityCommand) -> Result<ExitCode> {
 
 pub(crate) fn token(command: &TokenCommand) -> Result<ExitCode> {
     match command {
-        TokenCommand::Create { at, tenant, role, lifetime, name } => {
+        TokenCommand::Create { at, tenant, role, lifetime, name, node } => {
             let new = NewToken {
                 tenant: tenant.clone(),
                 role: *role,
                 name: name.clone(),
                 lifetime_s: lifetime.duration().as_secs(),
+                node: node.clone(),
             };
             let made: MadeToken = client(at)?.post("/tokens", &new)?;
             let expires = Moment::from_ms(made.token.expires_at_ms);

@@ -10,6 +10,7 @@ use super::lists::{millionths, now_ms, show};
 use super::{client, focus};
 use crate::cli::{BillArgs, BillFormat, CorrectArgs, Output};
 use crate::moment::Moment;
+use crate::output::Stdout;
 use crate::table::Align::{Left, Right};
 
 pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
@@ -120,7 +121,7 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
 }
 
 fn print_csv(rows: Vec<Vec<String>>) -> Result<()> {
-    let mut writer = csv::Writer::from_writer(std::io::stdout());
+    let mut writer = csv::Writer::from_writer(Stdout);
     for row in rows {
         writer.write_record(row)?;
     }

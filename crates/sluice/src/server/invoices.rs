@@ -1,7 +1,7 @@
 //! `sluice invoice`: drafts, invoices, payments, credit notes and documents.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ use super::lists::{millionths, show};
 use super::{bills, client};
 use crate::cli::{BillFormat, InvoiceCommand, InvoiceFormat, Output};
 use crate::moment::Moment;
+use crate::output::Stdout;
 use crate::table::{
     self,
     Align::{Left, Right},
@@ -177,6 +178,6 @@ fn print(
     let bytes = client.get_bytes(&format!("{path}/document?format={kind}"))?;
     match file {
         Some(file) => fs::write(file, bytes).with_context(|| file.display().to_string()),
-        None => io::stdout().write_all(&bytes).map_err(Into::into),
+        None => Stdout.write_all(&bytes).map_err(Into::into),
     }
 }

@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(cells(&program), expect);
         assert_eq!(
             command(&program),
-            "sluice run --tenant acme -p 0.35 --memory 10752MiB -- python train.py"
+            "sluice run --tenant acme -p 35% --memory 10752MiB -- python train.py"
         );
     }
 }

@@ -15,7 +15,9 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseClaim, LeaseGranted};
 
 use crate::child::EarlyEnd;
+use crate::cli::RunArgs;
 use crate::moment::Moment;
+use crate::output::with_causes;
 use crate::quantity::Period;
 use crate::run::say_cut;
 use crate::server::lists;
@@ -23,14 +25,54 @@ use crate::tasks::Event;
 
 /// How long the server may hold an answer back while nothing changes.
 const WAIT_MS: u64 = 5_000;
-/// A server that is away, or was asked too often, is asked again after this.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// The first pause before a server that is away, or was asked too often, is asked again.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest such pause. A server drops a waiting lease that nobody asks for during 20 s.
+const RETRY_LONGEST: Duration = Duration::from_secs(8);
 /// One that does not say what it is asked for is.
 const RETRY_BLIND_EVERY: Duration = Duration::from_secs(5);
 /// A request is tried this often before its failure is the user's.
 const TRIES: u32 = 5;
 /// A lease that this many nodes have refused is given up.
 const REFUSALS_MAX: u32 = 5;
+
+/// How much is printed about a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Talk {
+    Quiet,
+    Brief,
+    /// Also prints all that the scheduler says about why a lease waits.
+    Verbose,
+}
+
+impl Talk {
+    pub(crate) fn of(arguments: &RunArgs) -> Talk {
+        match (arguments.quiet, arguments.verbose) {
+            (true, _) => Talk::Quiet,
+            (false, true) => Talk::Verbose,
+            (false, false) => Talk::Brief,
+        }
+    }
+}
+
+/// The pauses between requests to a server that is away: each is twice as long as the one before, up to a limit.
+struct Backoff(Duration);
+
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff(RETRY_FIRST)
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(RETRY_LONGEST);
+        pause
+    }
+
+    fn wait(&mut self) {
+        sleep(self.next());
+    }
+}
 
 /// A lease that the server keeps for this process; dropped, it ends.
 pub(crate) struct ServerLease {
@@ -39,7 +81,9 @@ pub(crate) struct ServerLease {
     id: LeaseId,
     /// As it was seen last.
     seen: Lease,
-    quiet: bool,
+    talk: Talk,
+    /// Whether its program has ended by itself.
+    finished: bool,
     /// While there is no program that signals are passed on to.
     early_end: Option<EarlyEnd>,
 }
@@ -57,7 +101,7 @@ pub(crate) struct Claimed {
 
 impl ServerLease {
     /// Asks for it; it is in the queue when this returns.
-    pub(crate) fn ask(client: Client, ask: &NewLease, quiet: bool) -> Result<ServerLease> {
+    pub(crate) fn ask(client: Client, ask: &NewLease, talk: Talk) -> Result<ServerLease> {
         let key = random_key()?;
         let known = Arc::new(Mutex::new(None));
         let early_end = end_early(&known)?;
@@ -68,14 +112,21 @@ impl ServerLease {
         let client = lease.key.take().map_or(client.clone(), |key| client.with_token(&key));
         *asked = Some((client.clone(), lease.id));
         drop(asked);
-        if let Some(line) = budget_line(&lease).filter(|_| !quiet) {
+        if let Some(line) = budget_line(&lease).filter(|_| talk != Talk::Quiet) {
             eprintln!("sluice: {line}");
         }
-        Ok(ServerLease { client, id: lease.id, seen: lease, quiet, early_end: Some(early_end) })
+        Ok(ServerLease {
+            client,
+            id: lease.id,
+            seen: lease,
+            talk,
+            finished: false,
+            early_end: Some(early_end),
+        })
     }
 
     /// Takes up a lease that was asked for elsewhere with the same token. It ends with this process, as one that this asked for does.
-    pub(crate) fn take_up(client: Client, id: LeaseId, quiet: bool) -> Result<ServerLease> {
+    pub(crate) fn take_up(client: Client, id: LeaseId, talk: Talk) -> Result<ServerLease> {
         let seen: Lease = insist(|| client.get(&format!("/leases/{id}")))?;
         if matches!(seen.state, LeaseState::Running | LeaseState::Preempting) {
             bail!("lease {id} has a program already");
@@ -85,7 +136,12 @@ impl ServerLease {
             bail!("lease {id} was asked for with another token, and only that one can claim it");
         }
         let early_end = end_early(&Arc::new(Mutex::new(Some((client.clone(), id)))))?;
-        Ok(ServerLease { client, id, seen, quiet, early_end: Some(early_end) })
+        Ok(ServerLease { client, id, seen, talk, finished: false, early_end: Some(early_end) })
+    }
+
+    /// Notes that its program has ended by itself, which becomes the reason for the lease's end.
+    pub(crate) fn finish(&mut self) {
+        self.finished = true;
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -104,7 +160,7 @@ impl ServerLease {
                     self.early_end = None;
                     return Ok(claimed);
                 }
-                Err(error) => format!("{error:#}"),
+                Err(error) => with_causes(&error),
             };
             refusals += 1;
             if refusals == REFUSALS_MAX {
@@ -117,7 +173,8 @@ impl ServerLease {
     }
 
     fn wait_for_place(&mut self) -> Result<()> {
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = Progress::new(self.talk);
+        let mut away = None;
         loop {
             match self.seen.state {
                 LeaseState::Granted if self.seen.places.iter().all(|place| place.grant.is_some()) => {
@@ -130,14 +187,21 @@ impl ServerLease {
                         self.seen.reason.as_deref().unwrap_or("no reason given")
                     )
                 }
+                // What was seen last is old while the server is away.
+                _ if away.is_some() => {}
                 // The node has not said yet that an earlier attempt is over, or this is one.
                 _ => progress.show(&self.seen),
             }
             match self.next() {
-                Ok(lease) => self.seen = lease,
+                Ok(lease) => {
+                    self.seen = lease;
+                    away = None;
+                }
                 Err(failure) if failure.is_temporary() => {
-                    progress.say(&format!("{failure}; still waiting"));
-                    sleep(RETRY_EVERY);
+                    if away.is_none() {
+                        progress.say(&format!("{failure}; still waiting"));
+                    }
+                    away.get_or_insert_with(Backoff::new).wait();
                 }
                 Err(failure) => return Err(failure.into()),
             }
@@ -173,10 +237,14 @@ impl ServerLease {
     pub(crate) fn wait_requeued(&mut self) -> Result<()> {
         self.early_end = Some(end_early(&Arc::new(Mutex::new(Some((self.client.clone(), self.id)))))?);
         let attempt = self.seen.attempt;
+        let mut backoff = Backoff::new();
         while self.seen.attempt == attempt && self.seen.state != LeaseState::Ended {
             match self.next() {
-                Ok(lease) => self.seen = lease,
-                Err(failure) if failure.is_temporary() => sleep(RETRY_EVERY),
+                Ok(lease) => {
+                    self.seen = lease;
+                    backoff = Backoff::new();
+                }
+                Err(failure) if failure.is_temporary() => backoff.wait(),
                 Err(failure) => return Err(failure.into()),
             }
         }
@@ -187,11 +255,12 @@ impl ServerLease {
 /// Asks again while the server is away, or was asked too often: for what comes to the same, asked twice.
 fn insist<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut tries = 1;
+    let mut backoff = Backoff::new();
     loop {
         match ask() {
             Err(failure) if failure.is_temporary() && tries < TRIES => {
                 tries += 1;
-                sleep(RETRY_EVERY);
+                backoff.wait();
             }
             answer => return answer,
         }
@@ -216,8 +285,9 @@ fn end_early(lease: &Arc<Mutex<Option<(Client, LeaseId)>>>) -> Result<EarlyEnd> 
 
 impl Drop for ServerLease {
     fn drop(&mut self) {
+        let finished = if self.finished { "?finished=true" } else { "" };
         // If the server cannot be told, it learns of the end from the node.
-        let _ = self.client.delete::<Lease>(&format!("/leases/{}", self.id));
+        let _ = self.client.delete::<Lease>(&format!("/leases/{}{finished}", self.id));
     }
 }
 
@@ -231,10 +301,12 @@ const BUDGET_MARK: u64 = 80;
 /// What there is to say of the tightest budget above a lease.
 fn budget_line(lease: &Lease) -> Option<String> {
     let budget = lease.tightest_budget.as_ref().filter(|budget| budget.spent_percent >= BUDGET_MARK)?;
-    let then = match budget.then {
-        BudgetEnd::Hold => "; once it is spent, new leases wait",
-        BudgetEnd::Preempt => "; once it is spent, programs have to make room",
-        BudgetEnd::Warn => "",
+    let then = match (budget.then, budget.spent_percent >= 100) {
+        (BudgetEnd::Hold, false) => "; new leases will wait when it is spent",
+        (BudgetEnd::Hold, true) => "; new leases wait",
+        (BudgetEnd::Preempt, false) => "; programs will be preempted when it is spent",
+        (BudgetEnd::Preempt, true) => "; programs are preempted",
+        (BudgetEnd::Warn, _) => "",
     };
     let until = budget.until_ms.map(|ms| format!(", until {}", Moment::from_ms(ms))).unwrap_or_default();
     Some(format!(
@@ -273,12 +345,16 @@ struct Watcher {
 impl Watcher {
     fn run(self, mut revision: u64) {
         let mut blind = false;
+        let mut backoff = Backoff::new();
         loop {
             let lease = match watch(&self.client, self.id, revision) {
-                Ok(lease) => lease,
+                Ok(lease) => {
+                    backoff = Backoff::new();
+                    lease
+                }
                 // The session goes on while the server is away. Who is told to ask less does, and says so.
                 Err(failure) if failure.is_temporary() && !failure.is_too_many() => {
-                    sleep(RETRY_EVERY);
+                    backoff.wait();
                     continue;
                 }
                 Err(failure) => {
@@ -324,7 +400,7 @@ impl Claim {
     pub(crate) fn further(&self, place: &Place) -> Option<Claimed> {
         let refusal = match claim_on_node(place, self.kernel_timeout_ms, &self.name) {
             Ok(claimed) => return Some(claimed),
-            Err(error) => format!("{error:#}"),
+            Err(error) => with_causes(&error),
         };
         eprintln!("sluice: no further task: {refusal}");
         let refused = Refused { attempt: self.attempt, task: Some(place.task), reason: refusal };
@@ -340,55 +416,83 @@ pub(crate) fn grace_left(until_ms: Option<u64>) -> Period {
     Period::from_duration(Duration::from_millis(until_ms.unwrap_or(0)).saturating_sub(now))
 }
 
-/// The line that says why a program waits: rewritten on a terminal, printed when it changes elsewhere.
+/// The line about a waiting program: rewritten on a terminal, printed when it changes elsewhere.
 struct Progress {
-    quiet: bool,
+    talk: Talk,
     terminal: bool,
     begun: Instant,
     shown: String,
+    /// All that the scheduler said, as it was printed last.
+    details: String,
     /// When it was said to start, where lines are kept.
     start_ms: Option<u64>,
 }
 
 impl Progress {
-    fn new(quiet: bool) -> Progress {
+    fn new(talk: Talk) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        Progress { quiet, terminal, begun: Instant::now(), shown: String::new(), start_ms: None }
+        let (shown, details) = (String::new(), String::new());
+        Progress { talk, terminal, begun: Instant::now(), shown, details, start_ms: None }
     }
 
     fn show(&mut self, lease: &Lease) {
         let line = self.line(lease);
         self.say(&line);
+        let details = lease.reason.as_deref().unwrap_or_default();
+        if self.talk == Talk::Verbose && !line.is_empty() && !details.is_empty() && self.details != details {
+            self.details = details.to_owned();
+            let lead = if self.terminal { "\n" } else { "" };
+            eprintln!("{lead}sluice: in detail: {details}");
+        }
     }
 
     fn line(&mut self, lease: &Lease) -> String {
-        let starts = lease.start.as_ref().map(|start| match start.at_ms {
-            Some(at_ms) if !self.terminal => self.about(at_ms, lists::now_ms()),
-            _ => lists::starts(lease),
+        let start = lease.start.as_ref().and_then(|start| start.at_ms);
+        let start = start.map(|at_ms| match self.terminal {
+            true => wait_text(at_ms, lists::now_ms()),
+            false => self.about(at_ms, lists::now_ms()),
         });
-        waiting_line(lease, starts.as_deref())
+        waiting_line(lease, start.as_deref())
     }
 
     /// Where lines are kept, the time until it starts would make a new one of each: one that has hardly moved is as it was said.
     fn about(&mut self, at_ms: u64, now_ms: u64) -> String {
         let said_ms = self.start_ms.filter(|&said_ms| !has_moved(said_ms, at_ms, now_ms)).unwrap_or(at_ms);
         self.start_ms = Some(said_ms);
-        if at_ms <= now_ms { "any moment".into() } else { format!("about {}", Moment::from_ms(said_ms)) }
+        if at_ms <= now_ms { ANY_MOMENT.into() } else { format!("at about {}", Moment::from_ms(said_ms)) }
     }
 
     fn say(&mut self, line: &str) {
-        if self.quiet || (!self.terminal && self.shown == line) || line.is_empty() {
+        if self.talk == Talk::Quiet || (!self.terminal && self.shown == line) || line.is_empty() {
             return;
         }
         self.shown = line.to_owned();
         if self.terminal {
             let waited = Period::from_duration(self.begun.elapsed());
-            eprint!("\r\x1b[Ksluice: {line} ({waited})");
+            let columns = columns_of_terminal();
+            // A line that wraps cannot be rewritten: what does not fit is cut.
+            let line = cut(&format!("sluice: {line} ({waited})"), columns);
+            eprint!("\r\x1b[K{line}");
             let _ = std::io::stderr().flush();
         } else {
             eprintln!("sluice: {line}");
         }
     }
+}
+
+/// The width of the terminal.
+fn columns_of_terminal() -> usize {
+    const USUAL: usize = 80;
+    ratatui::crossterm::terminal::size().map_or(USUAL, |(columns, _)| usize::from(columns).max(20))
+}
+
+/// Shortens a line to fewer characters than there are columns.
+fn cut(line: &str, columns: usize) -> String {
+    if line.chars().count() < columns {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(columns.saturating_sub(2)).collect();
+    format!("{kept}\u{2026}")
 }
 
 impl Drop for Progress {
@@ -404,15 +508,28 @@ fn has_moved(said_ms: u64, at_ms: u64, now_ms: u64) -> bool {
     said_ms.abs_diff(at_ms) > at_ms.saturating_sub(now_ms) / 5
 }
 
-/// Nothing while there is nothing to say.
-fn waiting_line(lease: &Lease, starts: Option<&str>) -> String {
-    match (lease.state, lease.position, &lease.reason) {
-        (LeaseState::Queued, Some(position), Some(reason)) => {
-            let starts = starts.map_or_else(String::new, |starts| format!(", starts {starts}"));
-            format!("waiting, place {position} in the queue{starts}: {reason}")
-        }
-        _ => String::new(),
+const ANY_MOMENT: &str = "any moment";
+
+/// Formats a wait, in seconds.
+fn wait_text(at_ms: u64, now_ms: u64) -> String {
+    match at_ms.saturating_sub(now_ms) / 1000 {
+        0 => ANY_MOMENT.into(),
+        seconds => format!("in about {}", Period::from_duration(Duration::from_secs(seconds))),
     }
+}
+
+/// Formats why a lease waits, its place in the line of its tenant, and when it will start. Without a reason it is empty.
+fn waiting_line(lease: &Lease, start: Option<&str>) -> String {
+    let reason = lease.reason_brief.as_ref().or(lease.reason.as_ref());
+    let (LeaseState::Queued, Some(position), Some(reason)) = (lease.state, lease.position, reason) else {
+        return String::new();
+    };
+    let place = match position {
+        1 => "You are next".to_owned(),
+        position => format!("You are number {position}"),
+    };
+    let start = start.map_or_else(|| "; the start is not known yet".to_owned(), |start| format!(", {start}"));
+    format!("Waiting: {reason}. {place}{start}.")
 }
 
 /// By which the server knows a repeated request.
@@ -446,11 +563,15 @@ mod tests {
             let lease = lease(serde_json::json!({ "tightest_budget": budget }));
             budget_line(&serde_json::from_value(lease).unwrap())
         };
-        let expect = "83 % of the budget that acme spends from is spent, until 2026-12-01T00:00:00Z; once it is spent, new leases wait";
+        let expect = "83 % of the budget that acme spends from is spent, until 2026-12-01T00:00:00Z; new leases will wait when it is spent";
         assert_eq!(line(83, "hold", Some(1_796_083_200_000)).as_deref(), Some(expect));
         assert_eq!(
             line(120, "warn", None).as_deref(),
             Some("120 % of the budget that acme spends from is spent")
+        );
+        assert_eq!(
+            line(146, "hold", None).as_deref(),
+            Some("146 % of the budget that acme spends from is spent; new leases wait")
         );
         assert_eq!(line(79, "hold", None), None);
         assert_eq!(budget_line(&serde_json::from_value(lease(serde_json::json!({}))).unwrap()), None);
@@ -511,7 +632,7 @@ mod tests {
     fn who_is_asked_to_end_while_it_waits_gives_its_lease_up() {
         if let Ok(url) = std::env::var(SERVER_VARIABLE) {
             let ask = serde_json::from_str("{}").unwrap();
-            let mut waits = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
+            let mut waits = ServerLease::ask(Client::new(&url, "token"), &ask, Talk::Quiet).unwrap();
             panic!("{:?}", waits.claim(0, "").map(|_| ()));
         }
         for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -611,7 +732,7 @@ mod tests {
         });
         let ask = serde_json::from_str("{}").unwrap();
         let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
-        assert_eq!(ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap().seen.id, 1);
+        assert_eq!(ServerLease::ask(Client::new(&url, "token"), &ask, Talk::Quiet).unwrap().seen.id, 1);
     }
 
     /// The token holds no more once there is a lease.
@@ -629,7 +750,7 @@ mod tests {
         });
         let ask = serde_json::from_str("{}").unwrap();
         let _signals = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut held = ServerLease::ask(Client::new(&url, "token"), &ask, true).unwrap();
+        let mut held = ServerLease::ask(Client::new(&url, "token"), &ask, Talk::Quiet).unwrap();
         assert_eq!(held.seen.key, None, "it is shown to nobody");
         let (events, event) = channel();
         held.watch(events);
@@ -645,37 +766,46 @@ mod tests {
 
     #[test]
     fn waiting_is_explained() {
-        let lease: Lease = serde_json::from_value(lease(serde_json::json!({}))).unwrap();
+        let brief = serde_json::json!({ "reason_brief": "acme uses 1 GPU of its limit of 1 GPU" });
+        let lease: Lease = serde_json::from_value(lease(brief)).unwrap();
         assert_eq!(
-            waiting_line(&lease, Some("in 3 min")),
-            "waiting, place 2 in the queue, starts in 3 min: acme holds 1 of the 1 GPUs that are its limit"
+            waiting_line(&lease, Some("in about 17 s")),
+            "Waiting: acme uses 1 GPU of its limit of 1 GPU. You are number 2, in about 17 s."
         );
-        assert_eq!(waiting_line(&Lease { reason: None, ..lease }, None), "");
+        let next = Lease { position: Some(1), reason_brief: None, ..lease.clone() };
+        assert_eq!(
+            waiting_line(&next, None),
+            "Waiting: acme holds 1 of the 1 GPUs that are its limit. You are next; the start is not known yet."
+        );
+        assert_eq!(waiting_line(&Lease { reason: None, reason_brief: None, ..lease }, None), "");
+    }
+
+    #[test]
+    fn a_line_is_cut_to_the_width_of_the_terminal() {
+        assert_eq!(cut("sluice: waits", 80), "sluice: waits");
+        let line = cut(&"x".repeat(200), 40);
+        assert!(line.chars().count() < 40 && line.ends_with('\u{2026}'), "{line}");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit_below_that_of_the_server() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<u64> = (0..6).map(|_| backoff.next().as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
     }
 
     #[test]
     fn where_lines_are_kept_the_start_is_said_and_again_when_it_moves() {
-        let mut progress = Progress::new(true);
+        let mut progress = Progress::new(Talk::Quiet);
         progress.terminal = false;
         let mut about = |at_s: u64, now_s: u64| progress.about(at_s * 1000, now_s * 1000);
-        assert_eq!(about(1000, 0), "about 1970-01-01T00:16:40Z");
-        assert_eq!(about(1150, 10), "about 1970-01-01T00:16:40Z", "it has hardly moved");
-        assert_eq!(about(1500, 10), "about 1970-01-01T00:25:00Z");
-        assert_eq!([about(1500, 1500), about(1501, 1502)], ["any moment", "any moment"]);
+        assert_eq!(about(1000, 0), "at about 1970-01-01T00:16:40Z");
+        assert_eq!(about(1150, 10), "at about 1970-01-01T00:16:40Z", "it has hardly moved");
+        assert_eq!(about(1500, 10), "at about 1970-01-01T00:25:00Z");
+        assert_eq!([about(1500, 1500), about(1501, 1502)], [ANY_MOMENT, ANY_MOMENT]);
         let start = serde_json::json!({ "start": { "at_ms": 4_000_000_000_000_u64, "because": "" } });
         let lease: Lease = serde_json::from_value(lease(start)).unwrap();
         let line = progress.line(&lease);
-        assert!(line.contains("queue, starts about 2096-10-02T07:06:40Z: acme holds"), "{line}");
-        // Why it is unknown is not said twice.
-        let mut unknown = |because: &str| {
-            let start = serde_json::json!({ "start": { "because": because } });
-            progress.line(&serde_json::from_value(self::lease(start)).unwrap())
-        };
-        let reason = "acme holds 1 of the 1 GPUs that are its limit";
-        assert!(unknown(reason).ends_with(&format!("queue, starts unknown: {reason}")));
-        assert!(
-            unknown("lease 3 did not say")
-                .ends_with(&format!("starts unknown: lease 3 did not say: {reason}"))
-        );
+        assert!(line.ends_with("You are number 2, at about 2096-10-02T07:06:40Z."), "{line}");
     }
 }

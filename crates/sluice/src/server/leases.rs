@@ -140,7 +140,7 @@ fn used(used: &LeaseUse) -> String {
     let [bytes_in, bytes_out, peak] =
         [used.bytes_in, used.bytes_out, used.memory_peak].map(|bytes| Memory::from_bytes(bytes).to_string());
     format!(
-        "{gpu_hours} GPU-hours reserved, {gpu_time} of GPU time, {} kernels, {bytes_in} in, {bytes_out} out, {peak} of memory at most",
+        "{gpu_hours} GPU-hours reserved, {gpu_time} of GPU time used, {} kernels, {bytes_in} in, {bytes_out} out, {peak} of memory at most",
         used.kernels
     )
 }
@@ -213,7 +213,7 @@ mod tests {
             ..LeaseUse::default()
         };
         let text = used(&quarter_of_an_hour);
-        assert!(text.starts_with("0.25 GPU-hours reserved, 1.5 s of GPU time, 7 kernels"), "{text}");
+        assert!(text.starts_with("0.25 GPU-hours reserved, 1.5 s of GPU time used, 7 kernels"), "{text}");
         assert!(used(&LeaseUse::default()).starts_with("nothing"));
     }
 }

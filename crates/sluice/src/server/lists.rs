@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use serde::Serialize;
 use sluice_api::bill::BudgetStatus;
-use sluice_api::client::Client;
+use sluice_api::client::{Client, segment};
 use sluice_api::health::FenceState;
 use sluice_api::lease::Lease;
 use sluice_api::node::{Gpu, GpuStatus, NvLinks, Rates, SessionStatus};
@@ -194,6 +194,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
         ("PLACE", Right),
         ("LEASE", Right),
         ("TENANT", Left),
+        ("USER", Left),
         ("PROGRAM", Left),
         ("ASKS FOR", Left),
         ("PRIORITY", Right),
@@ -206,6 +207,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
             lease.position.map_or_else(String::new, |position| position.to_string()),
             lease.id.to_string(),
             lease.tenant.to_string(),
+            lease.user.clone(),
             lease.name.clone(),
             asks_for(lease),
             lease.priority.to_string(),
@@ -219,11 +221,12 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn leases(arguments: &LeaseListArgs) -> Result<()> {
-    let LeaseListArgs { list: ListArgs { at, output }, all, state, tenant, watch } = arguments;
+    let LeaseListArgs { list: ListArgs { at, output }, all, state, tenant, user, watch } = arguments;
     let client = client(at)?;
     let state = if *all { String::new() } else { format!("&state={}", state.name()) };
     let tenant = tenant.as_ref().map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
-    let path = format!("/leases?limit=1000{state}{tenant}");
+    let user = user.as_ref().map_or_else(String::new, |user| format!("&user={}", segment(user)));
+    let path = format!("/leases?limit=1000{state}{tenant}{user}");
     if !watch {
         return show_leases(&client.list::<Lease>(&path)?, *output);
     }
@@ -398,10 +401,10 @@ pub(super) fn starts(lease: &Lease) -> String {
     }
 }
 
-/// The reason without why nobody makes room, which `-o json` and the line of a waiting `sluice run` say too.
+/// The reason in brief. `-o json` and `sluice run -v` have all of it.
 fn in_short(lease: &Lease) -> String {
     let reason = lease.reason.as_deref().unwrap_or_default();
-    reason.split("; no ").next().unwrap_or_default().to_owned()
+    lease.reason_brief.clone().unwrap_or_else(|| reason.split("; no ").next().unwrap_or_default().to_owned())
 }
 
 /// `2`; `2, 40 units, 64 GiB`

@@ -24,6 +24,8 @@ use sluice_api::client::{Client, Failure, Kept, Settings, Web, user_file};
 use sluice_api::problem::Kind;
 use sluice_api::token::Login;
 
+use crate::output::with_causes;
+
 /// A person signs in within this time.
 const SIGN_IN_TIME_MAX: Duration = Duration::from_secs(600);
 /// Bytes of the first line of a browser's request.
@@ -224,7 +226,7 @@ pub(super) fn client(settings: Settings) -> Client {
     client.renewing(move || match renewed(&settings) {
         Ok(token) => token,
         Err(error) => {
-            eprintln!("sluice: {error:#}; `sluice login` signs in again");
+            eprintln!("sluice: {}; `sluice login` signs in again", with_causes(&error));
             None
         }
     })

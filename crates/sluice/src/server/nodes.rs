@@ -13,7 +13,7 @@ use crate::table::Align::{Left, Right};
 
 pub(crate) fn command(command: &NodeCommand) -> Result<ExitCode> {
     match command {
-        NodeCommand::List(arguments) => list(arguments)?,
+        NodeCommand::List(arguments) => return list(arguments),
         NodeCommand::Drain { at, name, undo: true, .. } => {
             let node: NodeStatus = client(at)?.delete(&format!("/nodes/{}/drain", segment(name)))?;
             eprintln!("sluice: node {} is used again", node.name);
@@ -37,7 +37,7 @@ pub(crate) fn command(command: &NodeCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(arguments: &ListArgs) -> Result<()> {
+pub(crate) fn list(arguments: &ListArgs) -> Result<ExitCode> {
     let nodes: Vec<NodeStatus> = client(&arguments.at)?.list("/nodes")?;
     let columns = &[
         ("NODE", Left),
@@ -58,7 +58,14 @@ fn list(arguments: &ListArgs) -> Result<()> {
             state(node),
         ]
     };
-    show(&nodes, arguments.output, "no node has joined; `sluice node --join` lends its GPUs", columns, cells)
+    show(
+        &nodes,
+        arguments.output,
+        "no node has joined; `sluice node --join` lends its GPUs",
+        columns,
+        cells,
+    )?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `online`; `silent`; `online, drained 5 min ago by t1 (ops): new fans`

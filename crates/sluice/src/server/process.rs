@@ -12,6 +12,7 @@ use crate::cli::{
     BackupArgs, BooksArgs, MembershipArgs, MetricsArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs,
     TlsArgs, UpArgs,
 };
+use crate::output;
 use crate::place::{self, EndSignals};
 use crate::quantity::Units;
 use crate::server::web;
@@ -82,7 +83,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let metrics =
         place::metrics(metrics.as_deref(), metrics_token_file.as_deref(), &arguments.tls, Some(&data))?;
     let server = Running::start(&Config { metrics, ..config })?;
-    println!("listening on {}", server.url());
+    output::announce(&format!("listening on {}", server.url()));
     if let Some(url) = server.metrics_url() {
         eprintln!("sluice: metrics at {url}");
     }
@@ -108,7 +109,9 @@ fn say_web_view(data_folder: Option<&Path>) {
         Ok((link, until)) => {
             eprintln!("sluice: web view, signed in as the administrator, once, until {until}: {link}")
         }
-        Err(error) => eprintln!("sluice: no link to the web view could be made: {error:#}"),
+        Err(error) => {
+            eprintln!("sluice: no link to the web view could be made: {}", output::with_causes(&error))
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use sluice_api::Page;
 use sluice_api::client::Client;
 use sluice_api::usage::UsageRecord;
 
-use super::client;
 use super::lists::now_ms;
+use super::{aside, client};
 use crate::cli::{Output, UsageArgs};
 use crate::moment::Moment;
 use crate::quantity::{Memory, Period};
@@ -26,6 +26,9 @@ const LATE_MS: u64 = 10 * 60_000;
 const PAGE: u32 = 1000;
 
 pub(crate) fn usage(arguments: &UsageArgs) -> Result<ExitCode> {
+    if let Some(command) = &arguments.command {
+        return aside::run(command);
+    }
     let client = client(&arguments.at)?;
     let since_ms = now_ms().saturating_sub(arguments.since.duration().as_millis() as u64);
     let mut shown = Shown::since(since_ms);

@@ -39,7 +39,7 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
     admin.wait_for(&["tenants"], noticed)?;
     let mut held = red.program("red 2", &["-p", "0.5", "--tier", "basic", "--pool", "dear"])?;
     held.expect_message("of the budget that red spends from is spent")?;
-    held.expect_message("budget: red has spent")?;
+    held.expect_message("Waiting: red has spent its budget")?;
     let log = admin.text(&["audit", "log"])?;
     ensure!(log.contains("budget.passed"), "{log}");
     admin.text(&[

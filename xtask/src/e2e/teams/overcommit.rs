@@ -24,7 +24,7 @@ pub(super) fn an_overcommitted_pool() -> Result<()> {
     ensure!(gpus[0]["share_leased_ppm"] == 1_500_000 && gpus[0]["leases"] == 2, "{gpus}");
 
     let why = "pool shared is overcommitted: 150 % of each GPU may be leased";
-    let mut third = red.program("third", &["-p", "0.75"])?;
+    let mut third = red.program("third", &["-v", "-p", "0.75"])?;
     let waits = red.wait_for(&["queue"], |queue| queue[0]["reason"].is_string())?;
     ensure!(waits[0]["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{waits}");
     third.expect_message("pool shared is overcommitted")?;

@@ -21,7 +21,7 @@ pub(super) fn a_node_is_drained_and_forgotten() -> Result<()> {
     program.expect_line("ready").context("it does not run elsewhere")?;
     let now = red.json(&["lease", "show", &id])?;
     ensure!(place(&now["lease"]) != from && now["lease"]["attempt"] == 2, "{now}");
-    let mut waits = red.program("waits", &[])?;
+    let mut waits = red.program("waits", &["-v"])?;
     waits.expect_message(&format!("fenced: {from} (drained)"))?;
     let nodes = admin.text(&["node", "list"])?;
     ensure!(nodes.contains(": new fans"), "{nodes}");
