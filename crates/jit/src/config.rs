@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::heap::DeviceHeap;
+use crate::order::BlockOrder;
 
 /// Shape and arguments of one launch (CUDA Driver API, Execution Control, `cuLaunchKernelEx`).
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,8 @@ pub struct LaunchConfig<'a> {
     pub globals: &'a [u64],
     /// Threads of the executor that may take part; at least 1.
     pub threads_max: u32,
+    /// How the blocks follow each other.
+    pub order: BlockOrder,
     /// Number of this launch, shown to device code as `%gridid`.
     pub grid_id: u64,
 }
@@ -67,6 +70,7 @@ impl Default for LaunchConfig<'_> {
             params: &[],
             globals: &[],
             threads_max: u32::MAX,
+            order: BlockOrder::default(),
             grid_id: 0,
         }
     }

@@ -19,6 +19,7 @@ use crate::config::{LaunchConfig, LaunchMemory, LaunchStats};
 use crate::control::LaunchControl;
 use crate::fault::{Fault, FaultKind, LaunchError};
 use crate::frames::Frames;
+use crate::order::permuted;
 use crate::signal::{self, Guard};
 
 /// Blocks that a thread takes at a time.
@@ -80,6 +81,9 @@ impl Executor {
     }
 
     fn participants(&self, config: &LaunchConfig<'_>) -> u64 {
+        if config.order.is_sequential() {
+            return 1;
+        }
         let clusters = config.blocks() / config.cluster_blocks().max(1);
         u64::from(self.threads.min(config.threads_max.max(1))).min(clusters.max(1))
     }
@@ -133,6 +137,8 @@ impl Executor {
             memory: memory.clone(),
             layout,
             blocks: config.blocks(),
+            // Blocks that wait for those before them would wait forever.
+            order_key: config.order.key(config.grid_id).filter(|_| !code.traits.rotates),
             next: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             fault: Mutex::new(None),
@@ -295,6 +301,8 @@ struct Work<'a> {
     memory: LaunchMemory<'a>,
     layout: ArenaLayout,
     blocks: u64,
+    /// Permutes the blocks.
+    order_key: Option<u64>,
     next: AtomicU64,
     completed: AtomicU64,
     fault: Mutex<Option<Fault>>,
@@ -344,7 +352,7 @@ impl Work<'_> {
                 return (completed, None);
             }
             let count = (taken.end - taken.start) as u32;
-            match run.run(self.block_index(taken.start), count, &mut frames) {
+            match run.run(self.block_index(self.ordered(taken.start, self.blocks)), count, &mut frames) {
                 Ok(done) => {
                     taken.start += u64::from(done);
                     completed += u64::from(done);
@@ -369,7 +377,8 @@ impl Work<'_> {
                 let next = self.next.fetch_add(1, Ordering::Relaxed);
                 if next < clusters {
                     let mut cluster = idle.take().unwrap_or_else(|| self.cluster(next, participant, guard));
-                    let begun = cluster.begin(|rank| self.index_in_cluster(next, rank));
+                    let begun =
+                        cluster.begin(|rank| self.index_in_cluster(self.ordered(next, clusters), rank));
                     if let Err(fault) = begun {
                         return (completed, Some(fault));
                     }
@@ -423,10 +432,11 @@ impl Work<'_> {
 
     /// The next blocks for one thread; none when all have been taken.
     ///
-    /// Where blocks may wait for those before them, one is taken at a time. Else so many that the threads seldom meet
-    /// here, and fewer towards the end, so that they finish together.
+    /// Where blocks may wait for those before them, or are permuted, one is taken at a time. Else so many
+    /// that the threads seldom meet here, and fewer towards the end, so that they finish together.
     fn take(&self) -> Range<u64> {
-        let many = match self.shape.code.traits.goes_on && !self.shape.code.traits.rotates {
+        let traits = &self.shape.code.traits;
+        let many = match traits.goes_on && !traits.rotates && self.order_key.is_none() {
             true => {
                 let left = self.blocks.saturating_sub(self.next.load(Ordering::Relaxed));
                 (left / (8 * u64::from(self.layout.sms))).clamp(1, BLOCKS_TAKEN_MAX)
@@ -435,6 +445,11 @@ impl Work<'_> {
         };
         let first = self.next.fetch_add(many, Ordering::Relaxed).min(self.blocks);
         first..(first + many).min(self.blocks)
+    }
+
+    /// Which of `count` blocks or clusters is begun as the one with this number.
+    fn ordered(&self, number: u64, count: u64) -> u64 {
+        self.order_key.map_or(number, |key| permuted(number, count, key))
     }
 
     fn block_index(&self, number: u64) -> [u32; 3] {

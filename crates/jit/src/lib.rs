@@ -21,6 +21,7 @@ mod control;
 mod executor;
 mod fault;
 mod heap;
+mod order;
 
 mod block;
 mod cluster;
@@ -40,3 +41,4 @@ pub use control::{Control, LaunchControl, Output, SystemOrder, Working, on_syste
 pub use executor::Executor;
 pub use fault::{Fault, FaultKind, LaunchError};
 pub use heap::DeviceHeap;
+pub use order::{BlockOrder, UnknownOrder};

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_jit::{Compiler, Control, Executor, LaunchControl, Output};
+use sluice_jit::{BlockOrder, Compiler, Control, Executor, LaunchControl, Output};
 
 use crate::device::{Device, driver};
 use crate::status::{Result, Status};
@@ -92,6 +92,18 @@ pub(crate) fn executor(device: &Device) -> Result<&Executor> {
     let threads = driver()?.threads;
     let executor = device.executor.get_or_init(|| Executor::new(threads).ok());
     executor.as_ref().ok_or(Status::OPERATING_SYSTEM)
+}
+
+/// The order of blocks that the environment names, in a process of its own for each session.
+pub(crate) fn block_order() -> BlockOrder {
+    static ORDER: OnceLock<BlockOrder> = OnceLock::new();
+    *ORDER.get_or_init(|| {
+        let Ok(text) = std::env::var("SLUICE_BLOCK_ORDER") else { return BlockOrder::default() };
+        text.parse().unwrap_or_else(|error| {
+            eprintln!("sluice: SLUICE_BLOCK_ORDER ignored: {error}");
+            BlockOrder::default()
+        })
+    })
 }
 
 /// The compiler for this machine.

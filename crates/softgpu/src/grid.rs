@@ -67,6 +67,7 @@ impl Kernel for Entry {
             params: grid.params,
             globals: grid.globals,
             threads_max: grid.context.threads_max(),
+            order: execution::block_order(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
         };
         let executor = execution::executor(grid.context.device)?;
