@@ -138,6 +138,10 @@ pub(crate) const MONITORS: Environment = Environment {
 pub(crate) const SCHEMATHESIS: Environment =
     Environment { name: "schemathesis", packages: &["schemathesis==4.32.5", "hypothesis==6.170.15"] };
 
+/// The tests of `tests/ci-project`, in several processes.
+pub(crate) const PYTEST: Environment =
+    Environment { name: "pytest", packages: &["pytest==9.2.0", "pytest-xdist==3.8.0"] };
+
 /// Checks the tags of wheels against what is in them.
 pub(crate) const AUDITWHEEL: Environment =
     Environment { name: "auditwheel", packages: &["auditwheel==6.8.2"] };
@@ -205,7 +209,8 @@ pub(crate) fn nvcc_with(options: &[&str], sources: &[PathBuf], program: &Path) -
     process::run(&mut command)
 }
 
-fn create(folder: &Path) -> Result<()> {
+/// Makes a virtual environment that has `pip` alone.
+pub(crate) fn create(folder: &Path) -> Result<()> {
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(folder);
     eprintln!("$ {}", process::show(&venv));

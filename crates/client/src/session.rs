@@ -15,6 +15,7 @@
 //! How sessions are made ([`attach`]), how commands are sent in one ([`issue`], implemented in
 //! [`handles`](crate::entry::handles)), and answers that are kept ([`answers`], [`facts`]).
 
+mod announce;
 pub(crate) mod answers;
 pub(crate) mod attach;
 pub(crate) mod facts;

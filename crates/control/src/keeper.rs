@@ -18,7 +18,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_transport::process::ProcessWatch;
-use sluice_wire::control::{Control, LeaseGranted, LeaseResume, ProcessEnded, Usage, UsageRequest};
+use sluice_wire::control::{
+    Control, LeaseGranted, LeaseResume, ProcessEnded, Processes, ProcessesRequest, Usage, UsageRequest,
+};
 use sluice_wire::handshake::LeaseToken;
 
 use crate::{Cause, Connection, Failure};
@@ -49,23 +51,35 @@ impl Keeper {
         Ok(Keeper { stop, thread })
     }
 
-    /// Ends the lease, and says what it has used: what it held is free when this returns. A connection that something on its way has
-    /// forgotten meanwhile, as address translators do with idle ones, fails only now; then the node is told on another one, since
-    /// it would wait for this process otherwise.
+    /// Ends the lease, and says what it has used; see [`Keeper::end_with`].
     pub fn end(self) -> Result<Usage, Failure> {
+        self.end_with(|_| Ok(())).map(|(usage, ())| usage)
+    }
+
+    /// As [`Keeper::end`], with what each process of the lease has used.
+    pub fn end_listing(self) -> Result<(Usage, Processes), Failure> {
+        self.end_with(Keeping::processes)
+    }
+
+    /// Ends the lease after a last question, and says what it has used: what it held is free when this
+    /// returns. A connection that something on its way has forgotten meanwhile, as address translators do
+    /// with idle ones, fails only now; then the node is told on another one, since it would wait for this
+    /// process otherwise.
+    fn end_with<T>(self, ask: impl Fn(&mut Keeping) -> Result<T, Failure>) -> Result<(Usage, T), Failure> {
         drop(self.stop);
         // A panic of the thread goes on here.
         let joined = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let mut keeping = joined?;
-        let usage = match keeping.usage() {
+        let last = |keeping: &mut Keeping| Ok((keeping.usage()?, ask(keeping)?));
+        let answer = match last(&mut keeping) {
             Err(Failure { cause: cause @ Cause::Connection(_), .. }) if !keeping.patience.is_zero() => {
                 keeping.come_back(cause)?;
-                keeping.usage()
+                last(&mut keeping)
             }
-            usage => usage,
+            answer => answer,
         };
         keeping.connection.close();
-        usage
+        answer
     }
 }
 
@@ -136,6 +150,13 @@ impl Keeping {
     fn usage(&mut self) -> Result<Usage, Failure> {
         match self.connection.ask(UsageRequest {})? {
             Control::Usage(usage) => Ok(usage),
+            _ => Err(self.connection.unexpected()),
+        }
+    }
+
+    fn processes(&mut self) -> Result<Processes, Failure> {
+        match self.connection.ask(ProcessesRequest {})? {
+            Control::Processes(processes) => Ok(processes),
             _ => Err(self.connection.unexpected()),
         }
     }

@@ -575,6 +575,12 @@ impl HeldLease<'_> {
                     None => refused("this connection holds no lease"),
                 }
             }
+            Control::ProcessesRequest(_) => {
+                match self.hold.as_ref().and_then(|hold| self.registry.processes(hold.lease)) {
+                    Some(processes) => processes.into(),
+                    None => refused("this connection holds no lease"),
+                }
+            }
             _ => refused("a node does not answer that"),
         };
         Ok(Some(answer))

@@ -7,6 +7,7 @@ pub(crate) mod cuts;
 pub(crate) mod joined;
 mod openings;
 mod peers;
+mod processes;
 pub(crate) mod readings;
 pub(crate) mod resize;
 mod shared;
@@ -45,6 +46,7 @@ use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
 use crate::registry::joined::NoLease;
 use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
+use crate::registry::processes::PastProcesses;
 use crate::registry::readings::PastLeases;
 use crate::spawn::{Inheritance, Spawner};
 use crate::strangers::Strangers;
@@ -167,6 +169,8 @@ struct LeaseRecord {
     /// Sessions whose worker crashed or whose driver hung.
     failures: u64,
     memory_peak: u64,
+    /// What each of its processes used.
+    processes: PastProcesses,
     /// Of all its GPUs together, in millionths of one.
     share_ppm: u64,
     /// For metrics.
@@ -626,7 +630,7 @@ impl Registry {
         // One that never ends must not keep the turn.
         self.await_end(pid, &gpus, || self.turns.leave(session));
         let mut ledger = self.lock();
-        let mut crashed = false;
+        let (mut crashed, mut end) = (false, why.clone().unwrap_or_default());
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
             // Its client hears of a crash only if it comes back, and whoever runs the node would not at all.
@@ -637,6 +641,9 @@ impl Registry {
                 eprintln!("sluice node: the worker of session {session} has ended ({status})");
             }
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            if crashed {
+                end = format!("its worker has ended ({status})");
+            }
             let why = why.unwrap_or_else(|| format!("its worker has ended ({status})"));
             let secret = record.secret;
             ledger.ended.note(session, secret, why);
@@ -649,6 +656,7 @@ impl Registry {
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
             lease.past = sum(lease.past, record.counters.read());
             lease.failures += u64::from(crashed);
+            lease.processes.add(record.used(session, end));
             let unused = lease.exports.leave(session);
             unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
@@ -782,6 +790,7 @@ impl LeaseRecord {
             sessions_total: 0,
             failures: 0,
             memory_peak: 0,
+            processes: PastProcesses::default(),
             share_ppm,
             pace: readings::Pace::default(),
             metered,

@@ -30,6 +30,9 @@ const EXIT_NOT_EXECUTABLE: i32 = 126;
 /// The program does not exist.
 const EXIT_NOT_FOUND: i32 = 127;
 
+/// A run that requires a GPU launched no kernel.
+pub(crate) const EXIT_NO_KERNEL: i32 = 123;
+
 /// Why a program did not start.
 #[derive(Debug)]
 pub(crate) struct NotStarted {

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
 mod bench;
+mod ci;
 mod elastic;
 mod record;
 mod teams;
@@ -16,6 +17,7 @@ use crate::quantity::{Memory, Period, Share, Units};
 use crate::simulate::SimulateArgs;
 
 pub(crate) use bench::*;
+pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
@@ -154,7 +156,8 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The program's output, exit code and signals pass through untouched. Sluice's own messages go to stderr, and its own
-failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127.
+failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127. With --require-gpu,
+123 means that the program succeeded without a kernel.
 
 A node beyond this machine is known by the fingerprint behind its address, or by an authority named in SLUICE_TLS_CA (a PEM
 file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY, one with --token-file by
@@ -299,6 +302,8 @@ pub(crate) struct RunArgs {
     /// The name that lists and bills show for the program [default: the program's file name and its first argument]
     #[arg(long, value_name = "NAME", value_parser = run_name)]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) ci: CiArgs,
 
     /// Do not say which GPU the program got, nor what it used
     #[arg(short, long)]

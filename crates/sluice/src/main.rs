@@ -7,6 +7,7 @@
 mod output;
 
 mod bench;
+mod block_order;
 mod child;
 mod cli;
 mod doctor;
@@ -18,6 +19,7 @@ mod quantity;
 mod query;
 mod record;
 mod replay;
+mod report;
 mod resize;
 mod run;
 mod server;
@@ -28,6 +30,7 @@ mod suspend;
 mod table;
 mod tasks;
 mod top;
+mod used;
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use sluice_api::client::Client;
 use sluice_api::lease::NewLease;
-use sluice_control::{Connection, Failure, Keeper};
+use sluice_control::{Connection, Failure};
 use sluice_wire::address::Endpoint;
-use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM, Usage};
+use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHOLE_PPM};
 
+use crate::block_order;
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
 use crate::lease::ask_node;
 use crate::output::with_causes;
 use crate::place::{self, Part, PrivateNode, Source};
-use crate::quantity::{Memory, Period, Share, Units};
+use crate::quantity::{Memory, Share, Units};
+use crate::report::Report;
 use crate::server::estimate;
 use crate::server::lease::{Claimed, ServerLease, Talk};
 use crate::server::lists::now_ms;
@@ -26,6 +28,12 @@ use crate::tasks::{Outcome, Tasks};
 /// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
 /// has another place.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
+    let mut report = Report::begin(arguments)?;
+    let code = run_reported(arguments, &mut report)?;
+    report.end(code)
+}
+
+fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStarted> {
     let program = arguments.program.first().map(OsString::as_os_str).unwrap_or_default();
     if program != NVIDIA_SMI {
         child::find_program(program, std::env::var_os("PATH").as_deref())?;
@@ -36,25 +44,30 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
         Some(_) => Source::Private,
         None => Source::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
+    if arguments.ci.block_order.is_some() && !matches!(source, Source::Private) {
+        return Err(failed("--block-order needs a software GPU of this machine: add --gpus software"));
+    }
     if !matches!(source, Source::Server(_))
         && let Some((option, why)) = arguments.server_option()
     {
         return Err(failed(format!("{option} needs a control plane, {why}: --server, or `sluice up`")));
     }
     match source {
-        Source::Server(client) => run_through(client, arguments, &libraries),
+        Source::Server(client) => run_through(client, arguments, &libraries, report),
         Source::Nodes(parts) => {
             check_record(parts.len(), arguments)?;
             let held = lease_on_all(&parts, arguments)?;
-            run_under(held, arguments, &libraries)
+            run_under(held, arguments, &libraries, report)
         }
         Source::Private => {
+            block_order::apply(arguments);
             // Its socket's folder outlives it.
             let scratch = scratch()?;
             let private = start_private(arguments, scratch.path())?;
             let place = "a private node".to_owned();
             let held = lease_on(private.address(), arguments.gpu_count, place, arguments)?;
-            run_under(vec![held], arguments, &libraries)
+            block_order::check(arguments, &held.lease)?;
+            run_under(vec![held], arguments, &libraries, report)
         }
     }
 }
@@ -110,13 +123,24 @@ fn limit_ppm(arguments: &RunArgs) -> u32 {
 }
 
 /// Runs the program once, with the GPUs of its leases as one list; the answer is the exit code.
-fn run_under(held: Vec<Held>, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
-    let tasks = vec![held];
-    Ok(exit_code(&Tasks::new(arguments, libraries, None)?.run(tasks)?.statuses))
+fn run_under(
+    held: Vec<Held>,
+    arguments: &RunArgs,
+    libraries: &Libraries,
+    report: &mut Report,
+) -> Result<i32, NotStarted> {
+    let outcome = Tasks::new(arguments, libraries, None)?.run(vec![held])?;
+    report.add(outcome.uses);
+    Ok(exit_code(&outcome.statuses))
 }
 
 /// Under a lease from a server, again and again while it is preempted.
-fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Result<i32, NotStarted> {
+fn run_through(
+    client: Client,
+    arguments: &RunArgs,
+    libraries: &Libraries,
+    report: &mut Report,
+) -> Result<i32, NotStarted> {
     let tenant = arguments.tenant.as_deref().map(str::parse).transpose();
     let nodes = arguments.nodes.unwrap_or(1);
     if nodes == 0 || !arguments.gpu_count.is_multiple_of(nodes) {
@@ -173,7 +197,8 @@ fn run_through(client: Client, arguments: &RunArgs, libraries: &Libraries) -> Re
         let claims = lease.claims(kernel_timeout_ms(arguments), &ask.name);
         let running = Tasks::new(arguments, libraries, Some(claims))?;
         lease.watch(running.events());
-        let Outcome { statuses, preempted } = running.run(tasks)?;
+        let Outcome { statuses, preempted, uses } = running.run(tasks)?;
+        report.add(uses);
         if !preempted || statuses.iter().all(ExitStatus::success) {
             lease.finish();
             return Ok(exit_code(&statuses));
@@ -210,15 +235,6 @@ fn check_record(nodes: usize, arguments: &RunArgs) -> Result<(), NotStarted> {
         )));
     }
     Ok(())
-}
-
-/// Ends a lease, and says what it used.
-pub(crate) fn give_back(keeper: Keeper, quiet: bool) {
-    match keeper.end() {
-        Ok(usage) if !quiet => eprintln!("sluice: {}", usage_line(&usage)),
-        Ok(_) => {}
-        Err(failure) => eprintln!("sluice: the lease was lost: {failure}"),
-    }
 }
 
 /// By which a task knows which it is, under the names that launchers of distributed programs use.
@@ -269,7 +285,7 @@ fn name(arguments: &RunArgs) -> String {
 }
 
 /// What `sluice sessions` shows of a command line: the program's file name and its first argument.
-fn program_name(words: &[OsString]) -> String {
+pub(crate) fn program_name(words: &[OsString]) -> String {
     const CHARACTERS_MAX: usize = 60;
     let file_name = |word: &OsString| {
         let name = Path::new(word).file_name().unwrap_or(word);
@@ -294,19 +310,6 @@ pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &st
         None => String::new(),
     };
     format!("{gpus}{cap}, {} of memory, on {place}", Memory::from_bytes(memory))
-}
-
-fn usage_line(usage: &Usage) -> String {
-    let milliseconds = std::time::Duration::from_millis;
-    format!(
-        "{}, {} kernels, {} of GPU time used, {} of memory at most, {} in, {} out",
-        Period::from_duration(milliseconds(usage.age_ms)),
-        usage.kernels,
-        Period::from_duration(std::time::Duration::from_micros(usage.busy_us)),
-        Memory::from_bytes(usage.memory_peak),
-        Memory::from_bytes(usage.bytes_in),
-        Memory::from_bytes(usage.bytes_out),
-    )
 }
 
 /// The share of a lease as people write it.
@@ -342,21 +345,5 @@ mod tests {
         assert_eq!(name(&["/usr/bin/python3", "work/train.py", "--epochs", "3"]), "python3 train.py");
         assert_eq!(name(&["./a.out"]), "a.out");
         assert_eq!(name(&["x\u{1b}[31m", &"y".repeat(100)]).chars().count(), 60);
-    }
-
-    #[test]
-    fn usage_reads_as_a_sentence() {
-        let usage = Usage {
-            age_ms: 61_500,
-            sessions: 1,
-            kernels: 4711,
-            bytes_in: 3 << 20,
-            bytes_out: 1536,
-            busy_us: 1_500_000,
-            memory_peak: 1 << 30,
-        };
-        let expect =
-            "1 min 1 s, 4711 kernels, 1.5 s of GPU time used, 1 GiB of memory at most, 3 MiB in, 1.5 KiB out";
-        assert_eq!(usage_line(&usage), expect);
     }
 }

@@ -22,14 +22,15 @@ use std::thread::JoinHandle;
 
 use sluice_api::lease::{Lease, LeaseState, Place};
 use sluice_control::Keeper;
-use sluice_wire::address::{RECORD_VARIABLE, SessionAddress};
+use sluice_wire::address::{RECORD_VARIABLE, REPORT_VARIABLE, SessionAddress};
 
 use crate::child::{CHILDREN_MAX, Children, NotStarted, asked_to_end, signal, signal_one};
 use crate::cli::RunArgs;
 use crate::place;
-use crate::run::{Held, failed, give_back, granted_line, scratch, task_environment};
+use crate::run::{Held, failed, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
+use crate::used::{Uses, give_back};
 use ends::{Ends, unknown_status};
 use plan::{Plan, free_rank, plan_for};
 
@@ -50,6 +51,8 @@ pub(crate) struct Outcome {
     pub(crate) statuses: Vec<ExitStatus>,
     /// All tasks were told to make room.
     pub(crate) preempted: bool,
+    /// What the tasks used of each of their leases.
+    pub(crate) uses: Uses,
 }
 
 struct Task {
@@ -58,7 +61,7 @@ struct Task {
     number: Option<u32>,
     has_notice: bool,
     /// Ends when its GPUs are free.
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Uses>,
 }
 
 pub(crate) struct Tasks<'a> {
@@ -72,7 +75,7 @@ pub(crate) struct Tasks<'a> {
     /// Counts tasks that were begun.
     begun: usize,
     running: Vec<Task>,
-    ended: Vec<JoinHandle<()>>,
+    ended: Vec<JoinHandle<Uses>>,
     ends: Ends,
     /// The lease as it was last heard of, once it has changed.
     seen: Option<Box<Lease>>,
@@ -134,10 +137,11 @@ impl<'a> Tasks<'a> {
                 Err(_) => break,
             }
         }
-        self.ended.into_iter().for_each(|thread| _ = thread.join());
+        // A panic of a thread has said what it is, and there is nothing to report of its task.
+        let uses = self.ended.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect();
         self.children.stop();
         started?;
-        Ok(Outcome { statuses: self.ends.statuses(), preempted: self.preempted })
+        Ok(Outcome { statuses: self.ends.statuses(), preempted: self.preempted, uses })
     }
 
     /// `count` is how many tasks there are with this one.
@@ -156,10 +160,11 @@ impl<'a> Tasks<'a> {
         // Nodes copy to each other over the network.
         let is_alone = held.len() == 1;
         for Held { address, connection, lease, place, .. } in held {
+            let place = granted_line(&lease, self.arguments, &place);
             if !self.arguments.quiet {
-                eprintln!("sluice: {}", granted_line(&lease, self.arguments, &place));
+                eprintln!("sluice: {place}");
             }
-            keepers.push(Keeper::start(connection, &lease).map_err(failed)?);
+            keepers.push((Keeper::start(connection, &lease).map_err(failed)?, place));
             software |= lease.devices.iter().any(|device| device.is_software);
             let nearby = lease.nearby.as_deref().filter(|_| is_alone).and_then(place::nearby);
             let node = nearby.unwrap_or(address);
@@ -171,6 +176,11 @@ impl<'a> Tasks<'a> {
         if let Some(file) = &self.arguments.record {
             environment.push((RECORD_VARIABLE.into(), file.into()));
         }
+        let names = self.arguments.ci.report.as_ref().map(|_| folder.join("processes"));
+        if let Some(names) = &names {
+            std::fs::create_dir(names).map_err(failed_there)?;
+            environment.push((REPORT_VARIABLE.into(), names.into()));
+        }
         if self.arguments.tasks.is_some() {
             environment.extend(task_environment(rank, count));
         }
@@ -178,14 +188,17 @@ impl<'a> Tasks<'a> {
         let child = match self.children.start(&self.arguments.program, &environment, rank) {
             Ok(child) => child,
             Err(failure) => {
-                keepers.into_iter().for_each(|keeper| give_back(keeper, true));
+                for (keeper, place) in keepers {
+                    let _ = give_back(keeper, place, true, None);
+                }
                 return Err(failure);
             }
         };
         let thread = std::thread::spawn(move || {
             // Nobody listens any more if the others could not be started.
             let _ = events.send(Event::Ended { rank, status: child.wait() });
-            keepers.into_iter().for_each(|keeper| give_back(keeper, quiet));
+            let used = |(keeper, place)| give_back(keeper, place, quiet, names.as_deref());
+            keepers.into_iter().map(used).collect()
         });
         self.ends.begin(rank);
         self.running.push(Task { rank, number, has_notice: false, thread });

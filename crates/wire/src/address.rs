@@ -13,6 +13,10 @@ pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
 
 /// The environment variable that names the file for a session's [`crate::log`].
 pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
+
+/// Names the folder in which each process that opens a session leaves its command line, for a
+/// report on all processes of a run.
+pub const REPORT_VARIABLE: &str = "SLUICE_REPORT";
 /// Whether the client library sends repeated commands as what changed (`sequences`): `on`, `off`, or by the link's round trip.
 pub const RECOGNISE_VARIABLE: &str = "SLUICE_RECOGNISE";
 /// `on` and `off` say whether large data are packed where the link is slow, whatever its round trip.

@@ -363,6 +363,40 @@ message! {
 }
 
 message! {
+    /// Asks what each process has used under the lease of this connection. Answered by `Processes`.
+    pub struct ProcessesRequest {}
+}
+
+message! {
+    pub struct Processes {
+        /// In the order in which their sessions began.
+        processes: Vec<ProcessUsage>,
+        /// Sessions that ended and are not listed, since the node keeps a limited number of them.
+        omitted: u64,
+    }
+}
+
+message! {
+    /// What one session of a lease has used, which is one process of the program.
+    pub struct ProcessUsage {
+        session: u64,
+        /// The process id, where the process sees it so.
+        process: u32,
+        /// From the session's beginning to its end, or to now.
+        age_ms: u64,
+        kernels: u64,
+        bytes_in: u64,
+        bytes_out: u64,
+        /// GPU time in microseconds.
+        busy_us: u64,
+        /// The `CUresult` of the fault after which the session could not go on; 0 without a fault.
+        fault: i32,
+        /// How the session ended, if the node has ended it or its worker has crashed.
+        end: String,
+    }
+}
+
+message! {
     /// Asks for plain transfers under a lease, which the transfers of CUDA calls are compared with. After `EchoReady`,
     /// and outside of frames, the asker sends `take` bytes and then gets `give` bytes, `rounds` times.
     pub struct EchoRequest {
@@ -482,6 +516,8 @@ control! {
     31 LeaseRegrant
     32 Suspend
     33 Suspended
+    34 ProcessesRequest
+    35 Processes
 }
 
 impl Control {

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 /// Most GPUs of a lease.
 pub const GPUS_MAX: usize = 64;
@@ -27,6 +27,8 @@ pub struct Counters {
     pub gpu_ns: [AtomicU64; GPUS_MAX],
     /// Device time x the part of the device that was occupied, on all GPUs of the lease, in nanoseconds of a whole GPU.
     pub used_ns: AtomicU64,
+    /// The `CUresult` of the first fault after which the session could not go on; 0 without.
+    pub fault: AtomicI32,
 }
 
 /// A snapshot of [`Counters`].
@@ -52,6 +54,12 @@ impl Counters {
             used_ns: self.used_ns.load(Relaxed),
             commands: self.commands.load(Relaxed),
         }
+    }
+
+    /// Keeps the first fault.
+    pub fn note_fault(&self, result: i32) {
+        // A later one follows from it.
+        let _ = self.fault.compare_exchange(0, result, Relaxed, Relaxed);
     }
 
     /// Time of turns on one GPU of the lease, in nanoseconds.
@@ -154,6 +162,8 @@ mod tests {
         worker.gpu_ns[0].fetch_add(5, Relaxed);
         worker.gpu_ns[2].fetch_add(7, Relaxed);
         assert_eq!(daemon.read().gpu_ns, 12);
+        [700, 719].into_iter().for_each(|result| worker.note_fault(result));
+        assert_eq!(daemon.fault.load(Relaxed), 700);
         assert_eq!([0, 1, 2, GPUS_MAX].map(|gpu| daemon.gpu_ns_on(gpu)), [5, 0, 7, 0]);
     }
 }

@@ -219,6 +219,7 @@ impl Outbox {
 
     pub(crate) fn sticky(&self, command: Header, result: i32, text: &str) -> io::Result<()> {
         self.has_failed.store(true, Relaxed);
+        self.counters.note_fault(result);
         let header = Header { kind: Kind::Sticky, ..command };
         let message = Sticky { result, op: command.op, text: text.to_owned() };
         self.send_frame(header, |out| message.encode(out))

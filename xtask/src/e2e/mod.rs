@@ -5,6 +5,7 @@ mod api;
 mod bad_input;
 mod bench;
 mod bounds;
+mod ci;
 pub(crate) mod cuts;
 mod dist;
 mod exchange;
@@ -91,6 +92,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(https::TESTS)
         .chain(top::TESTS)
         .chain(dist::TESTS)
+        .chain(ci::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

@@ -28,7 +28,7 @@ use crate::memory::addresses::Space;
 use crate::memory::allocations::{Memory, Names};
 use crate::memory::pool;
 use crate::session::facts::Facts;
-use crate::session::{Session, Sessions, visible};
+use crate::session::{Session, Sessions, announce, visible};
 use crate::stream::host_function;
 
 /// A node that has not said a word by then is as good as none, or as one that is cut off.
@@ -111,6 +111,7 @@ impl Opened {
         let terms = opened.resume.as_ref();
         let resumption =
             terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, once.attempt, stripes));
+        announce::process(opened.session);
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
         link.on_refused(host_function::forget);

@@ -1,0 +1,73 @@
+//! Options of `sluice run` for continuous integration.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct CiArgs {
+    /// Fail with exit code 123 if the program succeeds and launched no kernel
+    #[arg(long)]
+    pub(crate) require_gpu: bool,
+
+    /// Write a report into this file, in the XML format of JUnit: for each process that used a GPU
+    /// its kernels, GPU time, bytes sent, and faults
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
+    /// On this machine's software GPU: run the blocks of a kernel one at a time, by their indices
+    /// (fixed) or in an order that follows from SEED (random[:SEED]; without one a seed is printed)
+    #[arg(long, value_name = "ORDER", conflicts_with_all = ["node", "server", "lease", "nodes", "tasks"])]
+    pub(crate) block_order: Option<BlockOrder>,
+}
+
+/// `fixed`, `random`, or `random:SEED`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockOrder {
+    Fixed,
+    /// With no seed, one is made.
+    Random(Option<u64>),
+}
+
+impl FromStr for BlockOrder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BlockOrder, String> {
+        match text.split_once(':') {
+            None if text == "fixed" => Ok(BlockOrder::Fixed),
+            None if text == "random" => Ok(BlockOrder::Random(None)),
+            Some(("random", seed)) => match seed.parse() {
+                Ok(seed) => Ok(BlockOrder::Random(Some(seed))),
+                Err(_) => Err(format!("{seed:?} is no seed, a number from 0 to {}", u64::MAX)),
+            },
+            _ => Err(format!("{text:?} is no order: fixed, random, or random:SEED")),
+        }
+    }
+}
+
+impl fmt::Display for BlockOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BlockOrder::Fixed => write!(f, "fixed"),
+            BlockOrder::Random(None) => write!(f, "random"),
+            BlockOrder::Random(Some(seed)) => write!(f, "random:{seed}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_of_blocks_are_read_as_they_are_written() {
+        for text in ["fixed", "random", "random:0", "random:18446744073709551615"] {
+            assert_eq!(text.parse::<BlockOrder>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "sorted", "random:", "random:-1", "fixed:1"] {
+            wrong.parse::<BlockOrder>().expect_err(wrong);
+        }
+    }
+}
