@@ -200,6 +200,21 @@ pub struct SessionReport {
     pub limit_ppm: u32,
     pub memory: u64,
     pub memory_used: u64,
+    /// Bytes of `memory_used` that are in host memory now.
+    #[serde(default)]
+    pub memory_swapped: u64,
+    /// Bytes of `memory_used` that cannot leave the GPU.
+    #[serde(default)]
+    pub memory_pinned: u64,
+    /// What is to be said of where its memory is; empty where it is on the GPU.
+    #[serde(default)]
+    pub memory_state: String,
+    /// How often its memory has left the GPUs, and how long that and the ways back have taken, in
+    /// microseconds.
+    #[serde(default)]
+    pub memory_moves: u64,
+    #[serde(default)]
+    pub memory_moving_us: u64,
     pub kernels: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,

@@ -36,6 +36,12 @@ pub struct NodeConfig {
     /// Most bytes of this machine's memory that one session may make its worker keep, beside device memory: images and modules, what
     /// the nodes of graphs hold, and the buffers of copies in graphs.
     pub host_memory: u64,
+    /// Most bytes of this machine's memory that hold memory which has left GPUs; half of the
+    /// machine's unless said.
+    pub swap_memory: Option<u64>,
+    /// For tests: the memory of sessions leaves their GPUs and comes back at random moments, which
+    /// follow from this seed.
+    pub churn: Option<u64>,
     /// Most connections of leases and sessions at a time. Those that have not proved anything have other places.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
@@ -61,6 +67,8 @@ impl Default for NodeConfig {
             driver_patience: Duration::from_secs(30),
             // An image has 2 GiB at most, and what is loaded of it counts beside it.
             host_memory: 8 << 30,
+            swap_memory: None,
+            churn: None,
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.
             linger: Duration::from_secs(90),

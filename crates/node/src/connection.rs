@@ -36,6 +36,7 @@ use crate::echo;
 use crate::lease::{Ask, Resize};
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
+use crate::registry::residence::Moves;
 use crate::registry::resize::Size;
 use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line, random};
 use crate::silent::Accepted;
@@ -711,7 +712,13 @@ impl HeldLease<'_> {
         let changed = self.named(&asked.lease).and_then(|(number, _)| {
             self.registry.set_suspended(number, asked.suspended).map_err(|refusal| refusal.to_string())
         });
-        changed.map_or_else(|reason| refused(&reason), |sessions| Suspended { sessions }.into())
+        match changed {
+            Ok(sessions) => {
+                let Moves { swapped, notes } = self.registry.await_moves(&sessions);
+                Suspended { sessions, swapped, notes }.into()
+            }
+            Err(reason) => refused(&reason),
+        }
     }
 
     fn resize(&self, asked: &LeaseResize) -> Control {

@@ -62,8 +62,11 @@ pub struct Lease {
     pub gpus: Vec<usize>,
     /// Bytes on each GPU.
     pub memory: u64,
-    /// Its sessions get no GPU time, and its share is free for others. Its memory stays its own.
+    /// Its sessions get no GPU time, and its share is free for others.
     pub suspended: bool,
+    /// It is suspended, and the memory of all its sessions has left the GPUs as far as it can: what
+    /// it has left there is all that is kept from others.
+    vacated: bool,
     sessions: BTreeMap<u64, Vec<Account>>,
     /// Bytes on each GPU that sessions share: on no session's account.
     shared: Vec<u64>,
@@ -74,6 +77,8 @@ pub struct Lease {
 struct Account {
     /// What it uses.
     taken: u64,
+    /// The part of `taken` that is not on the GPU now.
+    swapped: u64,
     /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody is shown it as used.
     reserve: u64,
 }
@@ -115,6 +120,11 @@ pub enum Refusal {
          another one, or give this one less (`sluice resize`)"
     )]
     NotResumed { gpu: usize, share: String, asked: String },
+    #[error(
+        "{free} of the memory of GPU {gpu} are free now, and the lease needs {asked}: end or suspend another one, or give this one \
+         less (`sluice resize --memory`)"
+    )]
+    NoMemoryToResume { gpu: usize, free: String, asked: String },
     #[error("there is no such lease any more")]
     Gone,
 }
@@ -145,15 +155,20 @@ impl Books {
         self.on(gpu).map(|l| u64::from(l.held_ppm())).sum()
     }
 
-    /// Bytes that all leases together may take of a GPU.
+    /// Bytes of a GPU that all leases together keep from others.
     pub fn leased_memory(&self, gpu: usize) -> u64 {
-        self.on(gpu).map(|l| l.memory).sum()
+        self.on(gpu).map(|l| l.held_memory(gpu)).sum()
     }
 
-    /// Bytes that all sessions together have taken of a GPU.
+    /// Bytes that all sessions together have on a GPU now.
     pub fn used_memory(&self, gpu: usize) -> u64 {
-        let place = |l: &Lease| l.gpus.iter().position(|&g| g == gpu);
-        self.leases.values().filter_map(|l| place(l).map(|place| l.used(place))).sum()
+        self.on(gpu).map(|l| l.resident_on(gpu)).sum()
+    }
+
+    /// Bytes of all sessions that are in host memory.
+    pub fn swapped(&self) -> u64 {
+        let accounts = self.leases.values().flat_map(|lease| lease.sessions.values().flatten());
+        accounts.map(|account| account.swapped).sum()
     }
 
     fn on(&self, gpu: usize) -> impl Iterator<Item = &Lease> {
@@ -203,7 +218,9 @@ impl Books {
         check_compute(ask.share_ppm, ask.limit_ppm)?;
         for (place, &gpu) in lease.gpus.iter().enumerate() {
             let most_ppm = self.free_ppm_but(id, gpu, &ask);
-            let most_memory = self.cards[gpu].memory.saturating_sub(self.leased_memory(gpu) - lease.memory);
+            // Memory that has left the GPU needs room there when the lease is resumed.
+            let others = if lease.vacated { 0 } else { self.leased_memory(gpu) - lease.memory };
+            let most_memory = self.cards[gpu].memory.saturating_sub(others);
             // What it has already is never too much: its pool may promise less than it did.
             let is_more = ask.share_ppm > lease.held_ppm() && !lease.suspended || ask.memory > lease.memory;
             let counted_ppm = if lease.suspended { 0 } else { u64::from(ask.share_ppm) };
@@ -223,14 +240,37 @@ impl Books {
         Ok(lease)
     }
 
-    /// Gives the compute of a lease back while it keeps its memory.
+    /// Gives the compute of a lease back. Its memory stays its own until it has left the GPUs, when it
+    /// is vacated.
     pub fn suspend(&mut self, id: u64) -> Result<&Lease, Refusal> {
         let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
         lease.suspended = true;
         Ok(lease)
     }
 
-    /// Takes the compute of a suspended lease again, if it is free.
+    /// The memory of all sessions of a suspended lease has left the GPUs, as far as it can: what is
+    /// free of it there is for others.
+    pub fn vacate(&mut self, id: u64) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.vacated = lease.suspended;
+        }
+    }
+
+    /// `moved` bytes of a session have left each of its GPUs.
+    pub fn moved_out(&mut self, lease: u64, session: u64, moved: &[u64]) {
+        let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
+        for (account, bytes) in accounts.into_iter().flatten().zip(moved) {
+            account.swapped = account.swapped.saturating_add(*bytes).min(account.taken);
+        }
+    }
+
+    /// All bytes of a session are on its GPUs again.
+    pub fn moved_in(&mut self, lease: u64, session: u64) {
+        let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
+        accounts.into_iter().flatten().for_each(|account| account.swapped = 0);
+    }
+
+    /// Takes the compute of a suspended lease again, and the room for its memory, if both are free.
     pub fn resume(&mut self, id: u64) -> Result<&Lease, Refusal> {
         let lease = self.leases.get(&id).ok_or(Refusal::Gone)?;
         let most_ppm = |gpu: &usize| (self.free_ppm_but(id, *gpu, &lease.ask), *gpu);
@@ -242,15 +282,24 @@ impl Books {
             let (share, asked) = (percent_text(most_ppm), percent_text(lease.ask.share_ppm.into()));
             return Err(Refusal::NotResumed { gpu, share, asked });
         }
+        for &gpu in &lease.gpus {
+            let others = self.leased_memory(gpu) - lease.held_memory(gpu);
+            let free = self.cards[gpu].memory.saturating_sub(others);
+            if lease.vacated && free < lease.memory {
+                let (free, asked) = (bytes_text(free), bytes_text(lease.memory));
+                return Err(Refusal::NoMemoryToResume { gpu, free, asked });
+            }
+        }
         let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
-        lease.suspended = false;
+        (lease.suspended, lease.vacated) = (false, false);
         Ok(lease)
     }
 
     fn enter(&mut self, id: u64, ask: Ask, gpus: Vec<usize>) -> &Lease {
         let memory = gpus.iter().map(|&gpu| self.memory_of(gpu, &ask)).min().unwrap_or(0);
         let shared = vec![0; gpus.len()];
-        let lease = Lease { ask, gpus, memory, suspended: false, sessions: BTreeMap::new(), shared };
+        let (suspended, vacated) = (false, false);
+        let lease = Lease { ask, gpus, memory, suspended, vacated, sessions: BTreeMap::new(), shared };
         self.leases.entry(id).insert_entry(lease).into_mut()
     }
 
@@ -345,7 +394,7 @@ impl Books {
     /// Keeps more for a session, as far as there is more. One session has a small part of the lease, all have twice that at most: each
     /// gets no more than half of what the others leave of it. The answer is how much more.
     pub fn fill_reserve(&mut self, lease: u64, session: u64, gpu: usize) -> u64 {
-        let Some(lease) = self.leases.get_mut(&lease) else { return 0 };
+        let Some(lease) = self.leases.get_mut(&lease).filter(|lease| !lease.suspended) else { return 0 };
         let (left, all) = (lease.left(gpu), lease.reserves(gpu));
         let most = (lease.memory / RESERVE_PART).min(RESERVE_MAX) / RESERVE_STEP * RESERVE_STEP;
         let Some(account) = lease.account_mut(session, gpu) else { return 0 };
@@ -362,6 +411,7 @@ impl Books {
         let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
         if let Some(account) = account {
             account.taken = account.taken.saturating_sub(bytes);
+            account.swapped = account.swapped.min(account.taken);
         }
     }
 
@@ -403,6 +453,28 @@ impl Lease {
     pub fn used(&self, gpu: usize) -> u64 {
         let taken: u64 = self.accounts(gpu).map(|(_, account)| account.taken).sum();
         taken + self.shared.get(gpu).copied().unwrap_or(0)
+    }
+
+    /// Bytes of a node's GPU that are kept from other leases.
+    fn held_memory(&self, gpu: usize) -> u64 {
+        if self.vacated { self.resident_on(gpu) } else { self.memory }
+    }
+
+    /// Bytes that its sessions have on a node's GPU now.
+    fn resident_on(&self, gpu: usize) -> u64 {
+        let Some(place) = self.gpus.iter().position(|&of_lease| of_lease == gpu) else { return 0 };
+        let swapped: u64 = self.accounts(place).map(|(_, account)| account.swapped).sum();
+        self.used(place).saturating_sub(swapped)
+    }
+
+    /// Bytes that one session has in host memory.
+    pub fn swapped_by(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |all| all.iter().map(|account| account.swapped).sum())
+    }
+
+    /// Bytes that one session has in host memory, of one GPU of the lease.
+    pub(crate) fn swapped_by_on(&self, session: u64, gpu: usize) -> u64 {
+        self.sessions.get(&session).and_then(|all| all.get(gpu)).map_or(0, |account| account.swapped)
     }
 
     /// Bytes that one session has taken on all its GPUs.
@@ -575,6 +647,47 @@ mod tests {
         books.resume(1).expect("resuming twice is harmless");
         books.end(1);
         books.grant(3, ask(500_000, GIB)).unwrap();
+    }
+
+    #[test]
+    fn memory_that_has_left_the_gpu_is_free_until_its_lease_is_resumed() {
+        let mut books = node(1);
+        books.grant(1, ask(250_000, 12 * GIB)).unwrap();
+        books.open_session(1, 10);
+        books.take(1, 10, 0, 10 * GIB, 0).unwrap();
+        books.moved_out(1, 10, &[GIB]);
+        books.vacate(1);
+        assert_eq!(books.leased_memory(0), 12 * GIB, "it is not suspended");
+        books.moved_in(1, 10);
+        books.suspend(1).unwrap();
+        books.moved_out(1, 10, &[9 * GIB]);
+        assert_eq!(
+            (books.leased_memory(0), books.used_memory(0)),
+            (12 * GIB, GIB),
+            "others of it may follow"
+        );
+        books.vacate(1);
+        assert_eq!((books.leased_memory(0), books.swapped()), (GIB, 9 * GIB), "a part cannot leave");
+        assert_eq!(books.fill_reserve(1, 10, 0), 0, "nothing is set aside there meanwhile");
+        let lease = books.lease(1).unwrap();
+        assert_eq!((lease.used_by(10), lease.swapped_by(10)), (10 * GIB, 9 * GIB));
+        books.resize(1, &Resize { memory: Some(14 * GIB), ..Resize::default() }).expect("it fits the GPU");
+        books.grant(2, ask(250_000, 4 * GIB)).unwrap();
+        let refusal = books.resume(1).unwrap_err().to_string();
+        assert!(
+            refusal.contains("12.0 GiB of the memory of GPU 0") && refusal.contains("needs 14.0 GiB"),
+            "{refusal}"
+        );
+        assert!(books.lease(1).unwrap().suspended, "nothing has changed");
+        books.resize(1, &Resize { memory: Some(12 * GIB), ..Resize::default() }).unwrap();
+        books.resume(1).unwrap();
+        assert_eq!(books.leased_memory(0), 16 * GIB, "its room is its own before its memory is back");
+        books.moved_in(1, 10);
+        assert_eq!((books.used_memory(0), books.swapped()), (10 * GIB, 0));
+        books.moved_out(1, 10, &[u64::MAX]);
+        assert_eq!(books.swapped(), 10 * GIB, "no more than there is");
+        books.close_session(1, 10);
+        assert_eq!((books.swapped(), books.used_memory(0)), (0, 0));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! A lease lives as long as its holder, who comes back after a cut ([`cuts`]); a session as long as its worker. Ending a
 //! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
 
+mod churn;
 pub(crate) mod cuts;
 pub(crate) mod joined;
 mod openings;
 mod peers;
 mod processes;
 pub(crate) mod readings;
+pub(crate) mod residence;
 pub(crate) mod resize;
 mod shared;
 pub(crate) mod suspend;
@@ -48,6 +50,7 @@ use crate::registry::openings::{Opening, Openings};
 use crate::registry::peers::{Connecting, PeerTokens};
 use crate::registry::processes::PastProcesses;
 use crate::registry::readings::PastLeases;
+use crate::registry::residence::Residence;
 use crate::spawn::{Inheritance, Spawner};
 use crate::strangers::Strangers;
 use crate::turns::Turns;
@@ -108,6 +111,8 @@ pub(crate) struct Registry {
     pub(crate) turns: Turns,
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
+    /// Memory of a session has been moved, or cannot be.
+    memory_moved: Condvar,
     pub(crate) faults: Faults,
     past_leases: Mutex<PastLeases>,
     /// How long a lease and its sessions outlive a cut.
@@ -125,6 +130,10 @@ pub(crate) struct Registry {
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
     host_memory: u64,
+    /// Most bytes of this machine's memory that hold memory of sessions.
+    swap_memory: u64,
+    /// See [`crate::NodeConfig`].
+    pub(crate) churn: Option<u64>,
     peering: Arc<Peering>,
 }
 
@@ -208,6 +217,14 @@ struct SessionRecord {
     is_up: bool,
     /// It gets no GPU time, whatever becomes of its lease.
     suspended: bool,
+    /// Where its memory is.
+    residence: Residence,
+    /// Its memory is to leave once and come back at once.
+    churns: bool,
+    /// How often its memory has left its GPUs, and how long that and the ways back have taken, in
+    /// microseconds.
+    moves: u64,
+    moving_us: u64,
     /// The client's connection is gone.
     parted: bool,
     peer_tokens: PeerTokens,
@@ -240,6 +257,7 @@ impl Registry {
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
+            memory_moved: Condvar::new(),
             faults: Faults::default(),
             past_leases: Mutex::default(),
             linger: config.linger,
@@ -251,6 +269,8 @@ impl Registry {
             clock,
             driver_patience: config.driver_patience,
             host_memory: config.host_memory,
+            swap_memory: config.swap_memory.unwrap_or_else(residence::half_of_host_memory),
+            churn: config.churn,
             peering: Arc::new(config.peers.clone()),
         }
     }
@@ -408,6 +428,10 @@ impl Registry {
             secret: SessionSecret(random()),
             is_up: false,
             suspended: false,
+            residence: Residence::default(),
+            churns: false,
+            moves: 0,
+            moving_us: 0,
             parted: false,
             peer_tokens: PeerTokens::default(),
         };
@@ -477,12 +501,14 @@ impl Registry {
             resume,
             tls: None,
             host_memory: self.host_memory,
+            suspended: entry.suspended,
             driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         };
         // With the table locked: the lease cannot be resized between.
         self.turns.join(session, lease, &entry.gpus, entry.weight(), Arc::clone(link));
         if entry.suspended {
             self.turns.set_suspended(session, true);
+            ledger.sessions.get_mut(&session)?.residence = Residence::away();
         }
         Some(start)
     }
@@ -575,6 +601,14 @@ impl Registry {
                     self.session_is_up(session);
                     Ok(())
                 }
+                moved @ (Packet::MovedOut { .. }
+                | Packet::NotMovedOut { .. }
+                | Packet::MovedIn { .. }
+                | Packet::NotMovedIn { .. }
+                | Packet::Wanted) => {
+                    self.memory_of(session, moved);
+                    Ok(())
+                }
                 Packet::Taken(_)
                 | Packet::Reserved { .. }
                 | Packet::Resized { .. }
@@ -587,6 +621,8 @@ impl Registry {
                 | Packet::Grant { .. }
                 | Packet::Press { .. }
                 | Packet::Recall { .. }
+                | Packet::MoveOut { .. }
+                | Packet::MoveIn
                 | Packet::NodeEnds
                 | Packet::Resume { .. } => Ok(()),
             };
@@ -660,9 +696,11 @@ impl Registry {
             let unused = lease.exports.leave(session);
             unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
+        ledger.vacate(record.lease);
         drop(ledger);
         self.turns.leave(session);
         self.session_ended.notify_all();
+        self.memory_moved.notify_all();
     }
 
     /// A worker of this lease does not come back from its driver: the driver of the lease's GPUs hangs.
@@ -716,6 +754,7 @@ impl Registry {
                 meter.read_ns = total_ns;
             }
             ledger.follow_pace(elapsed_ns);
+            self.retry_moves(&mut ledger);
         }
     }
 
@@ -840,6 +879,7 @@ impl Ledger {
         let status = |(&session, record): (&u64, &SessionRecord)| {
             let (lease, entry) = (self.leases.get(&record.lease)?, self.books.lease(record.lease)?);
             let counts = record.counters.read();
+            let memory_used = entry.used_by(session) + lease.exports.bytes_of(session);
             Some(SessionStatus {
                 session,
                 lease: record.lease,
@@ -850,7 +890,12 @@ impl Ledger {
                 share_ppm: entry.ask.share_ppm,
                 limit_ppm: entry.ask.limit_ppm,
                 memory: entry.memory,
-                memory_used: entry.used_by(session) + lease.exports.bytes_of(session),
+                memory_used,
+                memory_swapped: entry.swapped_by(session),
+                memory_pinned: memory_used.saturating_sub(counts.movable),
+                memory_state: record.residence.describe(),
+                memory_moves: record.moves,
+                memory_moving_us: record.moving_us,
                 kernels: counts.kernels,
                 bytes_in: counts.bytes_in,
                 bytes_out: counts.bytes_out,
@@ -880,6 +925,7 @@ impl Ledger {
         let on = |gpu: usize| SessionStatus {
             gpu: gpu as u32,
             memory_used: entry.used_by_on(session.session, gpu) + exported(gpu),
+            memory_swapped: entry.swapped_by_on(session.session, gpu),
             busy_us: busy_ns(gpu) / 1000,
             ..session.clone()
         };
@@ -924,6 +970,7 @@ fn sum(a: Counts, b: Counts) -> Counts {
         bytes_out: a.bytes_out + b.bytes_out,
         gpu_ns: a.gpu_ns + b.gpu_ns,
         used_ns: a.used_ns + b.used_ns,
+        movable: a.movable + b.movable,
         commands: a.commands + b.commands,
     }
 }

@@ -54,7 +54,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Give a lease more or less of its GPUs while its programs run
     Resize(ResizeArgs),
-    /// Give a program no GPU time until it is resumed; it keeps its memory, and its calls wait
+    /// Take a program off its GPUs until it is resumed: its memory moves to the node's, and its
+    /// calls wait
     Suspend(SuspendArgs),
     /// Let a suspended program go on
     Resume(SuspendArgs),
@@ -426,6 +427,16 @@ pub(crate) struct NodeArgs {
     /// buffers of copies in graphs, memory that kernels share with the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
+
+    /// Most memory of this machine that holds GPU memory of suspended programs [default: half of
+    /// the machine's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) swap_memory: Option<Memory>,
+
+    /// For tests: move the memory of programs off their GPUs and back at random moments, which
+    /// follow from this number
+    #[arg(long, value_name = "SEED", hide = true)]
+    pub(crate) churn: Option<u64>,
 
     /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
     /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine

@@ -206,6 +206,8 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         nvml: arguments.nvml.clone(),
         driver_patience: driver_patience(arguments.driver_patience)?,
         host_memory: host_memory(arguments.host_memory)?,
+        swap_memory: arguments.swap_memory.map(Memory::bytes),
+        churn: arguments.churn,
         peers: arguments.peers.clone(),
         metrics: arguments.metrics.exporter(&arguments.tls, None)?,
         ..NodeConfig::default()

@@ -152,6 +152,15 @@ struct SessionRow {
     limit_ppm: u32,
     memory: u64,
     memory_used: u64,
+    /// Of `memory_used`: on the GPU now, in host memory now, and unable to leave the GPU.
+    memory_resident: u64,
+    memory_swapped: u64,
+    memory_pinned: u64,
+    /// What is to be said of where its memory is; empty where it is on the GPU.
+    memory_state: String,
+    /// How often its memory has left the GPUs, and how long that and the ways back have taken.
+    memory_moves: u64,
+    memory_moving_us: u64,
     kernels: u64,
     bytes_in: u64,
     bytes_out: u64,
@@ -170,7 +179,9 @@ const SESSION_COLUMNS: &[(&str, Align)] = &[
     ("GPU", Align::Right),
     ("SHARE", Align::Right),
     ("MEMORY", Align::Right),
-    ("USED", Align::Right),
+    ("ON GPU", Align::Right),
+    ("SWAPPED", Align::Right),
+    ("PINNED", Align::Right),
     ("KERNELS", Align::Right),
     ("GPU TIME", Align::Right),
     ("IN", Align::Right),
@@ -192,6 +203,12 @@ impl From<&SessionStatus> for SessionRow {
             limit_ppm: session.limit_ppm,
             memory: session.memory,
             memory_used: session.memory_used,
+            memory_resident: session.memory_used.saturating_sub(session.memory_swapped),
+            memory_swapped: session.memory_swapped,
+            memory_pinned: session.memory_pinned,
+            memory_state: session.memory_state.clone(),
+            memory_moves: session.memory_moves,
+            memory_moving_us: session.memory_moving_us,
             kernels: session.kernels,
             bytes_in: session.bytes_in,
             bytes_out: session.bytes_out,
@@ -208,7 +225,12 @@ impl SessionRow {
         let memory = |bytes| Memory::from_bytes(bytes).to_string();
         let period = |duration| Period::from_duration(duration).to_string();
         let cut = if self.parted { " (cut)" } else { "" };
-        let suspended = if self.suspended { " (suspended)" } else { "" };
+        let suspended = match (self.suspended, self.memory_state.as_str()) {
+            (false, "") => String::new(),
+            (true, "") => " (suspended)".to_owned(),
+            (false, state) => format!(" ({state})"),
+            (true, state) => format!(" (suspended; {state})"),
+        };
         vec![
             self.lease.to_string(),
             self.session.to_string(),
@@ -217,7 +239,9 @@ impl SessionRow {
             self.gpu.to_string(),
             compute_text(self.share_ppm, self.limit_ppm),
             memory(self.memory),
-            memory(self.memory_used),
+            memory(self.memory_resident),
+            memory(self.memory_swapped),
+            memory(self.memory_pinned),
             self.kernels.to_string(),
             period(Duration::from_micros(self.busy_us)),
             memory(self.bytes_in),

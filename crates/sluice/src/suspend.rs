@@ -1,4 +1,4 @@
-//! `sluice suspend` and `sluice resume`: programs that get no GPU time for a while.
+//! `sluice suspend` and `sluice resume`: programs that leave their GPUs for a while.
 
 use std::process::ExitCode;
 
@@ -10,6 +10,7 @@ use sluice_wire::control::{Control, LeaseName, Suspend};
 
 use crate::cli::SuspendArgs;
 use crate::place::Place;
+use crate::quantity::Memory;
 use crate::server::resize as server;
 
 pub(crate) fn run(arguments: &SuspendArgs, suspended: bool) -> Result<ExitCode> {
@@ -39,5 +40,9 @@ fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Result<()> {
         [session] => eprintln!("sluice: session {session} is {done}"),
         sessions => eprintln!("sluice: sessions {} are {done}", sessions.join(", ")),
     }
+    if answer.swapped > 0 {
+        eprintln!("sluice: {} of their memory are in host memory", Memory::from_bytes(answer.swapped));
+    }
+    answer.notes.iter().for_each(|note| eprintln!("sluice: {note}"));
     Ok(())
 }

@@ -121,14 +121,22 @@ message! {
 }
 
 message! {
-    /// Gives the sessions of a lease no GPU time until they are resumed, or lets them have it again. They keep their memory, and calls of
-    /// their programs wait. The number of a session means that session alone. Answered by `Suspended`, or by `Refused`.
+    /// Gives the sessions of a lease no GPU time until they are resumed, or lets them have it
+    /// again. Their memory leaves the GPUs meanwhile, as far as it can, and calls of their programs
+    /// wait. The number of a session means that session alone. Answered by `Suspended`, or by
+    /// `Refused`.
     pub struct Suspend { lease: LeaseName, suspended: bool }
 }
 
 message! {
     /// The sessions that are suspended now, or that have been resumed.
-    pub struct Suspended { sessions: Vec<u64> }
+    pub struct Suspended {
+        sessions: Vec<u64>,
+        /// Bytes of their memory that are in host memory now.
+        swapped: u64,
+        /// What the user should know: what stays on the GPUs, and why.
+        notes: Vec<String>,
+    }
 }
 
 message! {
@@ -316,6 +324,16 @@ message! {
         limit_ppm: u32,
         memory: u64,
         memory_used: u64,
+        /// The part of `memory_used` that is in host memory now.
+        memory_swapped: u64,
+        /// The part of `memory_used` that cannot leave the GPU.
+        memory_pinned: u64,
+        /// What is to be said of where its memory is; nothing where it is on the GPU.
+        memory_state: String,
+        /// How often its memory has left the GPUs, and how long that and the ways back have taken,
+        /// in microseconds.
+        memory_moves: u64,
+        memory_moving_us: u64,
         kernels: u64,
         bytes_in: u64,
         bytes_out: u64,

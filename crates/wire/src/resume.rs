@@ -130,6 +130,18 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.pieces.push_back(Piece::Lent(bytes));
     }
 
+    /// Calls `change` with all memory that is held, which it may replace by other memory of the
+    /// same bytes.
+    pub fn for_each_lent(&mut self, mut change: impl FnMut(&mut B)) {
+        for piece in &mut self.pieces {
+            if let Piece::Lent(bytes) = piece {
+                let before = bytes.as_ref().len();
+                change(bytes);
+                debug_assert_eq!(bytes.as_ref().len(), before, "positions in the stream stay what they are");
+            }
+        }
+    }
+
     /// Bytes that this connection has not taken yet.
     pub fn unsent(&self) -> u64 {
         self.end - self.next

@@ -30,6 +30,7 @@ use sluice_wire::ExportToken;
 use crate::ballast::{Ballast, Source};
 use crate::chunks::CHUNK;
 use crate::link::{Export, Link, Packet};
+use crate::memory::presence::Presence;
 use crate::outbox::{Outbox, Push};
 
 /// The asking side. Questions go one at a time, so that answers need no number.
@@ -37,6 +38,7 @@ pub(crate) struct Budget {
     link: Arc<Link>,
     answers: Mutex<Receiver<Answer>>,
     allowances: Arc<Allowances>,
+    presence: Arc<Presence>,
 }
 
 /// How the client comes by memory.
@@ -91,7 +93,11 @@ impl Budget {
         let (sender, answers) = sync_channel(1);
         let of_gpus = Mutex::new((0..gpus).map(|_| Allowed::default()).collect());
         let allowances = Arc::new(Allowances { of_gpus, outbox });
-        let budget = Budget { link, answers: Mutex::new(answers), allowances: Arc::clone(&allowances) };
+        let wanting = Arc::clone(&link);
+        // Without a daemon this process is about to end.
+        let presence = Presence::new(move || _ = wanting.send(&Packet::Wanted));
+        let allowances_here = Arc::clone(&allowances);
+        let budget = Budget { link, answers: Mutex::new(answers), allowances: allowances_here, presence };
         (budget, Answers { sender, allowances })
     }
 
@@ -162,7 +168,10 @@ impl Budget {
             // Until the answer nobody else can use it.
             let (allowed, kept) = self.allowances.withhold(gpu);
             let reserve = allowed + kept;
-            let answer = self.ask(&Packet::Take { gpu, bytes, reserve }, None);
+            // The answer may take until other memory has been moved, and this session's may be
+            // among that.
+            let take = Packet::Take { gpu, bytes, reserve };
+            let answer = self.presence.outside(|| self.ask(&take, None));
             let left = match answer {
                 Ok((Packet::Taken(left), _)) => left,
                 _ => None,
@@ -186,6 +195,26 @@ impl Budget {
             (Packet::Taken(None), _) => Err(CUresult::OUT_OF_MEMORY),
             _ => Err(CUresult::UNKNOWN),
         }
+    }
+
+    /// Whether the session's memory is on its GPUs.
+    pub(crate) fn presence(&self) -> &Arc<Presence> {
+        &self.presence
+    }
+
+    /// Gives the memory behind all allowances back, while the client can use none of them.
+    pub(crate) fn drop_reserves(&self) {
+        let reserves: Vec<Vec<Ballast>> =
+            self.allowances.lock().iter_mut().map(|of| take(&mut of.ballast)).collect();
+        // The driver is called without the lock.
+        drop(reserves);
+    }
+
+    /// Takes memory that is behind all allowances, after [`Budget::drop_reserves`]; false if the
+    /// GPU has too little.
+    pub(crate) fn take_reserves(&self) -> bool {
+        let gpus = self.allowances.lock().len();
+        (0..gpus).all(|gpu| self.allowances.reload(gpu))
     }
 
     pub(crate) fn give_back(&self, gpu: u32, bytes: u64) {
@@ -298,6 +327,25 @@ impl Allowances {
         let Some(of) = all.get_mut(gpu as usize) else { return 0 };
         of.ballast.push(ballast);
         of.allow()
+    }
+
+    /// Takes as much memory as is allowed; false if it is not to be had.
+    fn reload(&self, gpu: usize) -> bool {
+        let missing = {
+            let all = self.lock();
+            let missing = |of: &Allowed| (of.source.clone(), of.allowed.saturating_sub(of.behind()));
+            all.get(gpu).map(missing)
+        };
+        // The driver is called without the lock.
+        let ballast = match missing {
+            Some((Some(source), bytes)) if bytes > 0 => source.ballast(bytes.next_multiple_of(CHUNK)),
+            _ => return true,
+        };
+        let Some(ballast) = ballast else { return false };
+        if let Some(of) = self.lock().get_mut(gpu) {
+            of.ballast.push(ballast);
+        }
+        true
     }
 
     fn withhold(&self, gpu: u32) -> (u64, u64) {

@@ -20,6 +20,7 @@ use sluice_wire::{Begun, Decode, DevicePtr, Encode, Header, Kind, Op, Reader, St
 use crate::copies;
 use crate::execute::Execute;
 use crate::gate::Submission;
+use crate::memory::presence::Use;
 use crate::pipeline;
 use crate::session::Session;
 
@@ -94,9 +95,10 @@ impl Arriving {
         &bulk.payload[COPY_FIELDS..bulk.filled]
     }
 
-    /// Enters the gate for the next bytes, if that needs no waiting.
-    pub(crate) fn enter<'a>(&self, session: &'a Session) -> Option<Submission<'a>> {
-        session.device_at(self.header.device)?.gate.enter_now()
+    /// Enters the gate for the next bytes, if that needs no waiting, while the memory is present.
+    pub(crate) fn enter<'a>(&self, session: &'a Session) -> Option<(Submission<'a>, Use<'a>)> {
+        let present = session.presence.try_enter()?;
+        Some((session.device_at(self.header.device)?.gate.enter_now()?, present))
     }
 
     /// Copies the next `count` bytes, and returns when the device has them. A failure is the session's; bytes that come after it
@@ -107,7 +109,7 @@ impl Arriving {
     pub(crate) unsafe fn copy(
         &mut self,
         session: &Session,
-        submission: Submission<'_>,
+        (submission, _present): (Submission<'_>, Use<'_>),
         from: *const u8,
         count: usize,
     ) {

@@ -65,6 +65,16 @@ impl<T> Chunks<T> {
         (address - start < run.bytes).then_some((start, run.bytes, &mut run.backing))
     }
 
+    /// What stands behind the run that begins at `start`.
+    pub(crate) fn run_at(&self, start: u64) -> Option<&T> {
+        self.runs.get(&start).map(|run| &run.backing)
+    }
+
+    /// All runs with the addresses at which they begin.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Run<T>)> {
+        self.runs.iter().map(|(&start, run)| (start, run))
+    }
+
     /// Takes out the runs that [`Chunks::runs`] finds.
     pub(crate) fn remove(
         &mut self,

@@ -29,6 +29,8 @@ pub struct Counters {
     pub used_ns: AtomicU64,
     /// The `CUresult` of the first fault after which the session could not go on; 0 without.
     pub fault: AtomicI32,
+    /// Bytes of device memory that can leave the GPUs; this one also goes down.
+    pub movable: AtomicU64,
 }
 
 /// A snapshot of [`Counters`].
@@ -42,6 +44,8 @@ pub struct Counts {
     /// As [`Counters::used_ns`].
     pub used_ns: u64,
     pub commands: u64,
+    /// As [`Counters::movable`].
+    pub movable: u64,
 }
 
 impl Counters {
@@ -53,6 +57,7 @@ impl Counters {
             gpu_ns: self.gpu_ns.iter().map(|ns| ns.load(Relaxed)).sum(),
             used_ns: self.used_ns.load(Relaxed),
             commands: self.commands.load(Relaxed),
+            movable: self.movable.load(Relaxed),
         }
     }
 

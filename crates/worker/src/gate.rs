@@ -94,6 +94,8 @@ struct State {
     awaited: bool,
     /// The thread that watches leaves the driver alone, though it has work.
     rests: bool,
+    /// The driver runs also without the turn, for copies of memory that moves.
+    moves: bool,
     /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is submitted while the
     /// thread that watches waits for the driver.
     sleeping: u32,
@@ -144,6 +146,7 @@ impl Gate {
             metered: brake.used().unwrap_or_default(),
             awaited: false,
             rests: false,
+            moves: false,
             sleeping: 0,
         };
         Gate {
@@ -244,6 +247,23 @@ impl Gate {
         }
         self.brake.resume();
         self.wake(&state);
+    }
+
+    /// Lets the driver run without a turn, while the session can give it no work: its memory is
+    /// moved.
+    pub(crate) fn begin_moving(&self) {
+        let mut state = self.lock();
+        state.moves = true;
+        self.brake.resume();
+    }
+
+    /// The memory has been moved.
+    pub(crate) fn end_moving(&self) {
+        let mut state = self.lock();
+        state.moves = false;
+        if state.turn != Turn::Held {
+            self.brake.pause();
+        }
     }
 
     /// Somebody waits for the turn.
@@ -369,7 +389,7 @@ impl Gate {
         self.stop_charging(state);
         state.turn = if more { Turn::Wanted } else { Turn::Without };
         (state.recalled, state.pressed) = (false, false);
-        if !more {
+        if !more && !state.moves {
             self.brake.pause();
         }
         self.send(Packet::Done { gpu: self.gpu, used_ns: state.used_ns, more });

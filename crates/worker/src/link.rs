@@ -35,6 +35,8 @@ pub struct Start {
     pub tls: Option<Keys>,
     /// Most bytes of host memory that the session may make its worker keep.
     pub host_memory: u64,
+    /// Whether the session is suspended: it executes nothing until `MoveIn`.
+    pub suspended: bool,
     /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is taken to hang.
     pub driver_patience_ms: u64,
 }
@@ -73,6 +75,14 @@ pub struct GpuPart {
     pub memory: u64,
     /// Bytes of these that are kept for the session from its start.
     pub reserve: u64,
+}
+
+/// Memory of a session that stays on its GPUs, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    pub reason: String,
+    /// On all GPUs of the lease.
+    pub bytes: u64,
 }
 
 /// What a session gives to others of its lease.
@@ -117,6 +127,18 @@ pub enum Packet {
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
+    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, and what has not.
+    MovedOut { moved: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
+    /// The answer to `MoveOut` where nothing has moved, and the session continues.
+    NotMovedOut { reason: String },
+    /// The answer to `MoveIn`: the bytes that have returned to each GPU of the lease. The session
+    /// continues.
+    MovedIn { moved: Vec<u64>, took_us: u64 },
+    /// The answer to `MoveIn` where all is still in host memory.
+    NotMovedIn { reason: String },
+    /// The client has sent something that waits for the session's memory; once for each time that
+    /// it is away.
+    Wanted,
     /// Another session of the client's program may connect once, to copy here; answered by `PeerOffered`.
     PeerOffer,
     /// Asks for a connection to a session of another node, which `node` names; answered by `PeerConnected` some time.
@@ -147,6 +169,12 @@ pub enum Packet {
     Press { gpu: u32 },
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
+    /// The session's memory is to leave its GPUs for host memory, of which it may use `room` bytes,
+    /// once the work that it has given the GPUs has finished; in `work_limit_ms` at most. Device
+    /// memory is overwritten first if it `poisons`.
+    MoveOut { room: u64, work_limit_ms: u64, poisons: bool },
+    /// The memory is to come back.
+    MoveIn,
     /// The node is about to end: the client is told, and the worker ends.
     NodeEnds,
     /// The client has connected again, has received so many bytes, and the socket comes with the packet: which one of how

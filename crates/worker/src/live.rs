@@ -184,6 +184,11 @@ impl Live {
         Ok(())
     }
 
+    /// Whether any of this memory is looked at.
+    pub(crate) fn has_any_of(&self, address: u64, bytes: u64) -> bool {
+        self.lock().mirrors.values().any(|mirror| mirror.overlaps(address, bytes))
+    }
+
     /// Memory is about to go: nobody looks at any of it from here on.
     pub(crate) fn leave(&self, address: u64, bytes: u64) {
         let mut state = self.lock();

@@ -6,6 +6,18 @@
 //!
 //! Memory that the program uses while device code runs ([`live`](crate::live)) is host memory on drivers that are loaded: that is made,
 //! and mapped at the client's address, in the same way, for devices and processors alike.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`extent`] | the pieces that committed memory consists of |
+//! | [`presence`] | whether the memory is on its GPUs, and who uses it |
+//! | [`swap`] | moving it to host memory and back |
+//! | [`host`] | the host memory that it is moved to |
+
+pub(crate) mod extent;
+mod host;
+pub(crate) mod presence;
+pub(crate) mod swap;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +32,9 @@ use sluice_wire::ExportToken;
 
 use crate::budget::{Budget, Claim};
 use crate::chunks::{CHUNK, Chunks, Run};
+use crate::counters::CounterPage;
 use crate::host_memory::Held;
+use crate::memory::extent::Extent;
 use crate::outbox::Push;
 use crate::session::{Device, Session};
 use crate::virtual_memory::{Mapping, Physical};
@@ -32,6 +46,9 @@ const RANGES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Memory {
     state: Mutex<State>,
+    /// Held by the thread that moves memory.
+    mover: Mutex<()>,
+    counters: Arc<CounterPage>,
     /// The program's user knows that its GPUs do not see all that they should.
     has_told: AtomicBool,
 }
@@ -50,9 +67,11 @@ pub(crate) struct State {
 /// What is behind a run of chunks.
 #[derive(Debug)]
 pub(crate) enum Backing {
+    /// Addresses of a commitment that waits for the daemon's answer.
+    Pending,
     /// Memory that the session committed for its allocations.
     Committed {
-        handle: CUmemGenericAllocationHandle,
+        extents: Vec<Extent>,
         gpu: u32,
         /// Whether the session's other GPUs can use it as well.
         by_all: bool,
@@ -76,6 +95,7 @@ impl Backing {
         match self {
             Backing::Committed { .. } | Backing::OnHost { .. } => true,
             Backing::Mapped(mapping) => !mapping.users.is_empty(),
+            Backing::Pending => false,
         }
     }
 
@@ -85,6 +105,7 @@ impl Backing {
             Backing::Committed { gpu: home, by_all, .. } => *by_all || *home == gpu,
             Backing::OnHost { .. } => true,
             Backing::Mapped(mapping) => mapping.users.contains(&gpu),
+            Backing::Pending => false,
         }
     }
 
@@ -92,7 +113,7 @@ impl Backing {
     fn home(&self) -> Option<u32> {
         match self {
             Backing::Committed { gpu, .. } => Some(*gpu),
-            Backing::OnHost { .. } => None,
+            Backing::OnHost { .. } | Backing::Pending => None,
             Backing::Mapped(mapping) => mapping.home(),
         }
     }
@@ -105,14 +126,15 @@ impl Backing {
 
 impl Memory {
     /// A session whose reservation is this range; an empty one where the driver mints.
-    pub(crate) fn new(reservation: std::ops::Range<u64>) -> Memory {
+    pub(crate) fn new(reservation: std::ops::Range<u64>, counters: Arc<CounterPage>) -> Memory {
         let state = State {
             chunks: Chunks::new(reservation),
             physical: BTreeMap::new(),
             allocations: BTreeMap::new(),
             globals: BTreeMap::new(),
         };
-        Memory { state: Mutex::new(state), has_told: AtomicBool::new(false) }
+        let (mover, has_told) = (Mutex::default(), AtomicBool::new(false));
+        Memory { state: Mutex::new(state), mover, counters, has_told }
     }
 
     /// Whether all of `[address, address + bytes)` is the session's.
@@ -161,14 +183,22 @@ impl Memory {
         (address, bytes): (u64, u64),
         claim: Claim,
     ) -> Result<(), CUresult> {
-        // The lock is held over the driver calls: two commits of one address must not both succeed.
         let mut state = self.lock();
         if !state.chunks.is_vacant(address, bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
-        let handle = budget.charge(claim, (gpu, bytes), || back(table, (device, users), address, bytes))?;
-        let by_all = users.len() > 1;
-        state.chunks.insert(address, bytes, Backing::Committed { handle, gpu, by_all, export: None });
+        // The addresses are taken from here on. The lock is not held: the daemon's answer may have
+        // to wait until memory has been moved.
+        state.chunks.insert(address, bytes, Backing::Pending);
+        drop(state);
+        let make = || extent::make(table, (device, users), address, extent::sizes(bytes));
+        let made = budget.charge(claim, (gpu, bytes), make);
+        let mut state = self.lock();
+        let extents = made.inspect_err(|_| _ = state.chunks.remove(address, bytes, |_| true))?;
+        if let Some((_, _, backing)) = state.chunks.run_of(address) {
+            *backing = Backing::Committed { extents, gpu, by_all: users.len() > 1, export: None };
+        }
+        self.counters.movable.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -205,14 +235,19 @@ impl Memory {
         let runs = runs.ok_or(CUresult::INVALID_VALUE)?;
         leave();
         for (start, Run { bytes, backing }) in runs {
-            let (Backing::Committed { handle, .. } | Backing::OnHost { handle, .. }) = backing else {
-                continue;
-            };
-            unback(table, start, bytes, handle)?;
             match backing {
-                Backing::Committed { export: Some(token), .. } => budget.drop_export(token),
-                Backing::Committed { gpu, .. } => budget.give_back(gpu, bytes),
-                Backing::OnHost { .. } | Backing::Mapped(_) => {}
+                Backing::Committed { extents, gpu, export, .. } => {
+                    extent::unmake(table, start, &extents)?;
+                    match export {
+                        Some(token) => budget.drop_export(token),
+                        None => {
+                            self.is_pinned(bytes);
+                            budget.give_back(gpu, bytes);
+                        }
+                    }
+                }
+                Backing::OnHost { handle, .. } => unback(table, start, bytes, handle)?,
+                Backing::Mapped(_) | Backing::Pending => {}
             }
         }
         Ok(())
@@ -228,14 +263,13 @@ impl Memory {
     ) -> Result<CUdeviceptr, CUresult> {
         let allocate = table.cuMemAlloc_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-        let mut state = self.lock();
-        if state.allocations.len() >= RANGES_MAX {
+        if self.lock().allocations.len() >= RANGES_MAX {
             return Err(CUresult::OUT_OF_MEMORY);
         }
         let mut address = 0;
         // SAFETY: the driver writes one address to a local.
         budget.charge(Claim::Asked, (gpu, bytes), || unsafe { allocate(&mut address, size) }.ok())?;
-        state.allocations.insert(address, Allocation { bytes, gpu });
+        self.lock().allocations.insert(address, Allocation { bytes, gpu });
         Ok(address)
     }
 
@@ -264,6 +298,33 @@ impl Memory {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These bytes could be moved, and can be no longer.
+    pub(crate) fn is_pinned(&self, bytes: u64) {
+        self.counters.movable.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory is moved by one thread at a time.
+    fn mover(&self) -> MutexGuard<'_, ()> {
+        self.mover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// An extent of the commitment that begins at `start`.
+    fn extent(&self, start: u64, index: usize) -> Option<&Extent> {
+        match self.chunks.run_at(start)? {
+            Backing::Committed { extents, .. } => extents.get(index),
+            _ => None,
+        }
+    }
+
+    fn extent_mut(&mut self, start: u64, index: usize) -> Option<&mut Extent> {
+        match self.chunks.run_of(start)? {
+            (at, _, Backing::Committed { extents, .. }) if at == start => extents.get_mut(index),
+            _ => None,
+        }
     }
 }
 
@@ -310,8 +371,8 @@ pub(crate) fn physical(
 
 /// Whether a device's memory can be mapped at this address of a reservation; yes where only the room is missing.
 pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
-    match back(table, (device, std::slice::from_ref(device)), address, CHUNK) {
-        Ok(handle) => unback(table, address, CHUNK, handle).is_ok(),
+    match extent::make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
+        Ok(extents) => extent::unmake(table, address, &extents).is_ok(),
         Err(result) => result == CUresult::OUT_OF_MEMORY,
     }
 }
@@ -344,18 +405,6 @@ fn physical_at(
     Ok(handle)
 }
 
-/// Physical memory on a device, mapped at `address` and accessible there to these.
-fn back(
-    table: &DriverTable,
-    (device, users): (&Device, &[Device]),
-    address: u64,
-    bytes: u64,
-) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let handle = physical(table, (device.ordinal, device.handle_types), bytes)?;
-    let users: Vec<_> = users.iter().map(|user| on_device(user.ordinal)).collect();
-    map(table, handle, &users, (address, bytes))
-}
-
 /// Memory of this machine there, which the processor and these devices can use.
 fn back_on_host(
     table: &DriverTable,
@@ -383,16 +432,10 @@ fn map(
     (address, bytes): (u64, u64),
 ) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
-    let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
     // SAFETY: the range is vacant and inside the session's own reservation.
     let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
-    let give_access = |&location: &CUmemLocation| {
-        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
-        // SAFETY: the range was mapped just now; the driver reads one description.
-        unsafe { set_access(address, size, &access, 1) }.ok()
-    };
-    let accessible = mapped.and_then(|()| users.iter().try_for_each(give_access));
+    let accessible = mapped.and_then(|()| give_access(table, users, address, bytes));
     if let Err(result) = accessible {
         // Not mapped is what `unback` answers when the map failed; the handle is released either way.
         let _ = unback(table, address, bytes, handle);
@@ -401,16 +444,37 @@ fn map(
     Ok(handle)
 }
 
+/// Lets all of `users` read and write a range that is mapped whole.
+fn give_access(
+    table: &DriverTable,
+    users: &[CUmemLocation],
+    address: u64,
+    bytes: u64,
+) -> Result<(), CUresult> {
+    let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
+    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+    users.iter().try_for_each(|&location| {
+        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+        // SAFETY: the range is mapped, and inside the session's own reservation; the driver reads
+        // one description.
+        unsafe { set_access(address, size, &access, 1) }.ok()
+    })
+}
+
+fn unmap(table: &DriverTable, address: u64, bytes: u64) -> Result<(), CUresult> {
+    let unmap = table.cuMemUnmap.ok_or(CUresult::NOT_SUPPORTED)?;
+    // SAFETY: the range is inside the session's reservation, and its user has given it up.
+    unsafe { unmap(address, bytes as usize) }.ok()
+}
+
 fn unback(
     table: &DriverTable,
     address: u64,
     bytes: u64,
     handle: CUmemGenericAllocationHandle,
 ) -> Result<(), CUresult> {
-    let unmap = table.cuMemUnmap.ok_or(CUresult::NOT_SUPPORTED)?;
     let release = table.cuMemRelease.ok_or(CUresult::NOT_SUPPORTED)?;
-    // SAFETY: the range is inside the session's reservation, and its user has given it up.
-    let unmapped = unsafe { unmap(address, bytes as usize) }.ok();
+    let unmapped = unmap(table, address, bytes);
     // SAFETY: the handle came from `cuMemCreate`, and this is its only release.
     unsafe { release(handle) }.ok()?;
     unmapped

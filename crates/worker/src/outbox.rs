@@ -113,6 +113,7 @@ enum Lent {
     Lying(Lying),
     /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has it: the pool bounds what is kept.
     Packed(Vec<u8>, #[expect(dead_code, reason = "held, not read")] Staged),
+    /// Bytes that are nowhere else.
     Text(Vec<u8>),
 }
 
@@ -323,6 +324,20 @@ impl Outbox {
         let last = |writer: &mut Writer| writer.frame(PUSHED, Some(Lent::Lying(lying)), fields);
         self.write_by(&mut writer, last)?;
         Ok(true)
+    }
+
+    /// Copies what a zero-copy send may have to repeat, as far as that can still be
+    /// read: its memory is about to move.
+    pub(crate) fn copy_lent(&self, can_be_read: impl Fn(u64, u64) -> bool) {
+        self.lock_writer().buffer.for_each_lent(|lent| {
+            let Lent::Lying(lying) = lent else { return };
+            if can_be_read(lying.start.as_ptr() as u64, lying.length as u64) {
+                // SAFETY: it is memory of the session now, and nothing writes there while its
+                // memory moves.
+                let bytes = unsafe { std::slice::from_raw_parts(lying.start.as_ptr(), lying.length) };
+                *lent = Lent::Text(bytes.to_vec());
+            }
+        });
     }
 
     /// Queues what a callback has; never blocks on the client.

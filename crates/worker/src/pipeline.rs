@@ -147,11 +147,16 @@ impl Pipeline {
         }
         let behind = self.pushes_beside.load(SeqCst);
         if frees_a_stream(op) {
+            // It uses no device memory, and memory that is to be moved may wait for it.
             return self.execute(job);
         }
         let mut state = self.lock();
         let at_once = || returns_at_once(&self.session, &job) || is_only_queued(&self.session, &job);
-        if state.is_empty() && self.has_pushed(behind) && at_once() {
+        if state.is_empty()
+            && self.has_pushed(behind)
+            && at_once()
+            && let Some(_present) = self.session.presence.try_enter()
+        {
             // This is the only thread that accepts, so nothing can come in between.
             drop(state);
             return self.execute(job);
@@ -246,7 +251,10 @@ impl Pipeline {
         drop(state);
         for job in jobs {
             let (is_push, bytes) = (Op(job.header.op) == commands::MirrorPush::OP, job.payload.len());
+            // Work that has to finish before memory is moved may wait for it.
+            let present = self.session.presence.enter_while_closing();
             self.execute(job);
+            drop(present);
             // Under the lock, so that whoever waits sleeps or has seen the count.
             let mut state = self.lock();
             self.pushed_beside.fetch_add(u64::from(is_push), SeqCst);
@@ -312,6 +320,7 @@ impl Pipeline {
             }
             state.has_submitter = true;
             if let Some(blocking) = self.submit(state) {
+                let _present = self.session.presence.enter();
                 self.execute(blocking);
             }
         }
@@ -331,7 +340,9 @@ impl Pipeline {
                 if !may_block(op) {
                     // Not inside the gate: without the turn there will be no room.
                     sluice_softgpu::wait_for_room(SUBMITTED_BYTES_MAX);
+                    let present = self.session.presence.enter();
                     self.execute(job);
+                    drop(present);
                     if op == commands::MirrorPush::OP {
                         self.lock().pushes_queued -= 1;
                         self.room.notify_all();

@@ -28,6 +28,7 @@ use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 use crate::live::Reach;
+use crate::memory::swap;
 use crate::outbox::{Outbox, Push};
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
@@ -150,6 +151,9 @@ fn open(
         reach: Reach::of(&start.driver),
         is_loaded: is_library,
     }));
+    if start.suspended {
+        session.presence.begin_absent();
+    }
     let _ = opened.set(Arc::clone(&session));
     outbox.send(&frame_of(message)?)?;
     Ok(session)
@@ -237,7 +241,7 @@ fn run(
 }
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
-fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client) -> ! {
+fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &Client) -> ! {
     let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {
         let connection = client.connection_now();
@@ -275,6 +279,11 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client
                 devices.for_each(|device| device.memory.store(memory, Relaxed));
             }
             Packet::Reserved { gpu, bytes } => answers.reserved(gpu, bytes),
+            asked @ (Packet::MoveOut { .. } | Packet::MoveIn) => {
+                if let Some(session) = session {
+                    move_memory(session, link, asked);
+                }
+            }
             Packet::PeerConnected { number, tls, refused } => {
                 let taken_over = peers::taken_over(fd, tls, refused);
                 if let Some(session) = session {
@@ -307,6 +316,17 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Link, client: &Client
             _ => {}
         }
     }
+}
+
+/// On a thread of its own: it waits for the session's work, and copies.
+fn move_memory(session: &Arc<Session>, link: &Arc<Link>, asked: Packet) {
+    let (session, link) = (Arc::clone(session), Arc::clone(link));
+    ending::spawn("memory mover", move || {
+        if let Some(answer) = swap::obey(&session, &asked) {
+            // Without a daemon this process is about to end.
+            let _ = link.send(&answer);
+        }
+    });
 }
 
 fn account(session: &Session) {

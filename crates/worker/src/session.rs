@@ -28,6 +28,7 @@ use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::live::{Live, Reach};
 use crate::memory::Memory;
+use crate::memory::presence::Presence;
 use crate::modules::Modules;
 use crate::objects::Objects;
 use crate::outbox::Outbox;
@@ -50,6 +51,7 @@ pub(crate) struct Session {
     pub(crate) arrays: Arrays,
     pub(crate) tiles: TiledArrays,
     pub(crate) budget: Budget,
+    pub(crate) presence: Arc<Presence>,
     pub(crate) images: Images,
     pub(crate) host_memory: Arc<HostMemory>,
     pub(crate) staging: Arc<Staging>,
@@ -124,12 +126,13 @@ impl Session {
             devices: parts.devices,
             objects: Objects::default(),
             modules: Modules::default(),
-            memory: Memory::new(parts.reservation),
+            memory: Memory::new(parts.reservation, Arc::clone(&parts.counters)),
             tiles: TiledArrays::new(Arc::clone(&parts.host_memory)),
             watches: Watches::new(parts.table, Arc::clone(&parts.outbox)),
             graphs: Graphs::new(Arc::clone(&parts.host_memory)),
             green: Green::default(),
             arrays: Arrays::default(),
+            presence: Arc::clone(parts.budget.presence()),
             budget: parts.budget,
             images: parts.images,
             host_memory: parts.host_memory,
@@ -221,6 +224,13 @@ impl Session {
     pub(crate) fn has_unfinished(&self) -> bool {
         let waits = |device: &Device| !device.gate.is_drained() || !device.streams.hold_nothing();
         self.imports_events.load(Relaxed) || !self.host_calls.hold_nothing() || self.devices.iter().any(waits)
+    }
+
+    /// Whether nothing that the GPUs were given is left that could use the session's memory, as far
+    /// as is known without asking them.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_quiet = |device: &Device| device.gate.is_drained() && device.streams.hold_nothing();
+        self.host_calls.hold_nothing() && self.devices.iter().all(is_quiet)
     }
 
     /// A stream that waits for no other.

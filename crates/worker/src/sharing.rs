@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
@@ -15,11 +16,17 @@ use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
 use crate::execute::Execute;
 use crate::link::{Driver, Export};
 use crate::memory::Backing;
-use crate::session::Session;
+use crate::memory::extent::{Extent, Place};
+use crate::memory::swap;
+use crate::outbox::Push;
+use crate::session::{Session, current};
 use crate::virtual_memory::Physical;
 
 /// What a driver's memory is created with so that it can be shared later.
 const FILE: CUmemAllocationHandleType = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+
+/// How long memory of several extents waits for the session's work before it is made one.
+const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a driver shares events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +64,42 @@ pub(crate) fn export_allocation(
     session: &Session,
     address: DevicePtr,
 ) -> Result<(ExportToken, DevicePtr), CUresult> {
+    loop {
+        if let Some(exported) = export_joined(session, address)? {
+            return Ok(exported);
+        }
+        // A descriptor is of one piece of memory. To make one of several, all that may use them has
+        // to be over.
+        let joined = session.presence.outside(|| swap::join(session, address.0, JOIN_PATIENCE));
+        session.enter(current())?;
+        if let Err(error) = joined {
+            let text = format!("memory could not be shared with other processes: {error}");
+            session.outbox.push(Push::Notice(text));
+            return Err(CUresult::OUT_OF_MEMORY);
+        }
+    }
+}
+
+/// Exports the memory behind an allocation if it is one extent; nothing where it is several.
+fn export_joined(
+    session: &Session,
+    address: DevicePtr,
+) -> Result<Option<(ExportToken, DevicePtr)>, CUresult> {
     let mut memory = session.memory.lock();
     let (start, bytes, backing) = memory.chunks.run_of(address.0).ok_or(CUresult::INVALID_VALUE)?;
-    let Backing::Committed { handle, gpu, export, .. } = backing else { return Err(CUresult::INVALID_VALUE) };
+    let Backing::Committed { extents, gpu, export, .. } = backing else {
+        return Err(CUresult::INVALID_VALUE);
+    };
+    let [Extent { place: Place::Device(handle), .. }] = extents.as_slice() else { return Ok(None) };
     let token = match *export {
         Some(token) => token,
-        None => *export.insert(export_memory(session, *handle, *gpu, bytes)?),
+        None => {
+            let token = export_memory(session, *handle, *gpu, bytes)?;
+            session.memory.is_pinned(bytes);
+            *export.insert(token)
+        }
     };
-    Ok((token, DevicePtr(start)))
+    Ok(Some((token, DevicePtr(start))))
 }
 
 /// Exports memory that the program made.

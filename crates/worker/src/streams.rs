@@ -8,12 +8,16 @@
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 use sluice_cuda::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, DriverTable};
 
 use crate::event::Event;
 use crate::session::make_current;
+
+/// How often streams that are about to finish are looked at.
+const SETTLE_LOOK: Duration = Duration::from_micros(100);
 
 /// Those of one GPU of the lease.
 pub(crate) struct Streams {
@@ -214,6 +218,28 @@ impl Streams {
     /// As `cuCtxSynchronize`, whatever captures.
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
         self.wait(|_| true)
+    }
+
+    /// As [`Streams::synchronize`] on any thread, and no longer than until then: whether everything
+    /// has finished. A stream may wait for another process for as long as that likes.
+    pub(crate) fn settles(&self, until: Instant) -> bool {
+        if make_current(&self.table, self.context).is_err() {
+            return false;
+        }
+        let mut state = self.lock();
+        let mut events = self.record_all(&mut state, |_| true);
+        events.extend(state.parted.iter().cloned());
+        drop(state);
+        loop {
+            events.retain(|event| !event.is_reached());
+            if events.is_empty() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(SETTLE_LOOK);
+        }
     }
 
     fn wait(&self, which: impl Fn(&Used) -> bool) -> Result<(), CUresult> {

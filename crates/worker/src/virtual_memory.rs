@@ -120,16 +120,31 @@ pub(crate) fn create(
     }
     let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
     tiles::reap(session);
-    let mut memory = session.memory.lock();
-    memory.check_vacant(id)?;
+    session.memory.lock().check_vacant(id)?;
     let mut handle = CUmemGenericAllocationHandle::NULL;
     // SAFETY: the driver reads the properties and writes one handle to a local.
     let make = || unsafe { create(&mut handle, size, &prop, command.flags) }.ok();
+    // Without the lock: the daemon's answer may have to wait until memory has been moved.
     session.budget.charge(claim, (gpu, bytes), make)?;
     let is_tile_pool = command.prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
-    let export = Mutex::default();
-    memory.physical.insert(id, Arc::new(Physical { handle, gpu, bytes, is_tile_pool, export }));
+    let physical = Physical { handle, gpu, bytes, is_tile_pool, export: Mutex::default() };
+    let mut memory = session.memory.lock();
+    if let Err(error) = memory.check_vacant(id) {
+        drop(memory);
+        give_up_unused(session, physical);
+        return Err(error);
+    }
+    memory.physical.insert(id, Arc::new(physical));
     Ok(())
+}
+
+/// Physical memory whose number has been taken while it was made, which no honest client does.
+fn give_up_unused(session: &Session, physical: Physical) {
+    if let Some(release) = session.table.cuMemRelease {
+        // SAFETY: made just now and not used; this is its only release.
+        let _ = unsafe { release(physical.handle) };
+    }
+    session.budget.give_back(physical.gpu, physical.bytes);
 }
 
 pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult> {

@@ -300,6 +300,22 @@ impl Check for ByHand {
         call.read(p.cast::<u8>()).map(drop)
     }
 
+    fn cuMemHostRegister_v2(
+        call: &Call,
+        p: *mut c_void,
+        bytesize: usize,
+        Flags: u32,
+    ) -> Result<(), Violation> {
+        let bytes = p.cast::<u8>();
+        call.read(bytes)?;
+        call.read(bytes.wrapping_add(bytesize.saturating_sub(1)))?;
+        call.bits(Flags.into(), 0xf)
+    }
+
+    fn cuMemHostUnregister(call: &Call, p: *mut c_void) -> Result<(), Violation> {
+        call.read(p.cast::<u8>()).map(drop)
+    }
+
     fn cuMemcpyHtoDAsync_v2(
         call: &Call,
         dstDevice: CUdeviceptr,

@@ -67,5 +67,7 @@ impl Registry {
         if let Some(entry) = ledger.books.lease(lease) {
             let _ = link.send_now(&Packet::Resized { memory: entry.memory });
         }
+        // It may have been suspended or resumed as well.
+        self.settle(&mut ledger, session);
     }
 }

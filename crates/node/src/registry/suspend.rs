@@ -1,8 +1,13 @@
-//! Sessions that get no GPU time for a while, and keep their memory.
+//! Sessions that get no GPU time for a while, and whose memory leaves their GPUs
+//! ([`residence`](super::residence)).
 //!
 //! A session is suspended by itself, or with its lease. A suspended lease gives its share back, so
 //! that others can be granted it, and has to find it free again when it is resumed; that of a
-//! session that is suspended by itself goes to the other sessions of its lease.
+//! session that is suspended by itself goes to the other sessions of its lease. The same goes for
+//! the memory that has left the GPUs.
+//!
+//! A session first finishes the work that it has given its GPUs: it competes for them until its
+//! memory has left, or stays for good.
 
 use super::{Ledger, Registry, SessionRecord};
 use crate::lease::Refusal;
@@ -32,7 +37,8 @@ impl Registry {
         if let Some(session) = ledger.sessions.get_mut(&number) {
             session.suspended = suspended;
         }
-        self.turns.set_suspended(number, suspended || ledger.is_suspended(lease));
+        let suspended = suspended || ledger.is_suspended(lease);
+        self.change_turns(&mut ledger, number, suspended);
         Ok(vec![number])
     }
 
@@ -47,12 +53,24 @@ impl Registry {
         } else {
             ledger.books.resume(lease)?;
         }
-        for (&number, session) in ledger.sessions.iter_mut().filter(|(_, session)| session.lease == lease) {
-            // What was suspended by itself is resumed with the whole.
-            session.suspended &= suspended;
-            self.turns.set_suspended(number, suspended);
+        for number in ledger.sessions_of(lease) {
+            if let Some(session) = ledger.sessions.get_mut(&number) {
+                // What was suspended by itself is resumed with the whole.
+                session.suspended &= suspended;
+            }
+            self.change_turns(ledger, number, suspended);
         }
+        ledger.vacate(lease);
         Ok(())
+    }
+
+    /// Has a session's memory go where it is to be, and gives or takes GPU time where nothing has
+    /// to be moved before.
+    fn change_turns(&self, ledger: &mut Ledger, session: u64, suspended: bool) {
+        self.settle(ledger, session);
+        if !suspended || !ledger.is_leaving(session) {
+            self.turns.set_suspended(session, suspended);
+        }
     }
 }
 

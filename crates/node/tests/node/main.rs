@@ -5,6 +5,7 @@
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
 mod attacks;
+mod elastic;
 mod hostile;
 mod openings;
 mod own_memory;
@@ -17,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use attacks::*;
+use elastic::*;
 use hostile::a_hostile_client_harms_nobody;
 use openings::*;
 use own_memory::*;
@@ -96,12 +98,14 @@ fn main() {
     }
     let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
     let (mut passed, mut failed) = (0, 0);
-    for (name, test) in TESTS {
+    let moved = MOVED.iter().map(|test| (test, Some(1)));
+    for ((name, test), churn) in TESTS.iter().map(|test| (test, None)).chain(moved) {
+        let name = if churn.is_some() { format!("{name} (its memory moves)") } else { (*name).to_owned() };
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
         }
         let started = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| test(&TestNode::start())));
+        let result = catch_unwind(AssertUnwindSafe(|| test(&TestNode::start_with(churn))));
         println!(
             "test {name} ... {} ({:.1?})",
             if result.is_ok() { "ok" } else { "FAILED" },
@@ -154,6 +158,20 @@ const TESTS: &[Test] = tests! {
     shares_change_while_programs_compute
     a_suspended_session_waits_and_goes_on_where_it_was
     a_suspended_lease_gives_its_share_back
+    the_memory_of_a_suspended_lease_is_for_others
+    a_program_whose_memory_moves_computes_the_same
+};
+
+/// Run again on a node that moves the memory of sessions at random moments.
+const MOVED: &[Test] = tests! {
+    a_kernel_adds
+    forged_ids_and_addresses_get_cuda_errors
+    the_memory_limit_is_the_leases
+    what_is_allowed_needs_no_answer
+    a_session_that_is_asked_for_again_is_one
+    what_a_program_loads_and_launches_counts_towards_its_lease
+    a_running_program_sees_its_new_memory
+    a_program_whose_memory_moves_computes_the_same
 };
 
 /// A node in this process, on a free port.
@@ -165,12 +183,18 @@ struct TestNode {
 
 impl TestNode {
     fn start() -> TestNode {
+        TestNode::start_with(None)
+    }
+
+    /// One that moves the memory of sessions at random moments, if there is a seed.
+    fn start_with(churn: Option<u64>) -> TestNode {
         let worker = WorkerCommand { arguments: vec!["worker".into()], ..WorkerCommand::default() };
         let config = NodeConfig {
             listen: vec![Listen::Tcp("127.0.0.1:0".into())],
             gpus: GpuSelection::Software { count: 1, memory: Some(GIB) },
             worker,
             cache: None,
+            churn,
             ..NodeConfig::default()
         };
         let node = Node::bind(&config).unwrap();
@@ -499,6 +523,12 @@ fn nobody_uses_more_than_is_allowed(node: &TestNode) {
     let used: u64 = node.status().sessions.iter().map(|session| session.memory_used).sum();
     assert!(used <= 256 * MIB, "{used} bytes of the lease are used");
     drop(session);
+    // It may have been refused before it had much, so what it had does not keep others from theirs.
+    let deadline = Instant::now() + PATIENCE;
+    while node.status().sessions.len() > 1 {
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     commit_when_free(&mut neighbour, 0, 252 * MIB);
     assert_eq!(free(&mut neighbour), 4 * MIB);
 }

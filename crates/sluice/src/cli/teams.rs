@@ -247,6 +247,16 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 
+    /// Most memory of this machine that holds GPU memory of suspended programs [default: half of
+    /// the machine's]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) swap_memory: Option<Memory>,
+
+    /// For tests: move the memory of programs off their GPUs and back at random moments, which
+    /// follow from this number
+    #[arg(long, value_name = "SEED", hide = true)]
+    pub(crate) churn: Option<u64>,
+
     /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
     /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
     #[arg(long, value_name = "NODES", default_value = "any")]

@@ -14,7 +14,7 @@ use crate::cli::{
 };
 use crate::output;
 use crate::place::{self, EndSignals};
-use crate::quantity::Units;
+use crate::quantity::{Memory, Units};
 use crate::server::web;
 
 /// `sluice server`.
@@ -136,6 +136,8 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
         nvml: arguments.nvml.clone(),
         driver_patience: place::driver_patience(arguments.driver_patience)?,
         host_memory: place::host_memory(arguments.host_memory)?,
+        swap_memory: arguments.swap_memory.map(Memory::bytes),
+        churn: arguments.churn,
         peers: arguments.peers.clone(),
         metrics: place::metrics(
             arguments.node_metrics.as_deref(),

@@ -16,6 +16,9 @@ use crate::run::share_text;
 const HISTORY_WIDTH: u16 = 10;
 /// Columns of a terminal below which sessions are shown without their history.
 const NARROW: u16 = 100;
+/// Where the terminal is as wide as this, sessions' memory that is not on the GPU is shown, and
+/// memory that cannot leave it.
+const MEMORY_WIDTH: u16 = 120;
 /// A longer name of a node is cut, so that the other columns stay on the screen.
 const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
@@ -113,20 +116,26 @@ fn gpu_name(session: &Session) -> String {
 
 fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let sessions = state.sessions();
+    let is_wide = area.width >= MEMORY_WIDTH;
     let row = |session: &&Session| {
         let busy = state.busy_percent(session).map_or_else(|| "-".into(), |percent| format!("{percent}%"));
         let tenant = if session.tenant.is_empty() { "-" } else { &session.tenant };
-        Row::new([
+        let memory = |bytes| Memory::from_bytes(bytes).to_string();
+        let mut cells = vec![
             session.lease.to_string(),
             plain(tenant),
             plain(&session.program),
             plain(&gpu_name(session)),
             share_text(session.share_ppm),
             busy,
-            Memory::from_bytes(session.memory_used).to_string(),
-            Period::from_duration(Duration::from_millis(session.age_ms / 1000 * 1000)).to_string(),
-            history(state.session_history(session)),
-        ])
+            memory(session.memory_used.saturating_sub(session.memory_swapped)),
+        ];
+        if is_wide {
+            cells.extend([memory(session.memory_swapped), memory(session.memory_pinned)]);
+        }
+        cells.push(Period::from_duration(Duration::from_millis(session.age_ms / 1000 * 1000)).to_string());
+        cells.push(history(state.session_history(session)));
+        Row::new(cells)
     };
     // The program is what people look for: names as wide as they are and, on a narrow terminal,
     // the history make room for it.
@@ -135,7 +144,7 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     };
     let tenants = widest("TENANT", &mut sessions.iter().map(|session| session.tenant.chars().count()), 14);
     let gpus = widest("GPU", &mut sessions.iter().map(|session| gpu_name(session).chars().count()), 10);
-    let widths = [
+    let mut widths = vec![
         Constraint::Length(6),
         tenants,
         Constraint::Fill(1),
@@ -143,10 +152,16 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
         Constraint::Length(5),
         Constraint::Length(5),
         Constraint::Length(10),
-        Constraint::Length(9),
-        Constraint::Length(if area.width < NARROW { 0 } else { HISTORY_WIDTH }),
     ];
-    let header = header(&["LEASE", "TENANT", "PROGRAM", "GPU", "SHARE", "HAS", "MEMORY", "AGE", "HISTORY"]);
+    let mut titles = vec!["LEASE", "TENANT", "PROGRAM", "GPU", "SHARE", "HAS", "ON GPU"];
+    if is_wide {
+        widths.extend([Constraint::Length(10); 2]);
+        titles.extend(["SWAPPED", "PINNED"]);
+    }
+    let history_width = if area.width < NARROW { 0 } else { HISTORY_WIDTH };
+    widths.extend([Constraint::Length(9), Constraint::Length(history_width)]);
+    titles.extend(["AGE", "HISTORY"]);
+    let header = header(&titles);
     let table = Table::new(sessions.iter().map(row), widths)
         .header(header)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -265,6 +280,19 @@ mod tests {
         for part in ["acme/research", "python train3.py", "gpu1/0", "30%"] {
             assert!(screen[6].contains(part), "no {part}: {}", screen[6]);
         }
+    }
+
+    #[test]
+    fn a_wide_terminal_shows_where_memory_is() {
+        let mut state = state(0);
+        let mut reading = reading(1);
+        (reading.sessions[0].memory_swapped, reading.sessions[0].memory_pinned) = (5 << 30, 1 << 30);
+        state.take(Ok(reading));
+        let wide = screen(&state, MEMORY_WIDTH, 24);
+        assert!(wide[5].contains("ON GPU     SWAPPED    PINNED"), "{}", wide.join("\n"));
+        assert!(wide[6].contains("2 GiB      5 GiB      1 GiB"), "{}", wide.join("\n"));
+        let narrow = screen(&state, MEMORY_WIDTH - 1, 24);
+        assert!(!narrow[5].contains("SWAPPED") && narrow[6].contains("2 GiB"), "{}", narrow.join("\n"));
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub(super) struct Session {
     pub(super) share_ppm: u32,
     pub(super) memory: u64,
     pub(super) memory_used: u64,
+    /// Of these bytes, those in host memory, and those that cannot leave the GPU.
+    pub(super) memory_swapped: u64,
+    pub(super) memory_pinned: u64,
     pub(super) kernels: u64,
     pub(super) busy_us: u64,
     pub(super) age_ms: u64,

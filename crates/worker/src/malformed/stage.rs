@@ -153,6 +153,7 @@ impl Stage {
 
     /// Has a command executed as a thread of the pipeline would.
     pub(crate) fn send(&self, op: Op, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let _present = self.session.presence.enter();
         let header = Header { kind: Kind::Command, device: 0, op: op.0, lane: 1, sequence: 0 };
         self.session.enter(header).unwrap();
         let mut reply = Vec::new();
@@ -162,6 +163,7 @@ impl Stage {
 
     /// Executes a command of a frame, whatever its header says.
     pub(crate) fn execute(&self, header: Header, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let _present = self.session.presence.enter();
         self.session.enter(header)?;
         self.session.device()?;
         let mut reply = Vec::new();

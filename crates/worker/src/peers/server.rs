@@ -150,6 +150,7 @@ fn run(session: &Session, request: Request, bytes: &mut Vec<u8>) -> Result<(), C
     session.failure()?;
     let is_device = |place: &u8| *place < GREEN_PLACES;
     let device = u8::try_from(device).ok().filter(is_device).ok_or(CUresult::INVALID_DEVICE)?;
+    let _present = session.presence.enter();
     session.enter(Header { kind: Kind::Command, device, op: 0, lane: LANE, sequence: 0 })?;
     let at = session.range(DevicePtr(address), count as u64)?;
     let stream = session.mirror_stream()?;

@@ -1,0 +1,230 @@
+//! Where the memory of sessions is: on their GPUs, or in host memory while they are suspended.
+//!
+//! ```text
+//!            MoveOut             MovedOut
+//!   Present ---------> Leaving -----------> Away
+//!      ^  ^               |                  |
+//!      |  `- NotMovedOut -'                  | MoveIn
+//!      |                                     v
+//!      `----------- MovedIn ------------ Returning --- NotMovedIn ---> Away, and again in a second
+//! ```
+//!
+//! A session whose memory cannot leave is suspended all the same: it gets no GPU time, and its
+//! memory stays where it is. Both moves may be overtaken by another wish; what a session is to be
+//! is looked at again after each answer.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use sluice_worker::link::{Kept, Packet};
+
+use super::{Ledger, Registry};
+use crate::lease::bytes_text;
+
+/// How long a session that is to leave its GPUs may take for the work that it has given them. After
+/// that its memory stays.
+const WORK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a request waits for its outcome: for the work, and for hundreds of gigabytes.
+const MOVE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where a session's memory is.
+#[derive(Debug, Default)]
+pub(super) struct Residence {
+    place: Place,
+    /// What has not left, or why nothing has.
+    kept: Vec<Kept>,
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Present,
+    Leaving,
+    Away,
+    Returning,
+}
+
+/// What has become of a wish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moves {
+    /// Bytes in host memory now.
+    pub(crate) swapped: u64,
+    /// What the user should know: what stays on the GPUs, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Residence {
+    /// Of a session that begins suspended.
+    pub(super) fn away() -> Residence {
+        Residence { place: Place::Away, ..Residence::default() }
+    }
+
+    fn is_moving(&self) -> bool {
+        matches!(self.place, Place::Leaving | Place::Returning)
+    }
+
+    /// For people: nothing where the memory is on the GPUs and nothing is to be said of that.
+    pub(super) fn describe(&self) -> String {
+        match self.place {
+            Place::Leaving => "leaving the GPU".to_owned(),
+            Place::Returning => "returning to the GPU".to_owned(),
+            Place::Present if self.reason.is_empty() => String::new(),
+            Place::Present => format!("stays on the GPU: {}", self.reason),
+            Place::Away if !self.reason.is_empty() => format!("cannot return to the GPU: {}", self.reason),
+            Place::Away => {
+                let kept =
+                    |kept: &Kept| format!("{} stay on the GPU: {}", bytes_text(kept.bytes), kept.reason);
+                self.kept.iter().map(kept).collect::<Vec<_>>().join("; ")
+            }
+        }
+    }
+}
+
+impl Registry {
+    /// Has a session's memory go where it is to be.
+    pub(super) fn settle(&self, ledger: &mut Ledger, session: u64) {
+        let promised = ledger.memory_leaving();
+        let swapped = ledger.books.swapped();
+        let Some(record) = ledger.sessions.get(&session).filter(|record| record.is_up) else { return };
+        let leaves = record.churns || ledger.session_is_suspended(record);
+        let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        let asked = match (record.residence.place, leaves) {
+            (Place::Present, true) if record.residence.reason.is_empty() => {
+                record.residence = Residence { place: Place::Leaving, ..Residence::default() };
+                // Without time slices its work would not finish.
+                self.turns.set_suspended(session, false);
+                let room = self.swap_memory.saturating_sub(swapped + promised);
+                let work_limit_ms = WORK_LIMIT.as_millis() as u64;
+                Packet::MoveOut { room, work_limit_ms, poisons: self.churn.is_some() }
+            }
+            (Place::Away, false) => {
+                record.residence = Residence { place: Place::Returning, ..Residence::default() };
+                Packet::MoveIn
+            }
+            (Place::Present, false) => {
+                // It is asked again the next time.
+                record.residence = Residence::default();
+                return;
+            }
+            _ => return,
+        };
+        // An error means that the worker has ended.
+        let _ = record.link.send_now(&asked);
+    }
+
+    /// A worker says what has become of its session's memory.
+    pub(super) fn memory_of(&self, session: u64, said: Packet) {
+        let mut ledger = self.lock();
+        let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        let (lease, residence) = (record.lease, &mut record.residence);
+        if residence.place == Place::Leaving {
+            record.churns = false;
+        }
+        match (residence.place, said) {
+            (Place::Leaving, Packet::MovedOut { moved, kept, took_us }) => {
+                record.moves += 1;
+                record.moving_us += took_us;
+                *residence = Residence { place: Place::Away, kept, reason: String::new() };
+                ledger.books.moved_out(lease, session, &moved);
+            }
+            (Place::Leaving, Packet::NotMovedOut { reason }) => {
+                *residence = Residence { place: Place::Present, kept: Vec::new(), reason };
+            }
+            (Place::Returning, Packet::MovedIn { took_us, .. }) => {
+                record.moving_us += took_us;
+                *residence = Residence::default();
+                ledger.books.moved_in(lease, session);
+            }
+            (Place::Returning, Packet::NotMovedIn { reason }) => {
+                eprintln!(
+                    "sluice node: the memory of session {session} cannot return to its GPU yet: {reason}"
+                );
+                *residence = Residence { place: Place::Away, kept: Vec::new(), reason };
+                self.memory_moved.notify_all();
+                return;
+            }
+            // Nothing that was asked for.
+            _ => return,
+        }
+        let suspended =
+            ledger.sessions.get(&session).is_some_and(|record| ledger.session_is_suspended(record));
+        self.turns.set_suspended(session, suspended);
+        ledger.vacate(lease);
+        self.settle(&mut ledger, session);
+        drop(ledger);
+        self.memory_moved.notify_all();
+        self.tell_server();
+    }
+
+    /// Asks sessions again whose memory could not return.
+    pub(super) fn retry_moves(&self, ledger: &mut Ledger) {
+        let away = |(&session, record): (&u64, &super::SessionRecord)| {
+            let is_away = record.residence.place == Place::Away && !record.residence.reason.is_empty();
+            is_away.then_some(session)
+        };
+        let sessions: Vec<u64> = ledger.sessions.iter().filter_map(away).collect();
+        sessions.into_iter().for_each(|session| self.settle(ledger, session));
+    }
+
+    /// Waits until the memory of these sessions is where it is to be, as far as it can.
+    pub(crate) fn await_moves(&self, sessions: &[u64]) -> Moves {
+        let until = Instant::now() + MOVE_LIMIT;
+        let mut ledger = self.lock();
+        loop {
+            let moving = |ledger: &Ledger| {
+                let of = sessions.iter().filter_map(|session| ledger.sessions.get(session));
+                of.into_iter().any(|record| record.residence.is_moving())
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if !moving(&ledger) || left.is_zero() {
+                break;
+            }
+            ledger = self.memory_moved.wait_timeout(ledger, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut moves = Moves::default();
+        for &session in sessions {
+            let Some(record) = ledger.sessions.get(&session) else { continue };
+            let entry = ledger.books.lease(record.lease);
+            moves.swapped += entry.map_or(0, |lease| lease.swapped_by(session));
+            let text = record.residence.describe();
+            if !text.is_empty() {
+                moves.notes.push(format!("session {session}: {text}"));
+            }
+        }
+        moves
+    }
+}
+
+impl Ledger {
+    /// Whether a session still has to finish its work.
+    pub(super) fn is_leaving(&self, session: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|record| record.residence.place == Place::Leaving)
+    }
+
+    /// What a suspended lease has left on its GPUs is all that is kept from others, once all its
+    /// sessions are away.
+    pub(super) fn vacate(&mut self, lease: u64) {
+        let mut of_lease = self.sessions.values().filter(|session| session.lease == lease);
+        if of_lease.all(|session| session.residence.place == Place::Away) {
+            self.books.vacate(lease);
+        }
+    }
+
+    /// The most that sessions which are leaving now may need of host memory.
+    fn memory_leaving(&self) -> u64 {
+        let of = |(session, record): (&u64, &super::SessionRecord)| {
+            let lease =
+                self.books.lease(record.lease).filter(|_| record.residence.place == Place::Leaving)?;
+            Some(lease.used_by(*session).saturating_sub(lease.swapped_by(*session)))
+        };
+        self.sessions.iter().filter_map(of).sum()
+    }
+}
+
+/// Half of this machine's memory, in bytes.
+pub(super) fn half_of_host_memory() -> u64 {
+    // SAFETY: both only read a number of the system's.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(page).unwrap_or(0)) / 2
+}
