@@ -8,6 +8,7 @@ mod bounds;
 mod ci;
 pub(crate) mod cuts;
 mod dist;
+mod elastic;
 mod exchange;
 mod handover;
 mod hangs;
@@ -100,7 +101,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
-    let long = long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS);
+    let long = long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS).chain(elastic::LONG_TESTS);
     for (name, test) in long {
         match all {
             _ if !wanted(name) => {}

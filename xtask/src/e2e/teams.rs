@@ -577,7 +577,7 @@ impl Process {
         Ok(Process { name: name.into(), child, stdout, messages })
     }
 
-    fn line(&mut self) -> Result<String> {
+    pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
         if line.is_empty() {
@@ -621,7 +621,7 @@ impl Process {
     }
 
     /// Whoever of its tasks reads first gets the line.
-    fn tell(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
         Ok(writeln!(self.child.stdin.as_mut().context("its input has ended")?, "{line}")?)
     }
 
@@ -631,7 +631,7 @@ impl Process {
         self.expect_success()
     }
 
-    fn end_its_input(&mut self) -> Result<()> {
+    pub(crate) fn end_its_input(&mut self) -> Result<()> {
         drop(self.child.stdin.take());
         self.expect_success()
     }
