@@ -363,7 +363,8 @@ pub struct Lease {
     pub id: LeaseId,
     pub tenant: TenantPath,
     pub name: String,
-    /// The user who asked for it: the identity provider's name of the user, or the token's name. Empty if it is unknown.
+    /// The user who asked for it: the identity provider's name of the user, or the token's name.
+    /// Empty if it is unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
     /// Of each task.
@@ -559,7 +560,8 @@ pub struct LeaseEstimate {
     pub places: Vec<EstimatedPlace>,
     /// The number of leases that would be preempted for it.
     pub preempts: u32,
-    /// The price of an hour in which these places are reserved, in millionths of the currency's unit.
+    /// The price of an hour in which these places are reserved, in millionths of the currency's
+    /// unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_per_hour: Option<u64>,
     /// The most that GPU time used adds to the price of an hour.
@@ -610,8 +612,8 @@ pub struct Offer {
     pub gpus: u32,
     /// The number of them with room for one GPU of the request now.
     pub gpus_free: u32,
-    /// The price of an hour in which the whole request is reserved on such GPUs, in millionths of the
-    /// currency's unit.
+    /// The price of an hour in which the whole request is reserved on such GPUs, in millionths of
+    /// the currency's unit.
     pub micro_per_hour: u64,
 }
 

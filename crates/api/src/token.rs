@@ -75,8 +75,8 @@ pub struct NewToken {
     pub name: String,
     /// Seconds for which it is valid.
     pub lifetime_s: u64,
-    /// The name of the only node that may join with it, for the role `node`. Without it the token is good for every node that
-    /// has none of its own.
+    /// The name of the only node that may join with it, for the role `node`. Without it the token
+    /// is good for every node that has none of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }

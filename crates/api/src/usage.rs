@@ -155,7 +155,8 @@ impl UsageRecord {
     }
 }
 
-/// A usage record that cannot be true as it is, by the grant, the node's GPUs or the clock. It is on no bill until somebody accepts it.
+/// A usage record that cannot be true as it is, by the grant, the node's GPUs or the clock. It is
+/// on no bill until an operator accepts it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AsideRecord {

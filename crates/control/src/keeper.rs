@@ -61,10 +61,10 @@ impl Keeper {
         self.end_with(Keeping::processes)
     }
 
-    /// Ends the lease after a last question, and says what it has used: what it held is free when this
-    /// returns. A connection that something on its way has forgotten meanwhile, as address translators do
-    /// with idle ones, fails only now; then the node is told on another one, since it would wait for this
-    /// process otherwise.
+    /// Ends the lease after a last question, and says what it has used: what it held is free when
+    /// this returns. A connection that a device between them has forgotten meanwhile, as address
+    /// translators do with idle ones, fails only now; then another one carries the message, since
+    /// it would wait for this process otherwise.
     fn end_with<T>(self, ask: impl Fn(&mut Keeping) -> Result<T, Failure>) -> Result<(Usage, T), Failure> {
         drop(self.stop);
         // A panic of the thread goes on here.

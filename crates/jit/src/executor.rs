@@ -432,8 +432,9 @@ impl Work<'_> {
 
     /// The next blocks for one thread; none when all have been taken.
     ///
-    /// Where blocks may wait for those before them, or are permuted, one is taken at a time. Else so many
-    /// that the threads seldom meet here, and fewer towards the end, so that they finish together.
+    /// Where blocks may wait for those before them, or are permuted, one is taken at a time. Else
+    /// so many that the threads seldom meet here, and fewer towards the end, so that they finish
+    /// together.
     fn take(&self) -> Range<u64> {
         let traits = &self.shape.code.traits;
         let many = match traits.goes_on && !traits.rotates && self.order_key.is_none() {

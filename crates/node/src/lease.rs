@@ -240,8 +240,8 @@ impl Books {
         Ok(lease)
     }
 
-    /// Gives the compute of a lease back. Its memory stays its own until it has left the GPUs, when it
-    /// is vacated.
+    /// Gives the compute of a lease back. Its memory stays its own until it has left the GPUs, when
+    /// it is vacated.
     pub fn suspend(&mut self, id: u64) -> Result<&Lease, Refusal> {
         let lease = self.leases.get_mut(&id).ok_or(Refusal::Gone)?;
         lease.suspended = true;

@@ -635,7 +635,8 @@ impl Books {
         Ok(())
     }
 
-    /// Predicts what a request would lead to, with the GPUs that it accepts. There is no prediction before the first scheduling cycle.
+    /// Predicts what a request would lead to, with the GPUs that it accepts. There is no prediction
+    /// before the first scheduling cycle.
     pub(crate) fn trial(&self, lease: &LeaseRecord, clock: Clock) -> Option<(Trial, Vec<Offered>)> {
         let plan = self.plan.as_ref()?;
         Some((plan.trial(&self.fleet, &self.history, lease, clock), plan.offers(&self.fleet, lease)))

@@ -1,6 +1,7 @@
 //! What a node can have measured: bounds by the grant of the lease, by the node's GPUs and by time.
 //!
-//! A record beyond them is set aside, which costs nobody anything and loses nothing: an operator looks at it and accepts or discards it.
+//! A record beyond them is set aside, which bills nothing and loses nothing: an operator
+//! looks at it and accepts or discards it.
 
 use sluice_api::GPU_PPM;
 use sluice_api::usage::UsageRecord;

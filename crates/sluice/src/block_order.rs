@@ -19,7 +19,7 @@ pub(crate) fn apply(arguments: &RunArgs) {
     if !arguments.quiet {
         eprintln!("sluice: blocks run one at a time; --block-order {order} repeats it");
     }
-    // SAFETY: the node is not started yet, and no other thread of this process reads the environment.
+    // SAFETY: the node is not started yet, and no other thread here reads the environment.
     unsafe { std::env::set_var(VARIABLE, order.to_string()) };
 }
 

@@ -288,8 +288,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
     pub(crate) gpus: Option<GpuChoice>,
 
-    /// With a server: run nothing; print where the program would run, when it would start, what that costs and which GPUs it
-    /// accepts, as a table or as json
+    /// With a server: run nothing; print where the program would run, when it would start, what
+    /// that costs and which GPUs it accepts, as a table or as json
     #[arg(
         long,
         value_name = "FORMAT",
@@ -300,7 +300,8 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) dry_run: Option<Output>,
 
-    /// The name that lists and bills show for the program [default: the program's file name and its first argument]
+    /// The name that lists and bills show for the program [default: the program's file name and its
+    /// first argument]
     #[arg(long, value_name = "NAME", value_parser = run_name)]
     pub(crate) name: Option<String>,
     #[command(flatten)]

@@ -1,8 +1,9 @@
 //! Standard output and standard error of the command. The reader of either may go away at any time.
 //!
-//! The macros of this module shadow those of the standard library, which panic then. A command whose output nobody reads
-//! any more ends quietly, as `sluice bill -o json | head` should; messages that nobody reads are dropped, so that a
-//! program under a lease, a node or a server does not end with the terminal that started it.
+//! The macros of this module shadow those of the standard library, which panic then. A command
+//! whose reader has gone ends quietly, as `sluice bill -o json | head` should;
+//! messages without a reader are dropped, so that a program under a lease, a node or a server does
+//! not end with the terminal that started it.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -22,7 +23,8 @@ macro_rules! eprintln {
     ($($arguments:tt)*) => { $crate::output::report(format_args!("{}\n", format_args!($($arguments)*))) };
 }
 
-/// Standard output, for what writes by itself. It ends the process quietly when it is a pipe that was closed.
+/// Standard output, for what writes by itself. It ends the process quietly when it is a pipe that
+/// was closed.
 pub(crate) struct Stdout;
 
 impl Write for Stdout {
@@ -35,7 +37,8 @@ impl Write for Stdout {
     }
 }
 
-/// Writes data. A failure other than a closed pipe, such as a full disk, ends the command with a message.
+/// Writes data. A failure other than a closed pipe, such as a full disk, ends the command with a
+/// message.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let mut out = Stdout;
     if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
@@ -44,12 +47,12 @@ pub(crate) fn print(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes a message. Where nobody can read it there is nobody to tell.
+/// Writes a message. Without a reader it is dropped.
 pub(crate) fn report(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Writes a line that a command which goes on should not end for, such as the address of a node.
+/// Writes a line that a command which continues should not end for, such as the address of a node.
 pub(crate) fn announce(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -1,7 +1,8 @@
 //! `sluice run --require-gpu` and `--report`: what continuous integration wants to know of a run.
 //!
-//! The report has JUnit's XML format, which CI systems show beside the report of the tests themselves.
-//! It has a suite for each lease with a case for each process that used it, and a suite for the run.
+//! The report has JUnit's XML format, which CI systems show beside the report of the tests
+//! themselves. It has a suite for each lease with a case for each process that used it, and a suite
+//! for the run.
 
 use std::fs::File;
 use std::io::Write;

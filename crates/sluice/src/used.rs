@@ -1,5 +1,5 @@
-//! What a run has used: asked of the node at the end of each lease, said to the user, and kept for a
-//! report.
+//! What a run has used: asked of the node at the end of each lease, said to the user, and kept for
+//! a report.
 
 use std::path::Path;
 use std::time::Duration;

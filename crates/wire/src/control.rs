@@ -337,8 +337,8 @@ message! {
         kernels: u64,
         bytes_in: u64,
         bytes_out: u64,
-        /// GPU time used so far, in microseconds, as the meter `used` of bills counts it. Where a session is listed once for
-        /// each GPU, the time for which it had that GPU.
+        /// GPU time used so far, in microseconds, as the meter `used` of bills counts it. Where a
+        /// session is listed once for each GPU, the time for which it had that GPU.
         busy_us: u64,
         age_ms: u64,
         /// Its client's connection is gone, and the client is waited for.
@@ -407,7 +407,7 @@ message! {
         bytes_out: u64,
         /// GPU time in microseconds.
         busy_us: u64,
-        /// The `CUresult` of the fault after which the session could not go on; 0 without a fault.
+        /// The `CUresult` of the fault that ended the work of the session; 0 without a fault.
         fault: i32,
         /// How the session ended, if the node has ended it or its worker has crashed.
         end: String,

@@ -27,7 +27,7 @@ pub struct Counters {
     pub gpu_ns: [AtomicU64; GPUS_MAX],
     /// Device time x the part of the device that was occupied, on all GPUs of the lease, in nanoseconds of a whole GPU.
     pub used_ns: AtomicU64,
-    /// The `CUresult` of the first fault after which the session could not go on; 0 without.
+    /// The `CUresult` of the first fault that ended the work of the session; 0 without.
     pub fault: AtomicI32,
     /// Bytes of device memory that can leave the GPUs; this one also goes down.
     pub movable: AtomicU64,

@@ -1,6 +1,7 @@
 //! What each process has used under a lease, for a report at the end of a run.
 //!
-//! The numbers are those of the session's counters. A lease keeps those of sessions that have ended.
+//! The numbers are those of the session's counters. A lease keeps those of sessions that have
+//! ended.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -18,7 +18,8 @@ impl Quote {
         Ok(Quote { prices: store.prices().await?, declared: store.pool_declarations().await?, at_ms })
     }
 
-    /// Computes the cost of an amount of a meter, in millionths of the currency's unit. [`Line`] states the amounts' units.
+    /// Computes the cost of an amount of a meter, in millionths of the currency's unit. [`Line`]
+    /// states the amounts' units.
     pub(crate) fn cost_micro(&self, tenant: &TenantPath, meter: Meter, goods: &Goods, amount: u64) -> u64 {
         let period = Period { from_ms: self.at_ms, until_ms: self.at_ms + 1 };
         let rate = Rates::new(&self.prices, &self.declared, period).at(meter, goods, self.at_ms);

@@ -21,7 +21,8 @@ const IDS_MAX: usize = 1000;
 
 /// Usage records that cannot be true as they are
 ///
-/// By the grant of their lease, the GPUs of their node or the clock. They are on no bill until somebody accepts them.
+/// By the grant of their lease, the GPUs of their node or the clock. They are on no bill until
+/// an operator accepts them.
 #[utoipa::path(get, path = "/usage/aside", tag = "ledger", params(PageOptions),
     responses((status = 200, body = Page<AsideRecord>)))]
 pub(super) async fn aside(
@@ -38,7 +39,8 @@ pub(super) async fn aside(
 
 /// Accept or discard usage records that were set aside
 ///
-/// Accepted ones count from now on; for a period with an invoice they are on the next one. Ids that are not set aside are passed over.
+/// Accepted ones count from now on; for a period with an invoice they are on the next one. Ids that
+/// are not set aside are passed over.
 #[utoipa::path(post, path = "/usage/aside", tag = "ledger", request_body = AsideDecision,
     responses((status = 200, body = AsideDecided)))]
 pub(super) async fn decide(

@@ -148,7 +148,8 @@ struct Prices<'a> {
 }
 
 impl Prices<'_> {
-    /// Computes the cost of an hour in which a share and `memory` bytes of each of `gpus` GPUs are reserved.
+    /// Computes the cost of an hour in which a share and `memory` bytes of each of `gpus` GPUs are
+    /// reserved.
     fn held(&self, goods: &Goods, share_ppm: u64, memory: u64, gpus: u64) -> u64 {
         let memory_mib = memory.saturating_mul(gpus).div_ceil(1 << 20);
         let share = self.cost(Meter::Reserved, goods, share_ppm * gpus * HOUR_MS);

@@ -49,7 +49,8 @@ const WAIT_MS: u64 = 20_000;
 /// to say that a node refused it. It holds until the lease has ended, also when the token has expired or was revoked. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
 /// first time.
 ///
-/// With `dry_run` nothing is requested. The answer estimates what the request would lead to: places, start, price and the GPUs that it accepts.
+/// With `dry_run` nothing is requested. The answer estimates what the request would lead to:
+/// places, start, price and the GPUs that it accepts.
 #[utoipa::path(post, path = "/leases", tag = "leases", params(DryRun), request_body = NewLease,
     responses((status = 200, body = Asked)))]
 pub(super) async fn create(

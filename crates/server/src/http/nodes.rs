@@ -40,13 +40,15 @@ const FAULTS_MAX: usize = 1000;
 const TOKEN_LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
 /// The most usage records that are stored of one report; the node sends the others again.
 const USAGE_MAX: usize = 1000;
-/// The most usage records of a node that are set aside at a time; further ones are refused, and the node keeps them.
+/// The most usage records of a node that are set aside at a time; further ones are refused, and the
+/// node keeps them.
 const ASIDE_MAX: u64 = 10_000;
 
 /// Lend a node's GPUs
 ///
-/// Under a token of role `node`. A token that names a node is good for that node alone, which then joins with no other one. A node that
-/// joins under a name that is known is the same node; its earlier token holds no more.
+/// Under a token of role `node`. A token that names a node is good for that node alone, which then
+/// joins with no other one. A node that joins under a name that is known is the same node; its
+/// earlier token holds no more.
 #[utoipa::path(post, path = "/nodes", tag = "nodes", request_body = Join,
     responses((status = 200, body = Joined)))]
 pub(super) async fn join(
@@ -93,7 +95,8 @@ pub(super) async fn join(
     }))
 }
 
-/// Says why a token is not good for a node of this name. `has_own` says whether a token names the node.
+/// Says why a token is not good for a node of this name. `has_own` says whether a token names the
+/// node.
 fn not_its_token(principal: &Principal, name: &str, has_own: bool, fleet: &Fleet) -> Option<String> {
     let own = principal.node.map(|id| fleet.nodes().get(&id).map_or(String::new(), |node| node.name.clone()));
     match principal.token.node.clone().or(own) {
@@ -220,7 +223,8 @@ pub(super) async fn report(
     Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, report_every_ms }))
 }
 
-/// The leases that usage records name and that are in memory no more, by their ids; none for those that there are not.
+/// The leases that usage records name and that are in memory no more, by their ids; none for those
+/// that there are not.
 type PastLeases = BTreeMap<LeaseId, Option<LeaseRecord>>;
 
 async fn past_leases(server: &Server, usage: &[UsageRecord]) -> Result<PastLeases, Problem> {
@@ -237,7 +241,8 @@ async fn past_leases(server: &Server, usage: &[UsageRecord]) -> Result<PastLease
     Ok(none.chain(found.into_iter().map(|lease| (lease.id, Some(lease)))).collect())
 }
 
-/// Counts the records of a report, sets those aside that cannot be true, and returns those that are none.
+/// Counts the records of a report, sets those aside that cannot be true, and returns those that are
+/// none.
 async fn take_usage(
     server: &Server,
     change: &mut Change<'_>,

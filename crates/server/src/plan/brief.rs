@@ -1,4 +1,5 @@
-//! One short sentence on why a lease waits, for people who want to know little. [`Plan::why`] has everything.
+//! One short sentence on why a lease waits, for people who want to know little. [`Plan::why`] has
+//! everything.
 
 use sluice_sched::queues::Blocked;
 

@@ -167,7 +167,8 @@ impl Plan {
         job.tasks().filter(|(task, _)| !work.seated.contains_key(task)).filter_map(seat).collect()
     }
 
-    /// Translates a placement of the scheduler. A lease that does not ask for `memory` gets what its share is of that GPU's.
+    /// Translates a placement of the scheduler. A lease that does not ask for `memory` gets what
+    /// its share is of that GPU's.
     pub(super) fn seat_of(&self, placement: &Placement, memory: u64) -> Option<Seat> {
         let site = self.sites.get(placement.node.index())?;
         let gpus = placement.gpus.iter().filter_map(|gpu| site.gpus.get(gpu).copied()).collect();

@@ -247,7 +247,8 @@ impl Plan {
     }
 }
 
-/// Finds the queue that a tenant's own work waits in, or adds it. The error says why it cannot be added.
+/// Finds the queue that a tenant's own work waits in, or adds it. The error says why it cannot be
+/// added.
 pub(super) fn add_queue(
     scheduler: &mut Scheduler,
     fleet: &Fleet,

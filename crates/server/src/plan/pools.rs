@@ -140,7 +140,8 @@ impl Plan {
         at_ms
     }
 
-    /// Finds when a pool begins to serve a lease that none serves now. `turns` keeps what it computes.
+    /// Finds when a pool begins to serve a lease that none serves now. `turns` keeps what it
+    /// computes.
     pub(super) fn first_served_ms(
         &self,
         fleet: &Fleet,

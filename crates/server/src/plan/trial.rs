@@ -1,4 +1,5 @@
-//! The outcome of a request that is not made: the decisions of the scheduler on a copy of its state, which is then dropped.
+//! The outcome of a request that is not made: the decisions of the scheduler on a copy of its
+//! state, which is then dropped.
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{NewLease, StartEstimate};
@@ -52,7 +53,8 @@ pub(crate) struct Offered {
 }
 
 impl Plan {
-    /// Predicts what a request would lead to. `lease` is the lease that it would make, which is not in the fleet.
+    /// Predicts what a request would lead to. `lease` is the lease that it would make, which is not
+    /// in the fleet.
     pub(crate) fn trial(&self, fleet: &Fleet, history: &History, lease: &LeaseRecord, clock: Clock) -> Trial {
         if let Some(error) = &self.broken {
             let reason = format!("nothing is planned: the tenants' quotas contradict each other: {error}");
@@ -165,7 +167,8 @@ fn offered(fleet: &Fleet, kind: &Kind, ask: &NewLease) -> Offered {
     }
 }
 
-/// Counts the GPUs of a kind that take new leases, and those among them with room for this share and memory.
+/// Counts the GPUs of a kind that take new leases, and those among them with room for this share
+/// and memory.
 fn count(fleet: &Fleet, kind: &Kind, share_ppm: u64, memory: u64) -> (u32, u32) {
     let (mut gpus, mut free) = (0, 0);
     for node in fleet.nodes().values().filter(|node| node.takes_work()) {

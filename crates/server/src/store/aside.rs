@@ -30,7 +30,8 @@ pub(super) async fn remove(transaction: &mut Tx<'_>, id: &str) -> Result<()> {
 }
 
 impl Store {
-    /// Returns the records that were set aside whose id comes after `after`, in the order of their ids.
+    /// Returns the records that were set aside whose id comes after `after`, in the order of their
+    /// ids.
     pub(crate) async fn aside(&self, after: &str, limit: u32) -> Result<Vec<AsideRecord>> {
         let query = sqlx::query("SELECT * FROM usage_aside WHERE id > $1 ORDER BY id LIMIT $2");
         let rows = query.bind(after.to_owned()).bind(i64::from(limit)).fetch_all(&self.pool).await?;

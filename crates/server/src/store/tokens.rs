@@ -75,7 +75,8 @@ impl Store {
         rows.iter().map(|row| text(row, "id")).collect()
     }
 
-    /// Returns whether there is a valid token that names this node as the only one that may join with it.
+    /// Returns whether there is a valid token that names this node as the only one that may join
+    /// with it.
     pub(crate) async fn is_node_named(&self, name: &str, now_ms: u64) -> Result<bool> {
         let query = sqlx::query(
             "SELECT id FROM token WHERE node_name = $1 AND revoked = 0 AND expires_at_ms > $2 LIMIT 1",

@@ -140,11 +140,7 @@ fn amounts_are_in_the_currency_that_is_declared() {
     let budget = tenants.into_iter().find_map(|tenant| tenant.budget).unwrap();
     assert_eq!(budget.currency.map(String::from), Some("EUR".into()));
     let issued: Invoice = server.admin.get("/invoices/1").unwrap();
-    assert_eq!(
-        (issued, bill(&server).issuer.as_deref()),
-        (invoice, Some("Others")),
-        "what was issued stays"
-    );
+    assert_eq!((issued, bill(&server).issuer.as_deref()), (invoice, Some("Others")), "what was issued stays");
 }
 
 #[test]

@@ -215,8 +215,8 @@ impl ScriptedNode {
         Ok(node)
     }
 
-    /// Reports, and answers with what the server wants. Usage that is set aside is accepted: tests are about leases that there are not, and
-    /// about long ago.
+    /// Reports, and answers with what the server wants. Usage that is set aside is accepted: tests
+    /// are about leases that there are not, and about long ago.
     pub(crate) fn say(&mut self) -> ReportAnswer {
         let answer = self.say_only();
         if !self.report.usage.is_empty() {

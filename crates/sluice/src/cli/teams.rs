@@ -140,7 +140,8 @@ pub(crate) struct UsageArgs {
     pub(crate) output: Output,
 }
 
-/// Usage records that cannot be true by the grant of their lease, the GPUs of their node or the clock.
+/// Usage records that cannot be true by the grant of their lease, the GPUs of their node or the
+/// clock.
 #[derive(Debug, Subcommand)]
 pub(crate) enum UsageCommand {
     /// List usage records that were set aside because they cannot be true; they are on no bill
@@ -569,7 +570,8 @@ pub(crate) enum TokenCommand {
         /// What it is for
         #[arg(long, value_name = "TEXT", default_value = "")]
         name: String,
-        /// With --role node: only the node of this name may join with it, and that node with no other token than one that names it
+        /// With --role node: only the node of this name may join with it, and that node with no
+        /// other token than one that names it
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
     },

@@ -1,4 +1,5 @@
-//! `sluice usage aside`, `accept` and `discard`: usage records that cannot be true as nodes reported them.
+//! `sluice usage aside`, `accept` and `discard`: usage records that cannot be true as nodes
+//! reported them.
 
 use std::process::ExitCode;
 

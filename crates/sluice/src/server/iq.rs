@@ -311,9 +311,6 @@ mod tests {
             "0 of 23 runs",
         ];
         assert_eq!(cells(&program), expect);
-        assert_eq!(
-            command(&program),
-            "sluice run --tenant acme -p 35% --memory 10752MiB -- python train.py"
-        );
+        assert_eq!(command(&program), "sluice run --tenant acme -p 35% --memory 10752MiB -- python train.py");
     }
 }

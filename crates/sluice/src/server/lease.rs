@@ -27,7 +27,7 @@ use crate::tasks::Event;
 const WAIT_MS: u64 = 5_000;
 /// The first pause before a server that is away, or was asked too often, is asked again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// The longest such pause. A server drops a waiting lease that nobody asks for during 20 s.
+/// The longest such pause. A server drops a waiting lease without a request for 20 s.
 const RETRY_LONGEST: Duration = Duration::from_secs(8);
 /// One that does not say what it is asked for is.
 const RETRY_BLIND_EVERY: Duration = Duration::from_secs(5);
@@ -55,7 +55,8 @@ impl Talk {
     }
 }
 
-/// The pauses between requests to a server that is away: each is twice as long as the one before, up to a limit.
+/// The pauses between requests to a server that is away: each is twice as long as the one before,
+/// up to a limit.
 struct Backoff(Duration);
 
 impl Backoff {
@@ -518,7 +519,8 @@ fn wait_text(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// Formats why a lease waits, its place in the line of its tenant, and when it will start. Without a reason it is empty.
+/// Formats why a lease waits, its place in the line of its tenant, and when it will start. Without
+/// a reason it is empty.
 fn waiting_line(lease: &Lease, start: Option<&str>) -> String {
     let reason = lease.reason_brief.as_ref().or(lease.reason.as_ref());
     let (LeaseState::Queued, Some(position), Some(reason)) = (lease.state, lease.position, reason) else {
