@@ -13,7 +13,7 @@ use crate::node;
 use crate::process::Ended;
 use crate::python;
 
-pub(crate) const TESTS: &[Test] = &[
+pub(crate) const LONG_TESTS: &[Test] = &[
     ("ci: the guide's commands", guide),
     ("ci: several test processes", several_processes),
     ("ci: a run without a kernel", without_kernel),

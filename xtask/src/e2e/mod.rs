@@ -93,7 +93,6 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(https::TESTS)
         .chain(top::TESTS)
         .chain(dist::TESTS)
-        .chain(ci::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");
@@ -101,7 +100,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         }
     }
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
-    let long = long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS).chain(elastic::LONG_TESTS);
+    let long =
+        long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS).chain(elastic::LONG_TESTS).chain(ci::LONG_TESTS);
     for (name, test) in long {
         match all {
             _ if !wanted(name) => {}
