@@ -29,6 +29,7 @@ pub mod lower;
 pub mod passes;
 pub mod ssa;
 pub mod text;
+pub mod tensor;
 pub mod texture;
 pub mod types;
 pub mod verify;

@@ -23,6 +23,7 @@ mod memory;
 mod minifloat;
 mod operand;
 mod subroutine;
+mod tensor;
 mod texture;
 mod video;
 mod warp;
@@ -439,6 +440,7 @@ impl<'m> Lowering<'m> {
             Activemask => self.activemask(i),
             Elect => self.elect(i),
             Mbarrier => self.mbarrier(i),
+            Tensormap => self.tensormap(i),
             Mma | Wmma | Ldmatrix | Stmatrix => self.matrix(i),
             Tex | Tld4 => self.texture(i),
             Suld => self.surface_load(i),
@@ -482,6 +484,7 @@ fn is_collective(i: &Instruction) -> bool {
                 | Activemask
                 | Elect
                 | Mbarrier
+                | Tensormap
                 | Nanosleep
                 | Mma
                 | Wmma

@@ -32,6 +32,7 @@ mod printed;
 mod sessions;
 mod store;
 mod usage_bounds;
+mod usage_spans;
 mod watches;
 
 #[cfg(test)]

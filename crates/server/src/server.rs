@@ -17,6 +17,7 @@ use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, ResizeLease};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
+use sluice_api::usage::UsageRecord;
 use sluice_metrics::expiry_s;
 use sluice_transport::tls::ServerIdentity;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
@@ -35,6 +36,7 @@ use crate::metrics::{Counters, FleetPicture, Picture};
 use crate::plan::{Clock, Offered, Plan, Trial, never};
 use crate::sessions::Sessions;
 use crate::store::{Fence, Store, StoreError, Write};
+use crate::usage_spans::{Counted, LastCounted};
 use crate::watches::Watches;
 
 pub(crate) struct Server {
@@ -84,6 +86,7 @@ pub(crate) struct Books {
     past: Vec<LeaseRecord>,
     pub(crate) identity: Option<Identity>,
     pub(crate) seller: Seller,
+    pub(crate) counted: Counted,
     /// When it was last looked what time alone has ended.
     expired_at_ms: u64,
     audit: Head,
@@ -552,6 +555,7 @@ impl Books {
             past: recent,
             identity,
             seller,
+            counted: Counted::default(),
             expired_at_ms: 0,
             audit,
             epoch,
@@ -688,6 +692,14 @@ impl Change<'_> {
 
     pub(crate) fn write(&mut self, write: Write) {
         self.writes.push(write);
+    }
+
+    /// Counts a usage record.
+    pub(crate) fn count(&mut self, record: &UsageRecord) {
+        self.write(Write::Usage { record: record.clone(), received_at_ms: self.now_ms });
+        let Books { counted, fleet, .. } = &mut *self.books;
+        let last = LastCounted { sequence: record.sequence, until_ms: record.until_ms };
+        counted.remember(record.node, record.task_attempt(), last, |lease| fleet.lease(lease).is_some());
     }
 
     /// Who starts when is another matter now, by somebody's hand.

@@ -14,6 +14,7 @@ mod doctor;
 mod lease;
 mod moment;
 mod node_token;
+mod old_glibc;
 mod place;
 mod quantity;
 mod query;

@@ -20,6 +20,7 @@ mod occupancy;
 mod pool;
 mod reference;
 mod stream;
+mod tensor_map;
 mod texture;
 mod tiles;
 mod vmm;
@@ -36,7 +37,7 @@ pub(crate) const TABLE: DriverTable = {
         array::*, context::*, copy::*, device::*, event::*, graph::*, graph_kernel::*, graph_node::*,
         green::*, launch::*,
     };
-    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, texture::*, tiles::*, vmm::*};
+    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, tensor_map::*, texture::*, tiles::*, vmm::*};
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }
@@ -186,6 +187,8 @@ pub(crate) const TABLE: DriverTable = {
         cuArrayGetMemoryRequirements,
         cuMipmappedArrayGetMemoryRequirements,
         cuMemMapArrayAsync,
+        cuTensorMapEncodeTiled,
+        cuTensorMapReplaceAddress,
         cuTexObjectCreate,
         cuTexObjectDestroy,
         cuTexObjectGetResourceDesc,

@@ -60,6 +60,7 @@ mod tiles;
 mod vmm;
 
 mod reference;
+mod tensor_map;
 mod texture;
 
 mod status;

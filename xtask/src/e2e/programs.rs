@@ -65,6 +65,7 @@ const CASES: &[Case] = &[
     case("nvcc", Program::Cuda("kernels.cu")),
     case("textures", Program::Cuda("textures.cu")),
     case("clusters", Program::CudaFor("clusters.cu", "compute_90")),
+    case("tensor maps", Program::CudaFor("tensor_maps.cu", "compute_90")),
     case("managed variables", Program::Cuda("managed_variables.cu")),
     case("nvcc linked", Program::Linked("linked")),
     case("nvcc conditional nodes", Program::Cuda("conditionals.cu")),

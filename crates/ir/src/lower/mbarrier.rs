@@ -29,7 +29,7 @@ const PHASE_BIT: u64 = 2 * COUNT_BITS;
 const TRANSACTIONS_BIT: u64 = PHASE_BIT + 1;
 
 /// Blocks that a cluster may have.
-const CLUSTER_BLOCKS_MAX: u64 = 16;
+pub(super) const CLUSTER_BLOCKS_MAX: u64 = 16;
 
 const ORDER: MemoryOrder = MemoryOrder { ordering: Ordering::AcquireRelease, scope: Scope::Cluster };
 
@@ -112,13 +112,16 @@ impl<'m> Lowering<'m> {
         if i.has(Modifier::Prefetch) {
             return Ok(());
         }
+        if i.has(Modifier::Tensor) {
+            return self.copy_tensor(i);
+        }
         let spaces: Vec<PtxSpace> = i
             .modifiers
             .iter()
             .filter_map(|modifier| if let Modifier::Space(space) = modifier { Some(*space) } else { None })
             .collect();
         let [to_space, from_space] = spaces[..] else { return Err(unsupported(i)) };
-        if i.has(Modifier::Tensor) || i.has(Modifier::CpMask) {
+        if i.has(Modifier::CpMask) {
             return Err(unsupported(i));
         }
         let bytes = self.read(operand(i, 2)?, Type::I32)?;
@@ -130,13 +133,18 @@ impl<'m> Lowering<'m> {
         let from = self.place_in(address(i, 1)?, Some(from_space))?;
         match i.has(Modifier::Reduce) {
             true => self.reduce_in_loop(i, to, from, bytes)?,
-            false => self.copy_in_loop(to, from, bytes),
+            false => self.copy_in_loop(to, from, bytes)?,
         }
         if i.has(Modifier::MbarrierCompleteTxBytes) {
             let place = self.place_in(address(i, 3)?, Some(to_space))?;
-            self.change_object(place, Change { completed_bytes: Some(bytes), ..Change::default() });
+            self.complete(place, bytes);
         }
         Ok(())
+    }
+
+    /// So many bytes of a copy have come.
+    pub(super) fn complete(&mut self, object: Place, bytes: Value) {
+        self.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
     }
 
     /// `.multicast::cluster`: the copy and its completion in each block whose rank is set in a mask, at the same offsets.
@@ -156,8 +164,8 @@ impl<'m> Lowering<'m> {
                     let addr = lowering.build().binary(BinaryOp::Add, base, offset);
                     Place { space: Space::Generic, addr, offset: 0 }
                 });
-                lowering.copy_in_loop(to, from, bytes);
-                lowering.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
+                lowering.copy_in_loop(to, from, bytes)?;
+                lowering.complete(object, bytes);
                 Ok(())
             })?;
         }
@@ -165,7 +173,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// The offset in the shared memory of its block of an address in `.shared::cluster`, I64.
-    fn offset_in_block(&mut self, i: &Instruction, at: usize) -> Lowered<Value> {
+    pub(super) fn offset_in_block(&mut self, i: &Instruction, at: usize) -> Lowered<Value> {
         let place = self.place(address(i, at)?, Some(Space::Shared))?;
         let mut build = self.build();
         let offset = build.binary_imm(BinaryOp::Add, place.addr, u64::from(place.offset as u32));
@@ -189,14 +197,17 @@ impl<'m> Lowering<'m> {
     }
 
     /// Copies a multiple of 16 bytes between addresses that are multiples of 16.
-    fn copy_in_loop(&mut self, to: Place, from: Place, bytes: Value) {
-        self.in_steps([to, from], bytes, 16, |lowering, [to, from]| {
-            let mut build = lowering.build();
-            let order = MemoryOrder::WEAK;
-            let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
-            let values: Vec<Value> = build.kernel.inst(load).results().collect();
-            build.push(Inst::Store { place: to, ty: Type::I64, values: values.into(), order, guard: None });
-        });
+    pub(super) fn copy_in_loop(&mut self, to: Place, from: Place, bytes: Value) -> Lowered {
+        self.in_steps([to, from], bytes, 16, |lowering, [to, from]| lowering.copy_piece(to, from))
+    }
+
+    /// Copies 16 bytes between addresses that are multiples of 16.
+    pub(super) fn copy_piece(&mut self, to: Place, from: Place) {
+        let mut build = self.build();
+        let order = MemoryOrder::WEAK;
+        let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
+        let values: Vec<Value> = build.kernel.inst(load).results().collect();
+        build.push(Inst::Store { place: to, ty: Type::I64, values: values.into(), order, guard: None });
     }
 
     /// `cp.reduce.async.bulk`: combines elements with those that are there, one by one.
@@ -211,8 +222,7 @@ impl<'m> Lowering<'m> {
             let atomic = Inst::Atomic { op, place: to, ty, arg, compare: None, order, guard: None };
             let (block, line) = (lowering.here(), lowering.line);
             lowering.kernel.push_without_result(block, atomic, line);
-        });
-        Ok(())
+        })
     }
 
     /// Does something at two places, then so many bytes behind them, and so on up to a number of bytes.
@@ -222,7 +232,26 @@ impl<'m> Lowering<'m> {
         bytes: Value,
         step: u64,
         body: impl FnOnce(&mut Self, [Place; 2]),
-    ) {
+    ) -> Lowered {
+        let in_places = |lowering: &mut Self, offset| {
+            let places = places.map(|place| {
+                let mut build = lowering.build();
+                let offset = build.resize(place.space.address_type(), false, offset);
+                Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
+            });
+            body(lowering, places);
+            Ok(())
+        };
+        self.count_up(bytes, step, in_places)
+    }
+
+    /// A loop: does something with each number from 0 to below a limit, by steps; numbers are I32.
+    pub(super) fn count_up(
+        &mut self,
+        limit: Value,
+        step: u64,
+        body: impl FnOnce(&mut Self, Value) -> Lowered,
+    ) -> Lowered {
         let done = self.variables.declare(Type::I32);
         self.frames[self.activation].activation.own(self.variables.len() - 1..self.variables.len());
         let zero = self.build().i32(0);
@@ -230,24 +259,20 @@ impl<'m> Lowering<'m> {
         let [head, inside, end] = [(); 3].map(|()| self.kernel.add_block());
         self.end_block(Terminator::Jump(Target::new(head)));
         self.start_block(head);
-        let offset = self.variables.read(&mut self.kernel, done);
-        let is_left = self.build().compare(IntCond::LtU, offset, bytes);
+        let at = self.variables.read(&mut self.kernel, done);
+        let is_left = self.build().compare(IntCond::LtU, at, limit);
         self.end_block(Terminator::Branch {
             cond: is_left,
             then: Target::new(inside),
             otherwise: Target::new(end),
         });
         self.start_block(inside);
-        let places = places.map(|place| {
-            let mut build = self.build();
-            let offset = build.resize(place.space.address_type(), false, offset);
-            Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
-        });
-        body(self, places);
-        let offset = self.build().binary_imm(BinaryOp::Add, offset, step);
-        self.variables.write(done, offset);
+        body(self, at)?;
+        let next = self.build().binary_imm(BinaryOp::Add, at, step);
+        self.variables.write(done, next);
         self.end_block(Terminator::Jump(Target::new(head)));
         self.start_block(end);
+        Ok(())
     }
 
     /// `test_wait`, `try_wait`: whether the phase of a state, or that of a parity, is complete.

@@ -64,13 +64,41 @@ impl Format {
 
 /// Whether a conversion has pairs of such floats on one side.
 pub(super) fn is_narrow(to: PtxType, from: PtxType) -> bool {
-    Format::of_pair(to).is_some() || Format::of_pair(from).is_some()
+    let is_exponent = |ty| ty == PtxType::Ue8m0x2;
+    Format::of_pair(to).is_some() || Format::of_pair(from).is_some() || is_exponent(to) || is_exponent(from)
 }
+
+/// Bits of an exponent alone (`.ue8m0`): a power of two with F32's bias, without zero and infinity.
+const EXPONENT_LARGEST: u64 = 0xfe;
+const EXPONENT_NAN: u32 = 0xff;
+/// 2 to the power of -127, which the exponent 0 means, as bits of F32 and of bfloat16: a subnormal number of both.
+const EXPONENT_LEAST_F32: u32 = 0x40_0000;
+const EXPONENT_LEAST_BF16: u32 = 0x40;
 
 impl Lowering<'_> {
     /// `cvt.rn.satfinite{.relu}.e4m3x2.f32 d, a, b` (a in the upper half), `.e4m3x2.f16x2 d, a`, `.f16x2.e4m3x2 d, a`.
     pub(super) fn convert_narrow(&mut self, i: &Instruction, to: PtxType, from: PtxType) -> Lowered {
         match (Format::of_pair(to), Format::of_pair(from), from, to) {
+            (_, _, PtxType::F32, PtxType::Ue8m0x2) if i.operands.len() == 3 => {
+                let [high, low] =
+                    [1, 2].map(|place| operand(i, place).and_then(|of| self.read(of, Type::F32)));
+                self.exponent_pair(i, [low?, high?])
+            }
+            (_, _, PtxType::Bf16x2, PtxType::Ue8m0x2) if i.operands.len() == 2 => {
+                let pair = self.read(operand(i, 1)?, Type::I32)?;
+                let halves = self.halves(pair);
+                let values = halves.map(|bits| self.build().convert(Half::Bfloat.widen(), Type::F32, bits));
+                self.exponent_pair(i, values)
+            }
+            (_, _, PtxType::Ue8m0x2, PtxType::Bf16x2) => {
+                let pair = self.read(operand(i, 1)?, Type::I32)?;
+                let halves = [0, 1].map(|index| {
+                    let exponent = self.element(pair, index, 8, false);
+                    self.power_of_two(exponent)
+                });
+                let result = self.join_halves(halves);
+                self.write(operand(i, 0)?, result)
+            }
             (Some(format), None, PtxType::F32, _) if i.operands.len() == 3 => {
                 let [high, low] =
                     [1, 2].map(|place| operand(i, place).and_then(|of| self.read(of, Type::F32)));
@@ -113,6 +141,55 @@ impl Lowering<'_> {
         let pair =
             build.convert(ConvertOp::Truncate, if format.bits == 4 { Type::I8 } else { Type::I16 }, pair);
         self.write(operand(i, 0)?, pair)
+    }
+
+    /// Exponents of the magnitudes of two F32, rounded down (`.rz`) or up (`.rp`); the second is the upper byte.
+    fn exponent_pair(&mut self, i: &Instruction, values: [Value; 2]) -> Lowered {
+        let rounds_up = i.has(Modifier::Rp);
+        if !i.has(Modifier::Satfinite) || !(rounds_up || i.has(Modifier::Rz)) {
+            return Err(unsupported(i));
+        }
+        let [low, high] = values.map(|value| self.exponent_of(value, rounds_up));
+        let mut build = self.build();
+        let high = build.binary_imm(BinaryOp::Shl, high, 8);
+        let pair = build.binary(BinaryOp::Or, low, high);
+        let pair = build.convert(ConvertOp::Truncate, Type::I16, pair);
+        self.write(operand(i, 0)?, pair)
+    }
+
+    fn exponent_of(&mut self, value: Value, rounds_up: bool) -> Value {
+        let mut build = self.build();
+        let magnitude = build.unary(UnaryOp::FAbs, value);
+        let bits = build.bitcast(Type::I32, magnitude);
+        let mut exponent = build.binary_imm(BinaryOp::ShrU, bits, 23);
+        if rounds_up {
+            // Among subnormal numbers the half of the smallest normal one is the exponent 0, above it begins the 1.
+            let zero = build.i32(0);
+            let least = build.i32(EXPONENT_LEAST_F32);
+            let is_subnormal = build.compare(IntCond::Eq, exponent, zero);
+            let exact = build.select(is_subnormal, least, zero);
+            let mantissa = build.binary_imm(BinaryOp::And, bits, 0x7f_ffff);
+            let is_between = build.compare(IntCond::GtU, mantissa, exact);
+            let more = build.convert(ConvertOp::ZeroExtend, Type::I32, is_between);
+            exponent = build.binary(BinaryOp::Add, exponent, more);
+        }
+        let exponent = build.binary_imm(BinaryOp::MinU, exponent, EXPONENT_LARGEST);
+        let nan = build.i32(EXPONENT_NAN);
+        let is_nan = build.float_compare(FloatCond::Nan, value, value);
+        build.select(is_nan, nan, exponent)
+    }
+
+    /// The bfloat16 of an exponent, I16.
+    fn power_of_two(&mut self, exponent: Value) -> Value {
+        let mut build = self.build();
+        let bits = build.binary_imm(BinaryOp::Shl, exponent, 7);
+        let [zero, least, all, nan] =
+            [0, EXPONENT_LEAST_BF16, EXPONENT_NAN, 0x7fff].map(|bits| build.i32(bits));
+        let is_least = build.compare(IntCond::Eq, exponent, zero);
+        let bits = build.select(is_least, least, bits);
+        let is_nan = build.compare(IntCond::Eq, exponent, all);
+        let bits = build.select(is_nan, nan, bits);
+        build.convert(ConvertOp::Truncate, Type::I16, bits)
     }
 
     /// The bits of an F32 rounded to a format, to nearest even; what is too large becomes the largest.

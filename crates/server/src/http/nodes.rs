@@ -24,9 +24,10 @@ use crate::auth::{self, Principal};
 use crate::disk;
 use crate::fleet::{Fleet, LeaseRecord, Node, Patience, Taken};
 use crate::policy::Action;
-use crate::server::{Books, Change, Server};
+use crate::server::{Books, Change, Server, unwell};
 use crate::store::Write;
 use crate::usage_bounds::implausible;
+use crate::usage_spans::LastCounted;
 
 const GPUS_MAX: usize = 64;
 const LABELS_MAX: usize = 64;
@@ -236,7 +237,7 @@ async fn past_leases(server: &Server, usage: &[UsageRecord]) -> Result<PastLease
         named.iter().copied().filter(|id| books.fleet.lease(*id).is_none()).collect()
     };
     let missing = server.read(look).await?;
-    let found = server.store.leases_by_id(&missing).await.map_err(crate::server::unwell)?;
+    let found = server.store.leases_by_id(&missing).await.map_err(unwell)?;
     let none = missing.into_iter().map(|id| (id, None));
     Ok(none.chain(found.into_iter().map(|lease| (lease.id, Some(lease)))).collect())
 }
@@ -262,11 +263,17 @@ async fn take_usage(
             (Some(lease), _) => Some(lease.clone()),
             (None, Some(past)) => past.clone(),
             // It has ended since the others were read.
-            (None, None) => server.store.lease(record.lease).await.map_err(crate::server::unwell)?,
+            (None, None) => server.store.lease(record.lease).await.map_err(unwell)?,
         };
+        let last = last_counted(server, change, record).await?;
+        if record.sequence <= last.sequence && server.store.has_usage(&record.id).await.map_err(unwell)? {
+            // The node sends it again, since it missed the answer.
+            continue;
+        }
         let Some(node) = change.fleet().nodes().get(&id) else { continue };
-        match implausible(record, lease.as_ref(), node, now_ms) {
-            None => change.write(Write::Usage { record: record.clone(), received_at_ms: now_ms }),
+        let reason = implausible(record, lease.as_ref(), node, now_ms).or_else(|| last.contradiction(record));
+        match reason {
+            None => change.count(record),
             Some(reason) => {
                 aside.push(AsideRecord { record: record.clone(), reason, received_at_ms: now_ms })
             }
@@ -278,7 +285,7 @@ async fn take_usage(
             aside.len(),
             escaped(&first.reason)
         );
-        let is_full = server.store.count_aside(id).await.map_err(crate::server::unwell)? >= ASIDE_MAX;
+        let is_full = server.store.count_aside(id).await.map_err(unwell)? >= ASIDE_MAX;
         for record in aside {
             if is_full {
                 refuse(&record.record.id, "too many records of this node are set aside".to_owned());
@@ -291,6 +298,18 @@ async fn take_usage(
         eprintln!("sluice-server: node {id}: {}", escaped(reason));
     }
     Ok(refused)
+}
+
+/// Returns what was counted last of the task that a record is of.
+async fn last_counted(
+    server: &Server,
+    change: &Change<'_>,
+    record: &UsageRecord,
+) -> Result<LastCounted, Problem> {
+    match change.books().counted.last(record.node, record.task_attempt()) {
+        Some(last) => Ok(last),
+        None => server.store.last_usage(record.node, record.task_attempt()).await.map_err(unwell),
+    }
 }
 
 /// A node speaks for itself only.

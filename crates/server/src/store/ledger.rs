@@ -1,6 +1,6 @@
 use sluice_api::bill::{Goods, Meter, Price, PricePer};
 use sluice_api::lease::{LeaseId, LeaseUse};
-use sluice_api::node::NodeId;
+use sluice_api::node::{Attempt, NodeId};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
@@ -14,6 +14,7 @@ use super::{
     Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null, within,
 };
 use crate::billing::Period;
+use crate::usage_spans::LastCounted;
 
 /// Parts of one question.
 const PARTS_MAX: usize = 250;
@@ -150,6 +151,26 @@ impl Store {
             sums.push(query.fetch_all(&self.pool).await?.iter().map(sum).collect::<Result<_>>()?);
         }
         Ok(sums)
+    }
+
+    pub(crate) async fn has_usage(&self, id: &str) -> Result<bool> {
+        let query = sqlx::query("SELECT id FROM usage_record WHERE id = $1").bind(id.to_owned());
+        Ok(query.fetch_optional(&self.pool).await?.is_some())
+    }
+
+    /// Returns what was counted last of a task, which is nothing if there is no record of it.
+    pub(crate) async fn last_usage(&self, node: NodeId, task: Attempt) -> Result<LastCounted> {
+        let query = sqlx::query(
+            "SELECT MAX(sequence) AS sequence, MAX(until_ms) AS until_ms FROM usage_record \
+             WHERE lease = $1 AND attempt = $2 AND task = $3 AND node = $4",
+        );
+        let query = query.bind(signed(task.lease)).bind(i64::from(task.attempt)).bind(i64::from(task.task));
+        let row = query.bind(signed(node)).fetch_one(&self.pool).await?;
+        let sequence = unsigned_or_null(&row, "sequence")?.unwrap_or(0);
+        Ok(LastCounted {
+            sequence: u32::try_from(sequence).unwrap_or(u32::MAX),
+            until_ms: unsigned_or_null(&row, "until_ms")?.unwrap_or(0),
+        })
     }
 
     /// When the first record of a period begins.

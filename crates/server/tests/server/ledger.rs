@@ -272,6 +272,33 @@ fn usage_beyond_a_grant_is_on_no_bill_until_an_operator_accepts_it() {
 }
 
 #[test]
+fn an_hour_that_is_reported_under_two_numbers_is_billed_once() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme", Role::Member);
+    let lease = request(&member, &ask(250_000));
+    node.claim(&wait_for_state(&member, lease.id, LeaseState::Granted));
+    let at_ms = wait_for_state(&member, lease.id, LeaseState::Running).granted_at_ms.unwrap();
+    let id = node.joined.node;
+    let of = |sequence, from_ms, until_ms| {
+        record(id, lease.id, sequence, "acme", (at_ms + from_ms, at_ms + until_ms))
+    };
+    let honest = [of(1, 0, 5000), of(2, 5000, 9000)];
+    // In the same report, in a later one, and under a number that was passed over.
+    node.report.usage = vec![honest[0].clone(), of(3, 0, 5000)];
+    node.say_only();
+    node.report.usage = vec![honest[1].clone(), of(4, 1000, 9000)];
+    node.say_only();
+    // A report whose answer was lost comes again, and changes nothing.
+    node.say_only();
+    let counted = || server.admin.list::<UsageRecord>("/usage").unwrap();
+    assert_eq!(counted(), honest);
+    let aside: Vec<AsideRecord> = server.admin.list("/usage/aside").unwrap();
+    assert_eq!(aside.iter().map(|aside| aside.record.sequence).collect::<Vec<_>>(), [3, 4]);
+    assert!(aside.iter().all(|aside| aside.reason.contains("were counted with record")), "{aside:?}");
+}
+
+#[test]
 fn every_change_is_in_the_audit_log_and_the_chain_holds() {
     let (_folder, server) = Server::with_tenants();
     let member = server.token("acme", Role::Member);

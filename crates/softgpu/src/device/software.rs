@@ -76,6 +76,7 @@ pub(super) fn attributes(ordinal: usize, threads: usize, same_process: bool) -> 
         (A::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 1),
         (A::COOPERATIVE_LAUNCH, 1),
         (A::CLUSTER_LAUNCH, 1),
+        (A::TENSOR_MAP_ACCESS_SUPPORTED, 1),
         (A::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
         (A::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
         (A::HOST_REGISTER_SUPPORTED, 1),
