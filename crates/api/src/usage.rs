@@ -132,11 +132,6 @@ impl UsageRecord {
         self.until_ms.saturating_sub(self.from_ms)
     }
 
-    /// Returns the attempt of a task that this is a record of.
-    pub fn task_attempt(&self) -> Attempt {
-        Attempt { lease: self.lease, attempt: self.attempt, task: self.task }
-    }
-
     /// Bounds everything that arithmetic is done with, so that sums of a period are far from an overflow.
     pub fn check(&self) -> Result<(), UsageError> {
         let id = || self.id.chars().take(64).collect::<String>();

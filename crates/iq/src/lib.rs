@@ -4,6 +4,7 @@
 //! recommendation is proved on the runs that it comes from: they are replayed with the smaller
 //! request, and what would have become slower is part of the answer.
 
+pub mod fit;
 mod rightsize;
 
 pub use rightsize::{Interval, MIB, Recommendation, Replay, Run, Unchanged, rightsize};

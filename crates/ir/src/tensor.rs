@@ -1,15 +1,17 @@
-//! Tensor maps as software GPUs have them (CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "Tensors").
+//! Tensor maps as software GPUs have them (CUDA Driver API, "Tensor Map Object Management"; PTX
+//! ISA, "Tensors").
 //!
-//! A map is 128 opaque bytes that the driver encodes, `tensormap.replace` changes and tensor copies read. Here they
-//! are the fields below, one after the other; a map of zeros whose fields are all replaced is a whole one.
+//! A map is 128 opaque bytes that the driver encodes, `tensormap.replace` changes and tensor copies
+//! read. Here they are the fields below, one after the other; a map of zeros whose fields are all
+//! replaced is a whole one.
 
 /// Dimensions that a tensor has at most.
 pub const RANK_MAX: usize = 5;
 /// Size of a map in bytes.
 pub const MAP_BYTES: usize = 128;
 
-/// Offsets of the fields in bytes. Lists have an element for each dimension, the innermost first; strides, in
-/// bytes, begin with the second dimension.
+/// Offsets of the fields in bytes. Lists have an element for each dimension, the innermost first;
+/// strides, in bytes, begin with the second dimension.
 pub const GLOBAL_ADDRESS: usize = 0;
 pub const GLOBAL_STRIDES: usize = 8;
 pub const GLOBAL_DIMENSIONS: usize = 40;
@@ -22,8 +24,8 @@ pub const INTERLEAVE: usize = 108;
 pub const SWIZZLE: usize = 112;
 pub const FILL: usize = 116;
 
-/// Logarithms to base 2 of the sizes of elements in bytes, 4 bits each, by the number that PTX gives a type
-/// ("tensormap.replace", `.elemtype`). Types packed below a byte are not supported.
+/// Logarithms to base 2 of the sizes of elements in bytes, 4 bits each, by the number that PTX
+/// gives a type ("tensormap.replace", `.elemtype`). Types packed below a byte are not supported.
 pub(crate) const SIZES: u64 = {
     let sizes = [0, 1, 2, 2, 3, 3, 1, 2, 2, 3, 1, 2, 2];
     let (mut packed, mut at) = (!0, 0);
@@ -38,7 +40,8 @@ pub(crate) const NO_SIZE: u64 = 0xf;
 /// Swizzles of 0, 32, 64 and 128 bytes, in this order; others are not supported.
 pub const SWIZZLES: u32 = 4;
 
-/// The number that PTX gives to a type of `CUtensorMapDataType`; none for types that are not supported.
+/// The number that PTX gives to a type of `CUtensorMapDataType`; none for types that are not
+/// supported.
 pub fn element_type(data_type: u32) -> Option<u32> {
     const TYPES: [u32; 13] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 8, 11, 12];
     TYPES.get(data_type as usize).copied()

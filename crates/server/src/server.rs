@@ -699,7 +699,7 @@ impl Change<'_> {
         self.write(Write::Usage { record: record.clone(), received_at_ms: self.now_ms });
         let Books { counted, fleet, .. } = &mut *self.books;
         let last = LastCounted { sequence: record.sequence, until_ms: record.until_ms };
-        counted.remember(record.node, record.task_attempt(), last, |lease| fleet.lease(lease).is_some());
+        counted.remember(record.node, record.attempt_of(), last, |lease| fleet.lease(lease).is_some());
     }
 
     /// Who starts when is another matter now, by somebody's hand.

@@ -1,7 +1,7 @@
 //! Which time of a task has been counted: the records of a task follow one another.
 //!
-//! A node that reports an hour twice, under two sequence numbers, must not be paid twice. What has been
-//! counted last is kept in memory and read from the database where it is not known.
+//! A node that reports an hour twice, under two sequence numbers, must not be paid twice. What has
+//! been counted last is kept in memory and read from the database where it is not known.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use sluice_api::lease::LeaseId;
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::UsageRecord;
 
-/// Clocks are corrected by so much between two records of a task.
+/// Clocks are corrected by up to this between two records of a task, in milliseconds.
 const CLOCK_STEP_MS: u64 = 1000;
 /// Tasks of ended leases are forgotten when there are more tasks than this.
 const TASKS_MAX: usize = 100_000;

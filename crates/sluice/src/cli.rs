@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod elastic;
+mod fit;
 mod record;
 mod teams;
 
@@ -19,6 +20,7 @@ use crate::simulate::SimulateArgs;
 pub(crate) use bench::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;
+pub(crate) use fit::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 
@@ -104,6 +106,8 @@ pub(crate) enum Command {
     Usage(UsageArgs),
     /// Recommend shares and memory that fit, from what earlier runs used
     Iq(IqArgs),
+    /// Calculate the memory that a model needs, and the GPUs that have it
+    Fit(FitArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),

@@ -11,6 +11,7 @@ mod block_order;
 mod child;
 mod cli;
 mod doctor;
+mod fit;
 mod lease;
 mod moment;
 mod node_token;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
         Command::Usage(arguments) => answer(server::usage::usage(&arguments)),
+        Command::Fit(arguments) => answer(fit::fit(&arguments)),
         Command::Iq(arguments) => answer(server::iq::iq(&arguments)),
         Command::Invoice(command) => answer(server::invoices::invoice(&command)),
         Command::Correct(arguments) => answer(server::bills::correct(&arguments)),

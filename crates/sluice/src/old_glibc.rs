@@ -1,7 +1,9 @@
-//! Functions of the C library that would make the binary need a newer glibc than the documents state.
+//! Functions of the C library that would make the binary need a newer glibc than the documents
+//! state.
 //!
-//! glibc 2.35 gave `hypotf` a new version, so a binary that is linked there and refers to it does not start with
-//! glibc 2.34, which RHEL 9 has. A font library that documents are set with refers to it.
+//! glibc 2.35 gave `hypotf` a new version, so a binary that is linked there and refers to it does
+//! not start with glibc 2.34, which RHEL 9 has. A font library that documents are set with refers
+//! to it.
 
 /// `hypotf` of C: the length of (x, y), which F64 holds without overflow.
 #[unsafe(no_mangle)]

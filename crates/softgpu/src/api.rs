@@ -37,7 +37,10 @@ pub(crate) const TABLE: DriverTable = {
         array::*, context::*, copy::*, device::*, event::*, graph::*, graph_kernel::*, graph_node::*,
         green::*, launch::*,
     };
-    use self::{memory::*, occupancy::*, pool::*, reference::*, stream::*, tensor_map::*, texture::*, tiles::*, vmm::*};
+    use self::{
+        memory::*, occupancy::*, pool::*, reference::*, stream::*, tensor_map::*, texture::*, tiles::*,
+        vmm::*,
+    };
     macro_rules! table {
         ($($name:ident $(= $older:ident)*,)*) => {
             DriverTable { $($name: Some($name), $($older: Some($name),)*)* ..DriverTable::EMPTY }

@@ -1,11 +1,13 @@
-//! Tensor maps: what kernels read when they copy boxes of tensors ([`sluice_ir::tensor`] has their layout).
+//! Tensor maps: what kernels read when they copy boxes of tensors ([`sluice_ir::tensor`] has their
+//! layout).
 
 use sluice_cuda::{CUdeviceptr, CUtensorMap};
 use sluice_ir::tensor::{self, MAP_BYTES, RANK_MAX, SWIZZLES};
 
 use crate::status::{Result, Status};
 
-/// What bounds the arguments of `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object Management").
+/// What bounds the arguments of `cuTensorMapEncodeTiled` (CUDA Driver API, "Tensor Map Object
+/// Management").
 const DIMENSION_MAX: u64 = 1 << 32;
 const STRIDE_LIMIT: u64 = 1 << 40;
 const BOX_MAX: u32 = 256;
@@ -22,7 +24,8 @@ const FIRST_FLOAT: u32 = 6;
 const ADDRESS_ALIGN: u64 = 16;
 const PIECE_BYTES: u32 = 16;
 
-/// The arguments of `cuTensorMapEncodeTiled`; the lists have an element for each dimension, that of strides one less.
+/// The arguments of `cuTensorMapEncodeTiled`; the lists have an element for each dimension, that of
+/// strides one less.
 pub(crate) struct Tiled<'a> {
     pub(crate) data_type: u32,
     pub(crate) address: CUdeviceptr,
@@ -37,8 +40,8 @@ pub(crate) struct Tiled<'a> {
 }
 
 impl Tiled<'_> {
-    /// Returns the map. Elements below a byte, interleaved layouts and the swizzles of the architectures from 10.0 on are
-    /// not supported.
+    /// Returns the map. Elements below a byte, interleaved layouts and the swizzles of the
+    /// architectures from 10.0 on are not supported.
     pub(crate) fn encode(&self) -> Result<CUtensorMap> {
         self.check()?;
         let element_type = tensor::element_type(self.data_type).ok_or(Status::NOT_SUPPORTED)?;
@@ -180,11 +183,8 @@ mod tests {
         for (index, tiled) in wrong.iter().enumerate() {
             assert_eq!(tiled.encode(), Err(Status::INVALID_VALUE), "{index}");
         }
-        let missing = [
-            Tiled { data_type: 13, ..GOOD },
-            Tiled { interleave: 1, ..GOOD },
-            Tiled { swizzle: 4, ..GOOD },
-        ];
+        let missing =
+            [Tiled { data_type: 13, ..GOOD }, Tiled { interleave: 1, ..GOOD }, Tiled { swizzle: 4, ..GOOD }];
         for (index, tiled) in missing.iter().enumerate() {
             assert_eq!(tiled.encode(), Err(Status::NOT_SUPPORTED), "{index}");
         }

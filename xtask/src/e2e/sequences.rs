@@ -1,6 +1,6 @@
-//! The call sequences of programs whose kernels are machine code only, end to end on the recording driver: everything
-//! happens but the computation. Each gets at least as far as `outcomes.tsv` has it. Most download gigabytes, so these run with
-//! `--all`, and alone by name.
+//! The call sequences of programs whose kernels are machine code only, end to end on the recording
+//! driver: everything happens but the computation. Each gets at least as far as `outcomes.tsv` has
+//! it. Most download gigabytes, so these run with `--all`, and alone by name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -119,8 +119,9 @@ pub(super) fn programs() -> impl Iterator<Item = &'static str> {
     SEQUENCES.iter().filter_map(|sequence| sequence.program)
 }
 
-/// Those of several processes.
-const RANKS: &[Test] = &[
+/// Those that are more than a program on a node.
+const FUNCTIONS: &[Test] = &[
+    ("sluice fit beside PyTorch", fit_beside_torch),
     ("sequence torch NCCL between two nodes", ranks_of_two_leases),
     ("sequence torch NCCL between two nodes of a lease", ranks_of_one_lease),
     ("NCCL sums between two nodes", || sums([software_node()?, software_node()?])),
@@ -143,7 +144,7 @@ pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, all: bool, tally: &mut Tally) {
         eprintln!("-- {}", sequence.name);
         tally.record(sequence.name, sequence.run(separation.as_ref().ok()));
     }
-    for (name, test) in RANKS.iter().filter(|(name, _)| wanted(name)) {
+    for (name, test) in FUNCTIONS.iter().filter(|(name, _)| wanted(name)) {
         if !all {
             tally.skip(name, "only with --all");
             continue;
@@ -157,6 +158,16 @@ fn node_with_one_gpu() -> Result<Node> {
     Node::start(&["--listen", "127.0.0.1:0", "--gpus", "recording:h200"])
 }
 
+/// What `sluice fit` says of models beside the memory that PyTorch takes for them.
+fn fit_beside_torch() -> Result<()> {
+    let (python, file) = (python::TORCH.ready()?, program_file("fit_transformer.py"));
+    let node = node_with_one_gpu()?;
+    let mut command = sluice_run(&node, &[]);
+    command.arg(python).arg(file).env("SLUICE", node::sluice());
+    expect_pass(&mut command, "sluice fit beside PyTorch", LIMIT)?;
+    node.wait_until_free()
+}
+
 /// The file by which ranks find each other; it is theirs to make.
 fn meeting_place(name: &str) -> Result<PathBuf> {
     let file = logs().join(name);
@@ -166,7 +177,8 @@ fn meeting_place(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Two programs on one machine, each with a lease of another node: their GPUs have the same place on the bus.
+/// Two programs on one machine, each with a lease of another node: their GPUs have the same place
+/// on the bus.
 fn ranks_of_two_leases() -> Result<()> {
     let (python, file) = (python::TORCH.ready()?, program_file("sequences").join("nccl_ranks.py"));
     let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
@@ -184,7 +196,8 @@ fn ranks_of_two_leases() -> Result<()> {
     nodes.iter().try_for_each(Node::wait_until_free)
 }
 
-/// One program with the GPUs of both nodes, which starts a process for each, as launchers of distributed programs do.
+/// One program with the GPUs of both nodes, which starts a process for each, as launchers of
+/// distributed programs do.
 fn ranks_of_one_lease() -> Result<()> {
     let (python, file) = (python::TORCH.ready()?, program_file("sequences").join("nccl_ranks.py"));
     let nodes = [node_with_one_gpu()?, node_with_one_gpu()?];
@@ -231,7 +244,8 @@ fn sum_up(name: &str, nodes: [&Node; 2]) -> Result<()> {
 }
 
 impl Sequence {
-    /// From a network and mount namespace of its own where this machine allows one, else over loopback.
+    /// From a network and mount namespace of its own where this machine allows one, else over
+    /// loopback.
     fn run(&self, separation: Option<&Separation>) -> Result<()> {
         let python = self.environment.ready()?;
         let gpus = format!("recording:{},{}", self.card, self.gpus);

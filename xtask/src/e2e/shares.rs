@@ -1,7 +1,7 @@
 //! Two programs on one software GPU finish work in proportion to their shares.
 //!
-//! Each program is measured alone first. What each finished beside the other, divided by its rate alone, is the
-//! part of the GPU that it got.
+//! Each program is measured alone first. What each finished beside the other, divided by its rate
+//! alone, is the part of the GPU that it got.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -40,14 +40,15 @@ const ALONE_SECONDS: f64 = 2.0;
 const ERROR_MAX: f64 = 5.0;
 /// Points by which a program alone on the GPU may miss its hard cap.
 const CAP_ERROR_MAX: f64 = 2.0;
-/// Per cent of the uncapped work that a program capped to 25 % of the time does at least. Each time slice begins with
-/// cold caches and sleeping threads, which costs more of a short slice the busier the machine's other guests are.
+/// Per cent of the uncapped work that a program capped to 25 % of the time does at least. Each time
+/// slice begins with cold caches and sleeping threads, which costs more of a short slice the busier
+/// the machine's other guests are.
 const CAPPED_WORK_MIN: f64 = 15.0;
 const CAPPED_SECONDS: f64 = 6.0;
 /// Attempts, since a burst of other work on the machine can spoil one.
 const ATTEMPTS: u32 = 3;
-/// An attempt during which others take more of the machine's processors than this says nothing about shares: who computes on
-/// processors is then the system's decision.
+/// An attempt during which others take more of the machine's processors than this says nothing
+/// about shares: who computes on processors is then the system's decision.
 const OTHERS_MAX: f64 = 0.1;
 
 /// A program that computes without pause: its share, its kind, further options of its lease.
@@ -99,8 +100,9 @@ fn pair_once(node: &Node, left: Competitor<'_>, right: Competitor<'_>, expected:
     node.wait_until_free()
 }
 
-/// A capped session gets its share and no more, though nobody else computes: of the GPU's time as the node measures
-/// it within two points, and of the work that it finishes without a cap nothing beyond that.
+/// A capped session gets its share and no more, though nobody else computes: of the GPU's time as
+/// the node measures it within two points, and of the work that it finishes without a cap nothing
+/// beyond that.
 fn hard_cap() -> Result<()> {
     let node = one_gpu()?;
     let (free, capped) = (&["-q", "-p", "0.25"][..], &["-q", "-p", "0.25", "--cap", "hard"][..]);
@@ -110,14 +112,17 @@ fn hard_cap() -> Result<()> {
     let after = rate(&node, free, "even")?;
     let work = 100.0 * capped / (0.5 * (before + after));
     eprintln!("   {time:.1} % of the GPU's time, {work:.1} % of the work without a cap");
-    ensure!((time - 25.0).abs() <= CAP_ERROR_MAX, "got {time:.1} % of the GPU's time under a hard cap of 25 %");
+    ensure!(
+        (time - 25.0).abs() <= CAP_ERROR_MAX,
+        "got {time:.1} % of the GPU's time under a hard cap of 25 %"
+    );
     ensure!(work <= 25.0 + CAP_ERROR_MAX, "did {work:.1} % of the work under a hard cap of 25 %");
     ensure!(work >= CAPPED_WORK_MIN, "did only {work:.1} % of the work under a hard cap of 25 %");
     node.wait_until_free()
 }
 
-/// Units of work per second of a program alone on the GPU, and the percentage of the GPU's time that it got, by the node's
-/// measurement.
+/// Units of work per second of a program alone on the GPU, and the percentage of the GPU's time
+/// that it got, by the node's measurement.
 fn rate_and_time(node: &Node, options: &[&str]) -> Result<(f64, f64)> {
     let mut program = Program::start(node, options, "even", CAPPED_SECONDS, 0.0)?;
     let idle = gpu_time(node)?;
@@ -149,8 +154,8 @@ fn loaded_gpu() -> Result<Node> {
     Node::start(&["--listen", "127.0.0.1:0", "--gpus", &crate::e2e::alone::by_path()])
 }
 
-/// The rates of two programs that have the GPU to themselves: the best of three each, since other work on the machine
-/// only slows them, and by turns, since it comes and goes.
+/// The rates of two programs that have the GPU to themselves: the best of three each, since other
+/// work on the machine only slows them, and by turns, since it comes and goes.
 fn rates_alone(node: &Node, kinds: [&str; 2]) -> Result<[f64; 2]> {
     let mut best = [0.0f64; 2];
     for _ in 0..3 {

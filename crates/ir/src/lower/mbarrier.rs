@@ -1,4 +1,5 @@
-//! `mbarrier` objects and the copies that complete on them (PTX ISA, "mbarrier", "Asynchronous copy").
+//! `mbarrier` objects and the copies that complete on them (PTX ISA, "mbarrier", "Asynchronous
+//! copy").
 //!
 //! An object is a word of 64 bits in shared memory whose content is opaque to programs. Here it has
 //!
@@ -7,8 +8,9 @@
 //!   transaction count  phase   expected arrivals   pending arrivals
 //! ```
 //!
-//! Every operation is one step on the whole word: a loop around a compare-and-swap. Asynchronous copies are done where
-//! they are issued, so what is left of them is their part in the transaction count.
+//! Every operation is one step on the whole word: a loop around a compare-and-swap. Asynchronous
+//! copies are done where they are issued, so what is left of them is their part in the transaction
+//! count.
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Space as PtxSpace};
@@ -91,8 +93,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// `cp.async.mbarrier.arrive.noinc`: the copies before it are done, so the thread arrives. Without `.noinc` the arrival is
-    /// one more that is expected, and nothing changes.
+    /// `cp.async.mbarrier.arrive.noinc`: the copies before it are done, so the thread arrives.
+    /// Without `.noinc` the arrival is one more that is expected, and nothing changes.
     pub(super) fn arrive_behind_copies(&mut self, i: &Instruction) -> Lowered {
         if !i.modifiers.iter().any(|modifier| modifier.to_string() == "noinc") {
             return Ok(());
@@ -147,7 +149,8 @@ impl<'m> Lowering<'m> {
         self.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
     }
 
-    /// `.multicast::cluster`: the copy and its completion in each block whose rank is set in a mask, at the same offsets.
+    /// `.multicast::cluster`: the copy and its completion in each block whose rank is set in a
+    /// mask, at the same offsets.
     fn copy_to_many(&mut self, i: &Instruction, from: Place, bytes: Value) -> Lowered {
         let mask = self.read(operand(i, 4)?, Type::I32)?;
         let mask = self.build().binary_imm(BinaryOp::And, mask, (1 << CLUSTER_BLOCKS_MAX) - 1);
@@ -181,8 +184,8 @@ impl<'m> Lowering<'m> {
         Ok(build.convert(ConvertOp::ZeroExtend, Type::I64, offset))
     }
 
-    /// What follows an asynchronous store or reduction of so many bytes: they count on the object that is operand `at`. Nothing
-    /// for others.
+    /// Ends an asynchronous store or reduction of `bytes`: they count on the object
+    /// that is operand `at`. Nothing for others.
     pub(super) fn complete_async(&mut self, i: &Instruction, at: usize, bytes: u32) -> Lowered {
         if !i.has(Modifier::Async) {
             return Ok(());
@@ -225,7 +228,8 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// Does something at two places, then so many bytes behind them, and so on up to a number of bytes.
+    /// Does something at two places, then one step behind them, and so on up to a number of
+    /// bytes.
     fn in_steps(
         &mut self,
         places: [Place; 2],
@@ -350,7 +354,8 @@ impl<'m> Lowering<'m> {
         old
     }
 
-    /// An object's word after a change. A phase that nothing is missing in ends, and the next one begins.
+    /// An object's word after a change. A phase that nothing is missing in ends, and the next one
+    /// begins.
     fn changed(&mut self, old: Value, change: Change) -> Value {
         let mut build = self.build();
         let mut word = old;

@@ -1,7 +1,8 @@
-//! Conversions of floats of 8, 6 and 4 bits (PTX ISA, "Alternate Floating-Point Data Formats" and "cvt").
+//! Conversions of floats of 8, 6 and 4 bits (PTX ISA, "Alternate Floating-Point Data Formats" and
+//! "cvt").
 //!
-//! All are IEEE-like: a sign, an exponent, a mantissa, subnormals below the smallest exponent. They are computed as F32, which
-//! holds every value of each exactly.
+//! All are IEEE-like: a sign, an exponent, a mantissa, subnormals below the smallest exponent. They
+//! are computed as F32, which holds every value of each exactly.
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Type as PtxType};
@@ -71,12 +72,14 @@ pub(super) fn is_narrow(to: PtxType, from: PtxType) -> bool {
 /// Bits of an exponent alone (`.ue8m0`): a power of two with F32's bias, without zero and infinity.
 const EXPONENT_LARGEST: u64 = 0xfe;
 const EXPONENT_NAN: u32 = 0xff;
-/// 2 to the power of -127, which the exponent 0 means, as bits of F32 and of bfloat16: a subnormal number of both.
+/// 2 to the power of -127, which the exponent 0 means, as bits of F32 and of bfloat16: a subnormal
+/// number of both.
 const EXPONENT_LEAST_F32: u32 = 0x40_0000;
 const EXPONENT_LEAST_BF16: u32 = 0x40;
 
 impl Lowering<'_> {
-    /// `cvt.rn.satfinite{.relu}.e4m3x2.f32 d, a, b` (a in the upper half), `.e4m3x2.f16x2 d, a`, `.f16x2.e4m3x2 d, a`.
+    /// `cvt.rn.satfinite{.relu}.e4m3x2.f32 d, a, b` (a in the upper half), `.e4m3x2.f16x2 d, a`,
+    /// `.f16x2.e4m3x2 d, a`.
     pub(super) fn convert_narrow(&mut self, i: &Instruction, to: PtxType, from: PtxType) -> Lowered {
         match (Format::of_pair(to), Format::of_pair(from), from, to) {
             (_, _, PtxType::F32, PtxType::Ue8m0x2) if i.operands.len() == 3 => {
@@ -143,7 +146,8 @@ impl Lowering<'_> {
         self.write(operand(i, 0)?, pair)
     }
 
-    /// Exponents of the magnitudes of two F32, rounded down (`.rz`) or up (`.rp`); the second is the upper byte.
+    /// Exponents of the magnitudes of two F32, rounded down (`.rz`) or up (`.rp`); the second is
+    /// the upper byte.
     fn exponent_pair(&mut self, i: &Instruction, values: [Value; 2]) -> Lowered {
         let rounds_up = i.has(Modifier::Rp);
         if !i.has(Modifier::Satfinite) || !(rounds_up || i.has(Modifier::Rz)) {
@@ -163,7 +167,8 @@ impl Lowering<'_> {
         let bits = build.bitcast(Type::I32, magnitude);
         let mut exponent = build.binary_imm(BinaryOp::ShrU, bits, 23);
         if rounds_up {
-            // Among subnormal numbers the half of the smallest normal one is the exponent 0, above it begins the 1.
+            // Among subnormal numbers the half of the smallest normal one is the exponent 0, above
+            // it begins the 1.
             let zero = build.i32(0);
             let least = build.i32(EXPONENT_LEAST_F32);
             let is_subnormal = build.compare(IntCond::Eq, exponent, zero);
@@ -192,10 +197,11 @@ impl Lowering<'_> {
         build.convert(ConvertOp::Truncate, Type::I16, bits)
     }
 
-    /// The bits of an F32 rounded to a format, to nearest even; what is too large becomes the largest.
+    /// The bits of an F32 rounded to a format, to nearest even; what is too large becomes the
+    /// largest.
     ///
-    /// A power of two is added whose last place is one step of the result at the value's exponent, so that the addition
-    /// rounds; the low bits of the sum then count the steps.
+    /// A power of two is added whose last place is one step of the result at the value's exponent,
+    /// so that the addition rounds; the low bits of the sum then count the steps.
     fn narrow_to(&mut self, format: Format, value: Value) -> Value {
         const MANTISSA: u32 = 23;
         let mantissa = format.mantissa;
@@ -233,7 +239,8 @@ impl Lowering<'_> {
         let sign = build.binary_imm(BinaryOp::ShrU, bits, u64::from(format.bits - 1));
         let sign = build.binary_imm(BinaryOp::Shl, sign, 31);
         let code = build.binary_imm(BinaryOp::And, bits, (1 << (format.bits - 1)) - 1);
-        // With the exponents of F32 it is a number too small by a power of two, subnormals included.
+        // With the exponents of F32 it is a number too small by a power of two, subnormals
+        // included.
         let small = build.binary_imm(BinaryOp::Shl, code, u64::from(MANTISSA - format.mantissa));
         let small = build.bitcast(Type::F32, small);
         let scale = build.f32(f32::from_bits(((254 + format.exponent_min - 1) as u32) << MANTISSA));

@@ -1,7 +1,9 @@
-//! Tensor copies and changes of tensor maps (PTX ISA, "cp.async.bulk.tensor", "tensormap.replace"), in tile mode.
+//! Tensor copies and changes of tensor maps (PTX ISA, "cp.async.bulk.tensor", "tensormap.replace"),
+//! in tile mode.
 //!
-//! A box of the tensor is copied in pieces of 16 bytes, which never go beyond a row of the box. A piece that is
-//! partly outside the tensor, or not aligned in global memory, is copied byte by byte.
+//! A box of the tensor is copied in pieces of 16 bytes, which never go beyond a row of the box. A
+//! piece that is partly outside the tensor, or not aligned in global memory, is copied byte by
+//! byte.
 
 use sluice_ptx::ast::{Address, AddressBase, Instruction, Operand};
 use sluice_ptx::{Modifier, Space as PtxSpace, Type as PtxType};
@@ -11,9 +13,7 @@ use super::mbarrier::CLUSTER_BLOCKS_MAX;
 use super::memory::atomic_op;
 use super::operand::register_type;
 use super::{Lowered, Lowering, choose, malformed, operand, unsupported};
-use crate::inst::{
-    BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp,
-};
+use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp};
 use crate::kernel::Terminator;
 use crate::tensor as map;
 use crate::types::{Type, Value};
@@ -165,7 +165,8 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// What a map says about the box at some coordinates. Where it says what is not supported, the kernel traps.
+    /// What a map says about the box at some coordinates. Where it says what is not supported, the
+    /// kernel traps.
     fn tile(&mut self, i: &Instruction, at: usize) -> Lowered<Tile> {
         let Operand::Bracketed(inside) = operand(i, at)? else { return Err(malformed(i)) };
         let [object, coordinates] = &inside[..] else { return Err(malformed(i)) };
@@ -202,9 +203,8 @@ impl<'m> Lowering<'m> {
             dimensions.push(Dimension { begin, size, count, step, stride });
         }
         let address = self.map_field(object, Type::I64, map::GLOBAL_ADDRESS);
-        let [ty, interleave, swizzle, fill] =
-            [map::ELEMENT_TYPE, map::INTERLEAVE, map::SWIZZLE, map::FILL]
-                .map(|field| self.map_field(object, Type::I32, field));
+        let [ty, interleave, swizzle, fill] = [map::ELEMENT_TYPE, map::INTERLEAVE, map::SWIZZLE, map::FILL]
+            .map(|field| self.map_field(object, Type::I32, field));
         let shift = self.element_shift(ty, interleave, swizzle)?;
 
         let mut build = self.build();
@@ -224,7 +224,8 @@ impl<'m> Lowering<'m> {
         Ok(Tile { address, dimensions, ty, shift, swizzle_mask, fill, row_pieces, pieces })
     }
 
-    /// The logarithm of an element's size. The kernel traps if it is no size, and at layouts that are not supported.
+    /// The logarithm of an element's size. The kernel traps if it is no size, and at layouts that
+    /// are not supported.
     fn element_shift(&mut self, ty: Value, interleave: Value, swizzle: Value) -> Lowered<Value> {
         let mut build = self.build();
         let sizes = build.i64(map::SIZES);
@@ -275,8 +276,8 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// Where the piece of a number is in shared memory: bits 7 to 9 of its address change bits 4 to 6, as many of
-    /// them as the map says.
+    /// Where the piece of a number is in shared memory: bits 7 to 9 of its address change bits 4 to
+    /// 6, as many of them as the map says.
     fn swizzled(&mut self, tile: &Tile, begin: Shared, number: Value) -> Place {
         let mut build = self.build();
         let offset = build.binary_imm(BinaryOp::Shl, number, PIECE_SHIFT);
@@ -360,7 +361,8 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// Does something for each byte of a piece that is inside the tensor, unless it is copied as a whole.
+    /// Does something for each byte of a piece that is inside the tensor, unless it is copied as a
+    /// whole.
     fn bytes_inside(
         &mut self,
         tile: &Tile,
@@ -426,8 +428,7 @@ impl<'m> Lowering<'m> {
     }
 
     fn copy_byte(&mut self, to: Place, from: Place) {
-        let load =
-            Inst::Load { place: from, ty: Type::I8, count: 1, order: MemoryOrder::WEAK, guard: None };
+        let load = Inst::Load { place: from, ty: Type::I8, count: 1, order: MemoryOrder::WEAK, guard: None };
         let byte = self.build().value(load);
         self.store_weak(to, Type::I8, vec![byte]);
     }
@@ -437,7 +438,8 @@ impl<'m> Lowering<'m> {
         self.build().push(Inst::Store { place, ty, values: values.into(), order, guard: None });
     }
 
-    /// `tensormap.replace.tile.FIELD.SPACE.b1024.TYPE [map], {ordinal,} value` and `tensormap.cp_fenceproxy`.
+    /// `tensormap.replace.tile.FIELD.SPACE.b1024.TYPE [map], {ordinal,} value` and
+    /// `tensormap.cp_fenceproxy`.
     pub(super) fn tensormap(&mut self, i: &Instruction) -> Lowered {
         let words: Vec<String> = i.modifiers.iter().map(Modifier::to_string).collect();
         let has = |word: &str| words.iter().any(|known| known == word);

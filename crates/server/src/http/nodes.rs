@@ -306,9 +306,9 @@ async fn last_counted(
     change: &Change<'_>,
     record: &UsageRecord,
 ) -> Result<LastCounted, Problem> {
-    match change.books().counted.last(record.node, record.task_attempt()) {
+    match change.books().counted.last(record.node, record.attempt_of()) {
         Some(last) => Ok(last),
-        None => server.store.last_usage(record.node, record.task_attempt()).await.map_err(unwell),
+        None => server.store.last_usage(record.node, record.attempt_of()).await.map_err(unwell),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tensor maps (CUDA Driver API, "Tensor Map Object Management"). Those of the im2col modes are not there.
+//! Tensor maps (CUDA Driver API, "Tensor Map Object Management"). Those of the im2col modes are not
+//! there.
 
 use sluice_cuda::{CUdeviceptr, CUresult, CUtensorMap};
 
@@ -37,7 +38,7 @@ pub(crate) unsafe extern "C" fn cuTensorMapEncodeTiled(
         if !(1..=sluice_ir::tensor::RANK_MAX as u32).contains(&rank) {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: lists of so many elements by contract.
+        // SAFETY: lists of this length by contract.
         let (dimensions, strides, extents, steps) = unsafe {
             (list(dimensions, rank)?, list(strides, rank - 1)?, list(extents, rank)?, list(steps, rank)?)
         };
