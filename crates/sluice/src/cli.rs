@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod elastic;
 mod fit;
+mod plan;
 mod record;
 mod teams;
 
@@ -21,6 +22,7 @@ pub(crate) use bench::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
+pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 
@@ -108,6 +110,8 @@ pub(crate) enum Command {
     Iq(IqArgs),
     /// Calculate the memory that a model needs, and the GPUs that have it
     Fit(FitArgs),
+    /// Say when the GPUs of each pool will be full, and what would be missing
+    Plan(PlanArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),
