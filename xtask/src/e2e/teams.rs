@@ -17,7 +17,8 @@ mod upkeep;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -54,6 +55,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A program that waits for others says nothing meanwhile.
+const LINE_PATIENCE: Duration = Duration::from_secs(300);
 
 const TENANTS: &str = "
 tenants:
@@ -559,7 +562,7 @@ impl Account {
 pub(crate) struct Process {
     name: String,
     child: Child,
-    stdout: BufReader<ChildStdout>,
+    lines: Receiver<String>,
     messages: PathBuf,
 }
 
@@ -574,16 +577,27 @@ impl Process {
             .spawn()
             .with_context(|| process::show(command))?;
         let stdout = BufReader::new(child.stdout.take().context("piped above")?);
-        Ok(Process { name: name.into(), child, stdout, messages })
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line.trim().to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Process { name: name.into(), child, lines, messages })
     }
 
+    /// The next line of its output.
     pub(crate) fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line)?;
-        if line.is_empty() {
-            bail!("{} ended: {}", self.name, tail(&said(&self.messages)));
+        let messages = || tail(&said(&self.messages));
+        match self.lines.recv_timeout(LINE_PATIENCE) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Disconnected) => bail!("{} ended: {}", self.name, messages()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("{} said no line within {LINE_PATIENCE:?}: {}", self.name, messages())
+            }
         }
-        Ok(line.trim().to_owned())
     }
 
     /// The address that it prints next.
