@@ -39,6 +39,12 @@ pub struct NodeConfig {
     /// Most bytes of this machine's memory that hold memory which has left GPUs; half of the
     /// machine's unless said.
     pub swap_memory: Option<u64>,
+    /// All leases of a GPU together may have so many millionths of its memory; beyond a million
+    /// memory of some of them is in host memory.
+    pub memory_overcommit_ppm: u64,
+    /// The longest that a session waits for others to leave an overcommitted GPU, beside the time
+    /// that their moves take.
+    pub max_wait: Duration,
     /// For tests: the memory of sessions leaves their GPUs and comes back at random moments, which
     /// follow from this seed.
     pub churn: Option<u64>,
@@ -68,6 +74,8 @@ impl Default for NodeConfig {
             // An image has 2 GiB at most, and what is loaded of it counts beside it.
             host_memory: 8 << 30,
             swap_memory: None,
+            memory_overcommit_ppm: 1_000_000,
+            max_wait: Duration::from_secs(30),
             churn: None,
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.

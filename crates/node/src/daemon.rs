@@ -189,6 +189,10 @@ impl Node {
         std::thread::Builder::new().name("turns".into()).spawn(move || registry.turns.keep_time())?;
         let registry = Arc::clone(&self.registry);
         std::thread::Builder::new().name("meter".into()).spawn(move || registry.meter())?;
+        if self.registry.overcommits {
+            let registry = Arc::clone(&self.registry);
+            std::thread::Builder::new().name("residency".into()).spawn(move || registry.keep_residency())?;
+        }
         if let Some(seed) = self.registry.churn {
             let registry = Arc::clone(&self.registry);
             std::thread::Builder::new().name("churn".into()).spawn(move || registry.churn(seed))?;

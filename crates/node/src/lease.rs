@@ -40,6 +40,12 @@ impl Ask {
     pub fn share_ppm_in_all(&self) -> u64 {
         u64::from(self.gpus) * u64::from(self.share_ppm)
     }
+
+    /// Whether its memory stays on its GPUs where memory is overcommitted: it must not be away when
+    /// premium work arrives, and one that waits for memory on a GPU must hold none of another.
+    fn is_fixed(&self) -> bool {
+        self.premium || self.gpus != 1
+    }
 }
 
 /// What is to become of a lease, as far as it is named; the rest stays.
@@ -79,8 +85,16 @@ struct Account {
     taken: u64,
     /// The part of `taken` that is not on the GPU now.
     swapped: u64,
+    /// The part of `taken` that the session still waits for.
+    awaited: u64,
     /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody is shown it as used.
     reserve: u64,
+}
+
+impl Account {
+    fn has(&self) -> u64 {
+        self.taken.saturating_sub(self.awaited)
+    }
 }
 
 /// Most bytes that are kept for a session on a GPU, and the part of its lease that they are at most.
@@ -129,17 +143,33 @@ pub enum Refusal {
     Gone,
 }
 
+/// How far the memory of GPUs is leased beyond what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overcommit {
+    /// All leases of a GPU together may have so many millionths of its memory.
+    pub memory_ppm: u64,
+    /// Bytes of host memory for what is not on the GPUs.
+    pub swap_memory: u64,
+}
+
 /// Everything that is leased on this node.
 #[derive(Debug, Default)]
 pub struct Books {
     cards: Vec<Card>,
     leases: BTreeMap<u64, Lease>,
+    /// Set where leases may have more memory together than the GPUs.
+    overcommit: Option<Overcommit>,
 }
 
 impl Books {
     /// A node with these GPUs and no lease.
     pub fn new(cards: Vec<Card>) -> Books {
-        Books { cards, leases: BTreeMap::new() }
+        Books { cards, leases: BTreeMap::new(), overcommit: None }
+    }
+
+    /// Leases memory beyond what the GPUs have from now on.
+    pub fn with_overcommit(self, overcommit: Overcommit) -> Books {
+        Books { overcommit: Some(overcommit), ..self }
     }
 
     pub fn cards(&self) -> &[Card] {
@@ -157,7 +187,51 @@ impl Books {
 
     /// Bytes of a GPU that all leases together keep from others.
     pub fn leased_memory(&self, gpu: usize) -> u64 {
-        self.on(gpu).map(|l| l.held_memory(gpu)).sum()
+        self.on(gpu).map(|lease| self.held_memory(lease, gpu)).sum()
+    }
+
+    /// Bytes of a GPU that a lease keeps from others. One that is suspended keeps all where memory
+    /// is overcommitted, so that it can always be resumed.
+    fn held_memory(&self, lease: &Lease, gpu: usize) -> u64 {
+        if self.overcommit.is_none() && lease.vacated { lease.resident_on(gpu) } else { lease.memory }
+    }
+
+    /// The most memory that another lease can have on a GPU.
+    pub fn free_memory(&self, gpu: usize) -> u64 {
+        self.memory_beside(None, gpu, false)
+    }
+
+    /// The most memory that a lease can have on a GPU beside all leases but one. A fixed one never
+    /// leaves the GPU.
+    ///
+    /// Where memory is overcommitted, each lease has to fit beside those that are fixed, and all
+    /// that may have to leave a GPU at a time have to fit in host memory: so nothing that is
+    /// granted here has to be refused later.
+    fn memory_beside(&self, except: Option<u64>, gpu: usize, is_fixed: bool) -> u64 {
+        let others =
+            || self.leases.iter().filter(move |(id, _)| Some(**id) != except).map(|(_, lease)| lease);
+        let on_gpu = |gpu: usize| others().filter(move |lease| lease.gpus.contains(&gpu));
+        let card = self.cards[gpu].memory;
+        let leased: u64 = on_gpu(gpu).map(|lease| self.held_memory(lease, gpu)).sum();
+        let Some(overcommit) = self.overcommit else { return card.saturating_sub(leased) };
+        let promised = share_of(card, overcommit.memory_ppm).saturating_sub(leased);
+        let fixed = |gpu| on_gpu(gpu).filter(|lease| lease.is_fixed()).map(|lease| lease.memory).sum::<u64>();
+        let movable = |gpu| on_gpu(gpu).filter(|lease| !lease.is_fixed()).map(|lease| lease.memory);
+        let mut alone = card.saturating_sub(fixed(gpu));
+        if is_fixed {
+            alone = alone.saturating_sub(movable(gpu).max().unwrap_or(0));
+        }
+        let swapped_elsewhere = |other: usize| {
+            let leased: u64 = on_gpu(other).map(|lease| lease.memory).sum();
+            if leased > self.cards[other].memory { movable(other).sum() } else { 0 }
+        };
+        let elsewhere: u64 = (0..self.cards.len()).filter(|other| *other != gpu).map(swapped_elsewhere).sum();
+        let swap_left =
+            overcommit.swap_memory.saturating_sub(elsewhere.saturating_add(movable(gpu).sum::<u64>()));
+        // One that is fixed leaves for nobody, but others may have to leave for it.
+        let swappable = if is_fixed && swap_left > 0 { card } else { swap_left };
+        let without_swapping = card.saturating_sub(leased);
+        promised.min(alone).min(swappable.max(without_swapping))
     }
 
     /// Bytes that all sessions together have on a GPU now.
@@ -219,8 +293,10 @@ impl Books {
         for (place, &gpu) in lease.gpus.iter().enumerate() {
             let most_ppm = self.free_ppm_but(id, gpu, &ask);
             // Memory that has left the GPU needs room there when the lease is resumed.
-            let others = if lease.vacated { 0 } else { self.leased_memory(gpu) - lease.memory };
-            let most_memory = self.cards[gpu].memory.saturating_sub(others);
+            let most_memory = match self.overcommit {
+                None if lease.vacated => self.cards[gpu].memory,
+                _ => self.memory_beside(Some(id), gpu, lease.is_fixed()),
+            };
             // What it has already is never too much: its pool may promise less than it did.
             let is_more = ask.share_ppm > lease.held_ppm() && !lease.suspended || ask.memory > lease.memory;
             let counted_ppm = if lease.suspended { 0 } else { u64::from(ask.share_ppm) };
@@ -283,9 +359,8 @@ impl Books {
             return Err(Refusal::NotResumed { gpu, share, asked });
         }
         for &gpu in &lease.gpus {
-            let others = self.leased_memory(gpu) - lease.held_memory(gpu);
-            let free = self.cards[gpu].memory.saturating_sub(others);
-            if lease.vacated && free < lease.memory {
+            let free = self.memory_beside(Some(id), gpu, lease.is_fixed());
+            if self.overcommit.is_none() && lease.vacated && free < lease.memory {
                 let (free, asked) = (bytes_text(free), bytes_text(lease.memory));
                 return Err(Refusal::NoMemoryToResume { gpu, free, asked });
             }
@@ -306,7 +381,7 @@ impl Books {
     fn fits(&self, gpu: usize, ask: &Ask) -> bool {
         let memory = self.memory_of(gpu, ask);
         u64::from(ask.share_ppm) <= self.free_ppm(gpu, ask)
-            && self.leased_memory(gpu).saturating_add(memory) <= self.cards[gpu].memory
+            && memory <= self.memory_beside(None, gpu, ask.is_fixed())
     }
 
     /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however much is promised of its parts.
@@ -322,7 +397,7 @@ impl Books {
 
     fn memory_of(&self, gpu: usize, ask: &Ask) -> u64 {
         match ask.memory {
-            0 => share_of(self.cards[gpu].memory, ask.share_ppm),
+            0 => share_of(self.cards[gpu].memory, ask.share_ppm.into()),
             bytes => bytes,
         }
     }
@@ -334,7 +409,7 @@ impl Books {
             .enumerate()
             .map(|(gpu, card)| {
                 let share = self.free_ppm(gpu, ask);
-                let memory = card.memory.saturating_sub(self.leased_memory(gpu));
+                let memory = self.memory_beside(None, gpu, ask.is_fixed());
                 format!("GPU {gpu} ({}) {} and {}", card.name, percent_text(share), bytes_text(memory))
             })
             .collect();
@@ -382,6 +457,20 @@ impl Books {
         Some(reserve - spent)
     }
 
+    /// A session has to wait for bytes that it has taken.
+    pub fn await_bytes(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) {
+        let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
+        if let Some(account) = account {
+            account.awaited = account.awaited.saturating_add(bytes).min(account.taken);
+        }
+    }
+
+    /// A session waits no longer: it has the bytes, or gives them back.
+    pub fn arrived(&mut self, lease: u64, session: u64, gpu: usize) -> u64 {
+        let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
+        account.map_or(0, |account| std::mem::take(&mut account.awaited))
+    }
+
     /// The session uses bytes of its reserve.
     pub fn spend(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) {
         let account = self.leases.get_mut(&lease).and_then(|lease| lease.account_mut(session, gpu));
@@ -394,6 +483,10 @@ impl Books {
     /// Keeps more for a session, as far as there is more. One session has a small part of the lease, all have twice that at most: each
     /// gets no more than half of what the others leave of it. The answer is how much more.
     pub fn fill_reserve(&mut self, lease: u64, session: u64, gpu: usize) -> u64 {
+        if self.overcommit.is_some() {
+            // What is kept for a session would have to be on the GPU.
+            return 0;
+        }
         let Some(lease) = self.leases.get_mut(&lease).filter(|lease| !lease.suspended) else { return 0 };
         let (left, all) = (lease.left(gpu), lease.reserves(gpu));
         let most = (lease.memory / RESERVE_PART).min(RESERVE_MAX) / RESERVE_STEP * RESERVE_STEP;
@@ -412,6 +505,7 @@ impl Books {
         if let Some(account) = account {
             account.taken = account.taken.saturating_sub(bytes);
             account.swapped = account.swapped.min(account.taken);
+            account.awaited = account.awaited.min(account.taken);
         }
     }
 
@@ -455,16 +549,16 @@ impl Lease {
         taken + self.shared.get(gpu).copied().unwrap_or(0)
     }
 
-    /// Bytes of a node's GPU that are kept from other leases.
-    fn held_memory(&self, gpu: usize) -> u64 {
-        if self.vacated { self.resident_on(gpu) } else { self.memory }
+    /// Whether its memory stays on its GPUs, however far they are overcommitted.
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.ask.is_fixed()
     }
 
     /// Bytes that its sessions have on a node's GPU now.
     fn resident_on(&self, gpu: usize) -> u64 {
         let Some(place) = self.gpus.iter().position(|&of_lease| of_lease == gpu) else { return 0 };
-        let swapped: u64 = self.accounts(place).map(|(_, account)| account.swapped).sum();
-        self.used(place).saturating_sub(swapped)
+        let elsewhere: u64 = self.accounts(place).map(|(_, account)| account.swapped + account.awaited).sum();
+        self.used(place).saturating_sub(elsewhere)
     }
 
     /// Bytes that one session has in host memory.
@@ -477,14 +571,14 @@ impl Lease {
         self.sessions.get(&session).and_then(|all| all.get(gpu)).map_or(0, |account| account.swapped)
     }
 
-    /// Bytes that one session has taken on all its GPUs.
+    /// Bytes that one session has on all its GPUs, without those that it waits for.
     pub fn used_by(&self, session: u64) -> u64 {
-        self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(|account| account.taken).sum())
+        self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(Account::has).sum())
     }
 
     /// The same on one GPU of the lease.
     pub(crate) fn used_by_on(&self, session: u64, gpu: usize) -> u64 {
-        self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, |account| account.taken)
+        self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, Account::has)
     }
 
     /// Bytes that are nobody's.
@@ -553,7 +647,7 @@ fn free_beside<'a>(others: impl Iterator<Item = &'a Lease>, ask: &Ask) -> u64 {
 }
 
 /// `share_ppm` millionths of an amount, rounded down.
-fn share_of(amount: u64, share_ppm: u32) -> u64 {
+fn share_of(amount: u64, share_ppm: u64) -> u64 {
     (u128::from(amount) * u128::from(share_ppm) / u128::from(PPM)) as u64
 }
 
@@ -608,6 +702,79 @@ mod tests {
         assert_eq!((books.leased_ppm(0), books.leased_memory(0)), (1_000_000, 9 * GIB));
         assert_eq!(books.resize(2, &share(0)), Err(Refusal::Share));
         assert_eq!(books.resize(3, &share(1)), Err(Refusal::Gone));
+    }
+
+    fn overcommitted(cards: usize, swap_memory: u64) -> Books {
+        node(cards).with_overcommit(Overcommit { memory_ppm: 2_000_000, swap_memory })
+    }
+
+    #[test]
+    fn memory_is_leased_beyond_the_gpu_as_far_as_it_can_be_swapped() {
+        let mut books = overcommitted(1, 30 * GIB);
+        books.grant(1, ask(100_000, 11 * GIB)).unwrap();
+        books.grant(2, ask(100_000, 11 * GIB)).unwrap();
+        // All three may have left the GPU when the fourth returns.
+        assert_eq!(books.free_memory(0), 8 * GIB);
+        let refusal = books.grant(3, ask(100_000, 9 * GIB)).unwrap_err().to_string();
+        assert!(refusal.contains("80 % and 8.0 GiB"), "{refusal}");
+        books.grant(3, ask(100_000, 8 * GIB)).unwrap();
+        assert_eq!((books.leased_memory(0), books.free_memory(0)), (30 * GIB, 0));
+        let refusal = books.resize(3, &Resize { memory: Some(9 * GIB), ..Resize::default() });
+        assert!(refusal.unwrap_err().to_string().contains("up to 80 % of the compute and 8.0 GiB"));
+        // A suspended lease can always be resumed.
+        books.suspend(1).unwrap();
+        books.vacate(1);
+        assert_eq!(books.leased_memory(0), 30 * GIB);
+        books.resume(1).unwrap();
+        assert!(!books.lease(1).unwrap().suspended);
+    }
+
+    #[test]
+    fn without_host_memory_a_gpu_is_not_overcommitted() {
+        let mut books = overcommitted(2, GIB);
+        books.grant_on(1, ask(100_000, 10 * GIB), &[0]).unwrap();
+        assert_eq!((books.free_memory(0), books.free_memory(1)), (6 * GIB, 16 * GIB));
+        books.grant_on(2, ask(100_000, 6 * GIB), &[0]).unwrap();
+        assert_eq!(books.free_memory(0), 0);
+    }
+
+    #[test]
+    fn no_lease_has_more_than_the_gpu_leaves_beside_those_that_are_fixed() {
+        let mut books = overcommitted(1, 100 * GIB);
+        let premium = |memory| Ask { premium: true, ..ask(100_000, memory) };
+        books.grant(1, premium(6 * GIB)).unwrap();
+        assert_eq!(books.free_memory(0), 10 * GIB);
+        books.grant(2, ask(100_000, 10 * GIB)).unwrap();
+        assert!(books.grant(3, premium(GIB)).is_err(), "lease 2 could never be on the GPU");
+        books.grant(3, ask(100_000, 10 * GIB)).unwrap();
+        assert_eq!((books.leased_memory(0), books.free_memory(0)), (26 * GIB, 6 * GIB));
+    }
+
+    #[test]
+    fn two_gpus_share_the_host_memory() {
+        let mut books = overcommitted(2, 40 * GIB);
+        for (id, gpu) in [(1, 0), (2, 0), (3, 1)] {
+            books.grant_on(id, ask(100_000, 12 * GIB), &[gpu]).unwrap();
+        }
+        // 24 GiB of the first GPU's leases may be in host memory.
+        assert_eq!((books.free_memory(0), books.free_memory(1)), (8 * GIB, 4 * GIB));
+        let both = Ask { gpus: 2, ..ask(100_000, GIB) };
+        books.grant(4, both).expect("it leaves no GPU, and others have host memory to leave for");
+    }
+
+    #[test]
+    fn memory_that_a_session_waits_for_is_not_shown_as_used() {
+        let mut books = overcommitted(1, 40 * GIB);
+        books.grant(1, ask(100_000, 8 * GIB)).unwrap();
+        books.open_session(1, 10);
+        assert_eq!(books.fill_reserve(1, 10, 0), 0, "nothing is kept on the GPU for later");
+        books.take(1, 10, 0, 3 * GIB, 0).unwrap();
+        books.await_bytes(1, 10, 0, 2 * GIB);
+        let lease = books.lease(1).unwrap();
+        assert_eq!((lease.used(0), lease.used_by(10), books.used_memory(0)), (3 * GIB, GIB, GIB));
+        assert_eq!(books.arrived(1, 10, 0), 2 * GIB);
+        assert_eq!((books.lease(1).unwrap().used_by(10), books.used_memory(0)), (3 * GIB, 3 * GIB));
+        assert_eq!(books.arrived(1, 10, 0), 0);
     }
 
     #[test]

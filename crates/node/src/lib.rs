@@ -31,6 +31,7 @@ mod strangers;
 pub mod lease;
 
 pub mod arbiter;
+mod residency;
 mod turns;
 
 mod join;

@@ -7,6 +7,7 @@ mod churn;
 pub(crate) mod cuts;
 pub(crate) mod joined;
 mod openings;
+mod overcommit;
 mod peers;
 mod processes;
 pub(crate) mod readings;
@@ -41,7 +42,7 @@ use crate::exports::Exports;
 use crate::health::Faults;
 use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
-use crate::lease::{Ask, Books, Card, Lease};
+use crate::lease::{Ask, Books, Card, Lease, Overcommit};
 use crate::output;
 use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Hold, Holder, Holding, Process};
@@ -51,6 +52,7 @@ use crate::registry::peers::{Connecting, PeerTokens};
 use crate::registry::processes::PastProcesses;
 use crate::registry::readings::PastLeases;
 use crate::registry::residence::Residence;
+use crate::residency::{Planner, SlicePolicy};
 use crate::spawn::{Inheritance, Spawner};
 use crate::strangers::Strangers;
 use crate::turns::Turns;
@@ -113,6 +115,8 @@ pub(crate) struct Registry {
     session_ended: Condvar,
     /// Memory of a session has been moved, or cannot be.
     memory_moved: Condvar,
+    /// A session waits for memory of an overcommitted GPU.
+    plan_changed: Condvar,
     pub(crate) faults: Faults,
     past_leases: Mutex<PastLeases>,
     /// How long a lease and its sessions outlive a cut.
@@ -134,6 +138,8 @@ pub(crate) struct Registry {
     swap_memory: u64,
     /// See [`crate::NodeConfig`].
     pub(crate) churn: Option<u64>,
+    /// Memory of the GPUs is leased beyond what they have.
+    pub(crate) overcommits: bool,
     peering: Arc<Peering>,
 }
 
@@ -148,6 +154,10 @@ struct Ledger {
     /// For clients that come back too late.
     ended: Ended,
     openings: Openings,
+    /// One per GPU where memory is overcommitted, else none.
+    planners: Vec<Planner>,
+    /// When each planner has to decide again at the latest.
+    plan_at_ns: Vec<Option<u64>>,
 }
 
 /// How busy a GPU was in the last second.
@@ -221,6 +231,10 @@ struct SessionRecord {
     residence: Residence,
     /// Its memory is to leave once and come back at once.
     churns: bool,
+    /// The GPU whose planner moves its memory, if one does.
+    planned_on: Option<usize>,
+    /// Its counters when the planner last looked.
+    activity: overcommit::Activity,
     /// How often its memory has left its GPUs, and how long that and the ways back have taken, in
     /// microseconds.
     moves: u64,
@@ -239,7 +253,15 @@ impl Registry {
         clock: Arc<dyn Clock>,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
-        let books = Books::new(inventory.cards.clone());
+        let swap_memory = config.swap_memory.unwrap_or_else(residence::half_of_host_memory);
+        let mut books = Books::new(inventory.cards.clone());
+        let mut planners = Vec::new();
+        if config.memory_overcommit_ppm > PPM {
+            let memory_ppm = config.memory_overcommit_ppm;
+            books = books.with_overcommit(Overcommit { memory_ppm, swap_memory });
+            let policy = SlicePolicy { max_wait_ns: nanos(config.max_wait), ..SlicePolicy::default() };
+            planners = inventory.cards.iter().map(|card| Planner::new(policy, card.memory)).collect();
+        }
         let meters = vec![Meter::default(); inventory.cards.len()];
         let ledger = Ledger {
             books,
@@ -249,6 +271,8 @@ impl Registry {
             meters,
             ended: Ended::default(),
             openings: Openings::default(),
+            plan_at_ns: vec![None; planners.len()],
+            planners,
         };
         Registry {
             inventory,
@@ -258,6 +282,7 @@ impl Registry {
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),
             memory_moved: Condvar::new(),
+            plan_changed: Condvar::new(),
             faults: Faults::default(),
             past_leases: Mutex::default(),
             linger: config.linger,
@@ -269,8 +294,9 @@ impl Registry {
             clock,
             driver_patience: config.driver_patience,
             host_memory: config.host_memory,
-            swap_memory: config.swap_memory.unwrap_or_else(residence::half_of_host_memory),
+            swap_memory,
             churn: config.churn,
+            overcommits: config.memory_overcommit_ppm > PPM,
             peering: Arc::new(config.peers.clone()),
         }
     }
@@ -330,6 +356,8 @@ impl Registry {
             ledger = self.session_ended.wait(ledger).unwrap_or_else(PoisonError::into_inner);
         }
         let mut record = ledger.leases.remove(&lease)?;
+        // What its sessions shared is counted under its own number.
+        self.leave_planners(&mut ledger, lease, lease);
         let entry = ledger.books.end(lease)?;
         drop(ledger);
         let waited_ns = self.turns.waited_ns(&[lease]).get(&lease).copied().unwrap_or(0);
@@ -364,7 +392,7 @@ impl Registry {
         let free = |(gpu, card): (usize, &Card)| GpuFree {
             name: card.name.clone(),
             share_ppm: PPM.saturating_sub(ledger.books.leased_ppm(gpu)) as u32,
-            memory: card.memory.saturating_sub(ledger.books.leased_memory(gpu)),
+            memory: ledger.books.free_memory(gpu),
         };
         ledger.books.cards().iter().enumerate().map(free).collect()
     }
@@ -430,6 +458,8 @@ impl Registry {
             suspended: false,
             residence: Residence::default(),
             churns: false,
+            planned_on: None,
+            activity: overcommit::Activity::default(),
             moves: 0,
             moving_us: 0,
             parted: false,
@@ -502,11 +532,14 @@ impl Registry {
             tls: None,
             host_memory: self.host_memory,
             suspended: entry.suspended,
+            overcommits: self.overcommits,
             driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         };
+        let suspended = entry.suspended;
         // With the table locked: the lease cannot be resized between.
         self.turns.join(session, lease, &entry.gpus, entry.weight(), Arc::clone(link));
-        if entry.suspended {
+        ledger.join_planners(lease, session, self.now_ns());
+        if suspended {
             self.turns.set_suspended(session, true);
             ledger.sessions.get_mut(&session)?.residence = Residence::away();
         }
@@ -544,6 +577,14 @@ impl Registry {
                     self.turns.done(session, gpu, used_ns, more);
                     Ok(())
                 }
+                Packet::Take { gpu, bytes, .. } if self.overcommits => {
+                    self.take_planned(lease, session, gpu, bytes);
+                    Ok(())
+                }
+                Packet::TakeAtOnce { gpu, bytes } => {
+                    let taken = self.take_at_once(lease, session, gpu, bytes);
+                    link.send_now(&Packet::TakenAtOnce(taken))
+                }
                 Packet::Take { gpu, bytes, reserve } => {
                     let taken =
                         self.account(lease, |books| books.take(lease, session, gpu as usize, bytes, reserve));
@@ -557,7 +598,7 @@ impl Registry {
                     self.fill_reserve(lease, session, gpu, link)
                 }
                 Packet::GiveBack { gpu, bytes } => {
-                    self.lock().books.give_back(lease, session, gpu as usize, bytes);
+                    self.give_back(lease, session, gpu, bytes);
                     Ok(())
                 }
                 Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
@@ -610,6 +651,8 @@ impl Registry {
                     Ok(())
                 }
                 Packet::Taken(_)
+                | Packet::TakenAtOnce(_)
+                | Packet::Notice(_)
                 | Packet::Reserved { .. }
                 | Packet::Resized { .. }
                 | Packet::Used(_)
@@ -636,10 +679,7 @@ impl Registry {
     fn account<R>(&self, lease: u64, change: impl FnOnce(&mut Books) -> R) -> R {
         let mut ledger = self.lock();
         let changed = change(&mut ledger.books);
-        let used = ledger.memory_used(lease);
-        if let Some(record) = ledger.leases.get_mut(&lease) {
-            record.memory_peak = record.memory_peak.max(used);
-        }
+        ledger.note_peak(lease);
         changed
     }
 
@@ -689,6 +729,7 @@ impl Registry {
             ledger.meters[gpu].past_ns += record.counters.gpu_ns_on(place);
         }
         ledger.books.close_session(record.lease, session);
+        self.leave_planners(&mut ledger, record.lease, session);
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
             lease.past = sum(lease.past, record.counters.read());
             lease.failures += u64::from(crashed);
@@ -893,7 +934,7 @@ impl Ledger {
                 memory_used,
                 memory_swapped: entry.swapped_by(session),
                 memory_pinned: memory_used.saturating_sub(counts.movable),
-                memory_state: record.residence.describe(),
+                memory_state: self.memory_state(session, record),
                 memory_moves: record.moves,
                 memory_moving_us: record.moving_us,
                 kernels: counts.kernels,
@@ -906,6 +947,15 @@ impl Ledger {
             })
         };
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()
+    }
+
+    /// What is to be said of where a session's memory is.
+    fn memory_state(&self, session: u64, record: &SessionRecord) -> String {
+        let state = record.residence.describe();
+        match state.is_empty() && !self.session_is_suspended(record) && self.awaits_memory(session) {
+            true => "waits for memory on the GPU".to_owned(),
+            false => state,
+        }
     }
 
     /// What all sessions of a lease have done, those that have ended included.
@@ -953,6 +1003,14 @@ impl Ledger {
     fn memory_used(&self, lease: u64) -> u64 {
         self.books.lease(lease).map_or(0, |l| (0..l.gpus.len()).map(|gpu| l.used(gpu)).sum())
     }
+
+    /// Notes how much memory a lease uses, if it was never more.
+    fn note_peak(&mut self, lease: u64) {
+        let used = self.memory_used(lease);
+        if let Some(record) = self.leases.get_mut(&lease) {
+            record.memory_peak = record.memory_peak.max(used);
+        }
+    }
 }
 
 /// Blocks until the child has ended, and leaves its number taken.
@@ -973,6 +1031,10 @@ fn sum(a: Counts, b: Counts) -> Counts {
         movable: a.movable + b.movable,
         commands: a.commands + b.commands,
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Compares secrets without telling by the duration how much was right.

@@ -21,6 +21,7 @@
 
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,10 +34,14 @@ use crate::link::{Export, Link, Packet};
 use crate::memory::presence::Presence;
 use crate::outbox::{Outbox, Push};
 
-/// The asking side. Questions go one at a time, so that answers need no number.
+/// The asking side. Questions go one at a time, so that answers need no number. Those for memory, which may wait for other sessions to leave
+/// the GPU, hold no other question up: a thread that asks one of those may hold a use of the memory that has to leave.
 pub(crate) struct Budget {
     link: Arc<Link>,
     answers: Mutex<Receiver<Answer>>,
+    takes: Mutex<Receiver<Answer>>,
+    /// Bytes of each GPU that the session has, wherever they are now.
+    taken: Vec<AtomicU64>,
     allowances: Arc<Allowances>,
     presence: Arc<Presence>,
 }
@@ -84,21 +89,24 @@ pub(crate) struct Imported {
 #[derive(Clone)]
 pub(crate) struct Answers {
     sender: SyncSender<Answer>,
+    takes: SyncSender<Answer>,
     allowances: Arc<Allowances>,
 }
 
 impl Budget {
     /// Of so many GPUs, on which nothing is allowed yet. What changes in that is told through the outbox.
     pub(crate) fn new(link: Arc<Link>, gpus: usize, outbox: Arc<Outbox>) -> (Budget, Answers) {
-        let (sender, answers) = sync_channel(1);
+        let ((sender, answers), (takes_sender, takes)) = (sync_channel(1), sync_channel(1));
+        let taken = (0..gpus).map(|_| AtomicU64::new(0)).collect();
         let of_gpus = Mutex::new((0..gpus).map(|_| Allowed::default()).collect());
         let allowances = Arc::new(Allowances { of_gpus, outbox });
         let wanting = Arc::clone(&link);
         // Without a daemon this process is about to end.
         let presence = Presence::new(move || _ = wanting.send(&Packet::Wanted));
         let allowances_here = Arc::clone(&allowances);
-        let budget = Budget { link, answers: Mutex::new(answers), allowances: allowances_here, presence };
-        (budget, Answers { sender, allowances })
+        let (answers, takes) = (Mutex::new(answers), Mutex::new(takes));
+        let budget = Budget { link, answers, takes, taken, allowances: allowances_here, presence };
+        (budget, Answers { sender, takes: takes_sender, allowances })
     }
 
     /// So much is kept for the session on a GPU from the start. The answer is what is allowed of that, for which memory comes from the
@@ -126,17 +134,18 @@ impl Budget {
             made => made,
         };
         match (&made, claim) {
+            (Ok(_), _) => self.count(gpu, bytes),
+            // It is given back as it was taken.
+            (Err(_), _) => self.say_given_back(gpu, bytes),
+        }
+        match (&made, claim) {
             (Ok(_), Claim::Asked) => {
                 let more = self.allowances.load(gpu);
                 self.allowances.tell(gpu, more as i64);
             }
             (Ok(_), Claim::Allowed) => {}
-            (Err(result), claim) => {
-                self.give_back(gpu, bytes);
-                if claim == Claim::Allowed {
-                    self.explain(bytes, *result);
-                }
-            }
+            (Err(_), Claim::Asked) => {}
+            (Err(result), Claim::Allowed) => self.explain(bytes, *result),
         }
         made
     }
@@ -171,7 +180,7 @@ impl Budget {
             // The answer may take until other memory has been moved, and this session's may be
             // among that.
             let take = Packet::Take { gpu, bytes, reserve };
-            let answer = self.presence.outside(|| self.ask(&take, None));
+            let answer = self.presence.outside(|| self.ask_in(&self.takes, &take, None));
             let left = match answer {
                 Ok((Packet::Taken(left), _)) => left,
                 _ => None,
@@ -190,9 +199,12 @@ impl Budget {
     /// Takes bytes of a GPU that the driver needs for itself; `CUDA_ERROR_OUT_OF_MEMORY` if the lease has too few. The client does not know
     /// of this and may be using its allowance, so none of that goes into it.
     pub(crate) fn take_for_driver(&self, gpu: u32, bytes: u64) -> Result<(), CUresult> {
-        match self.ask(&Packet::Take { gpu, bytes, reserve: 0 }, None)? {
-            (Packet::Taken(Some(_)), _) => Ok(()),
-            (Packet::Taken(None), _) => Err(CUresult::OUT_OF_MEMORY),
+        match self.ask(&Packet::TakeAtOnce { gpu, bytes }, None)? {
+            (Packet::TakenAtOnce(true), _) => {
+                self.count(gpu, bytes);
+                Ok(())
+            }
+            (Packet::TakenAtOnce(false), _) => Err(CUresult::OUT_OF_MEMORY),
             _ => Err(CUresult::UNKNOWN),
         }
     }
@@ -218,6 +230,28 @@ impl Budget {
     }
 
     pub(crate) fn give_back(&self, gpu: u32, bytes: u64) {
+        self.discount(gpu, bytes);
+        self.say_given_back(gpu, bytes);
+    }
+
+    /// Bytes of a GPU that the session has, wherever they are now.
+    pub(crate) fn taken(&self, gpu: u32) -> u64 {
+        self.taken.get(gpu as usize).map_or(0, |taken| taken.load(Relaxed))
+    }
+
+    fn count(&self, gpu: u32, bytes: u64) {
+        if let Some(taken) = self.taken.get(gpu as usize) {
+            taken.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    fn discount(&self, gpu: u32, bytes: u64) {
+        if let Some(taken) = self.taken.get(gpu as usize) {
+            let _ = taken.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(bytes)));
+        }
+    }
+
+    fn say_given_back(&self, gpu: u32, bytes: u64) {
         // Without a daemon this process is about to end.
         let _ = self.link.send(&Packet::GiveBack { gpu, bytes });
     }
@@ -237,8 +271,16 @@ impl Budget {
 
     /// Lets others of the lease import something.
     pub(crate) fn export(&self, export: Export, file: Option<OwnedFd>) -> Result<ExportToken, CUresult> {
+        let memory = match export {
+            Export::Memory { gpu, bytes } => Some((gpu, bytes)),
+            Export::Event { .. } => None,
+        };
         match self.ask(&Packet::Export(export), file)? {
-            (Packet::Exported(Some(token)), _) => Ok(token),
+            (Packet::Exported(Some(token)), _) => {
+                // It is the lease's from now on.
+                memory.into_iter().for_each(|(gpu, bytes)| self.discount(gpu, bytes));
+                Ok(token)
+            }
             _ => Err(CUresult::OUT_OF_MEMORY),
         }
     }
@@ -278,7 +320,16 @@ impl Budget {
     }
 
     fn ask(&self, question: &Packet, file: Option<OwnedFd>) -> Result<Answer, CUresult> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ask_in(&self.answers, question, file)
+    }
+
+    fn ask_in(
+        &self,
+        answers: &Mutex<Receiver<Answer>>,
+        question: &Packet,
+        file: Option<OwnedFd>,
+    ) -> Result<Answer, CUresult> {
+        let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match &file {
             Some(file) => self.link.send_fd(question, file.as_fd()),
             None => self.link.send(question),
@@ -290,8 +341,14 @@ impl Budget {
 
 impl Answers {
     pub(crate) fn pass_on(&self, answer: Answer) {
+        let sender = if matches!(answer.0, Packet::Taken(_)) { &self.takes } else { &self.sender };
         // Nobody asks any more: the process is about to end.
-        let _ = self.sender.send(answer);
+        let _ = sender.send(answer);
+    }
+
+    /// The user of the program is told something.
+    pub(crate) fn notice(&self, text: String) {
+        self.allowances.outbox.push(Push::Notice(text));
     }
 
     /// More is kept for the session.
@@ -521,6 +578,32 @@ mod tests {
             answers.pass_on((Packet::Taken(Some(0)), None));
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
+    }
+
+    /// A request may have to wait for memory that leaves, and that for threads that ask something
+    /// else.
+    #[test]
+    fn a_request_that_waits_holds_no_other_question_up() {
+        let (budget, answers, daemon, _outbox) = budget();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| budget.charge(Claim::Asked, (0, 10 * CHUNK), || Ok(())));
+            assert!(matches!(daemon.receive().unwrap(), Some(Packet::Take { .. })));
+            let used = scope.spawn(|| budget.used(0));
+            assert_eq!(daemon.receive().unwrap(), Some(Packet::QueryUsed { gpu: 0 }));
+            answers.pass_on((Packet::Used(7), None));
+            assert_eq!(used.join().unwrap(), Ok(7));
+            let driver = scope.spawn(|| budget.take_for_driver(0, CHUNK));
+            assert_eq!(daemon.receive().unwrap(), Some(Packet::TakeAtOnce { gpu: 0, bytes: CHUNK }));
+            answers.pass_on((Packet::TakenAtOnce(true), None));
+            assert_eq!(driver.join().unwrap(), Ok(()));
+            assert_eq!(budget.taken(0), CHUNK);
+            answers.pass_on((Packet::Taken(Some(RESERVE)), None));
+            assert_eq!(asked.join().unwrap(), Ok(()));
+        });
+        assert_eq!(budget.taken(0), 11 * CHUNK);
+        budget.give_back(0, 4 * CHUNK);
+        let refused = budget.charge(Claim::Allowed, (0, CHUNK), || Err::<(), _>(CUresult::UNKNOWN));
+        assert_eq!((refused, budget.taken(0)), (Err(CUresult::UNKNOWN), 7 * CHUNK));
     }
 
     #[test]

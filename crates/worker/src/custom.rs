@@ -148,7 +148,7 @@ impl Custom for Session {
         let used = self.budget.used(gpu)?;
         let total = device.memory.load(Relaxed);
         let mut free = total.saturating_sub(used);
-        if self.is_loaded {
+        if self.is_loaded && !self.overcommits {
             // Contexts and other users of the card take what no lease knows of.
             free = free.min(self.card_free()?.saturating_add(self.budget.held(gpu)));
         }

@@ -37,6 +37,8 @@ pub struct Start {
     pub host_memory: u64,
     /// Whether the session is suspended: it executes nothing until `MoveIn`.
     pub suspended: bool,
+    /// Whether its GPUs are leased beyond their memory: what is free there now is not what the session can have.
+    pub overcommits: bool,
     /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is taken to hang.
     pub driver_patience_ms: u64,
 }
@@ -108,9 +110,11 @@ pub enum Packet {
     Want { gpu: u32 },
     /// The turn comes back after this much GPU time; `more` if work is left.
     Done { gpu: u32, used_ns: u64, more: bool },
-    /// Asks for device memory of the lease, of which so much may come out of what is kept for the session; answered by `Taken`, in
-    /// order.
+    /// Asks for device memory of the lease, of which so much may come out of what is kept for the session; answered by `Taken`, which
+    /// may have to wait until other sessions have left the GPU.
     Take { gpu: u32, bytes: u64, reserve: u64 },
+    /// Asks for device memory of the lease that cannot leave the GPU, for a driver that is about to use it; answered by `TakenAtOnce`.
+    TakeAtOnce { gpu: u32, bytes: u64 },
     /// Uses so much of what is kept for the session.
     Spend { gpu: u32, bytes: u64 },
     /// Gives device memory back.
@@ -127,8 +131,9 @@ pub enum Packet {
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
-    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, and what has not.
-    MovedOut { moved: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
+    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, those of the session's that are still there, and what is
+    /// known of these.
+    MovedOut { moved: Vec<u64>, stays: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
     /// The answer to `MoveOut` where nothing has moved, and the session continues.
     NotMovedOut { reason: String },
     /// The answer to `MoveIn`: the bytes that have returned to each GPU of the lease. The session
@@ -147,6 +152,10 @@ pub enum Packet {
     // From the daemon.
     /// The answer to `Take`: what is left of the reserve that it named, if the memory is taken.
     Taken(Option<u64>),
+    /// The answer to `TakeAtOnce`: whether the lease had it.
+    TakenAtOnce(bool),
+    /// The user of the program is told this.
+    Notice(String),
     /// So much more is kept for the session.
     Reserved { gpu: u32, bytes: u64 },
     /// So much memory of each of its GPUs is the lease's from now on, in bytes.

@@ -189,6 +189,9 @@ fn no_more_memory_is_free_than_the_card_has() {
     assert_eq!(free(&stage), of_lease, "the card has more than the lease");
     stage.session().devices[0].memory = (u64::MAX / 2).into();
     assert_eq!(free(&stage), on_card as u64 + held);
+    stage.session().overcommits = true;
+    assert_eq!(free(&stage), u64::MAX / 2, "others leave an overcommitted card for it");
+    stage.session().overcommits = false;
     stage.session().is_loaded = false;
     assert_eq!(free(&stage), u64::MAX / 2, "our own drivers have what they lend");
 }

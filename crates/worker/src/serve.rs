@@ -150,6 +150,7 @@ fn open(
         event_sharing: EventSharing::of(&start.driver),
         reach: Reach::of(&start.driver),
         is_loaded: is_library,
+        overcommits: start.overcommits,
     }));
     if start.suspended {
         session.presence.begin_absent();
@@ -270,6 +271,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
             Packet::Press { gpu } => gate(gpu).into_iter().for_each(|gate| gate.pressed()),
             Packet::Recall { gpu } => gate(gpu).into_iter().for_each(|gate| gate.recalled()),
             answer @ (Packet::Taken(_)
+            | Packet::TakenAtOnce(_)
             | Packet::Used(_)
             | Packet::Exported(_)
             | Packet::Imported(_)
@@ -279,6 +281,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
                 devices.for_each(|device| device.memory.store(memory, Relaxed));
             }
             Packet::Reserved { gpu, bytes } => answers.reserved(gpu, bytes),
+            Packet::Notice(text) => answers.notice(text),
             asked @ (Packet::MoveOut { .. } | Packet::MoveIn) => {
                 if let Some(session) = session {
                     move_memory(session, link, asked);

@@ -80,6 +80,8 @@ pub(crate) struct Session {
     failed: AtomicI32,
     /// Whether the driver is none of ours.
     pub(crate) is_loaded: bool,
+    /// Its GPUs are leased beyond their memory.
+    pub(crate) overcommits: bool,
 }
 
 /// One GPU of the lease.
@@ -152,6 +154,7 @@ impl Session {
             mirror_streams: Mutex::default(),
             failed: AtomicI32::new(0),
             is_loaded: parts.is_loaded,
+            overcommits: parts.overcommits,
         }
     }
 
@@ -326,6 +329,7 @@ pub(crate) struct SessionParts {
     pub(crate) event_sharing: EventSharing,
     pub(crate) reach: Reach,
     pub(crate) is_loaded: bool,
+    pub(crate) overcommits: bool,
 }
 
 impl Execute for Session {

@@ -12,6 +12,9 @@
 //! A session whose memory cannot leave is suspended all the same: it gets no GPU time, and its
 //! memory stays where it is. Both moves may be overtaken by another wish; what a session is to be
 //! is looked at again after each answer.
+//!
+//! Where memory is overcommitted, the planner says when the memory of a session leaves and returns
+//! ([`overcommit`](super::overcommit)).
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -60,6 +63,14 @@ impl Residence {
         Residence { place: Place::Away, ..Residence::default() }
     }
 
+    pub(super) fn leaving() -> Residence {
+        Residence { place: Place::Leaving, ..Residence::default() }
+    }
+
+    pub(super) fn returning() -> Residence {
+        Residence { place: Place::Returning, ..Residence::default() }
+    }
+
     fn is_moving(&self) -> bool {
         matches!(self.place, Place::Leaving | Place::Returning)
     }
@@ -79,27 +90,33 @@ impl Residence {
             }
         }
     }
+
+    /// Why parts of the memory could not leave the last time, in brackets.
+    pub(super) fn kept_text(&self) -> String {
+        let reasons: Vec<&str> = self.kept.iter().map(|kept| kept.reason.as_str()).collect();
+        if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) }
+    }
 }
 
 impl Registry {
     /// Has a session's memory go where it is to be.
     pub(super) fn settle(&self, ledger: &mut Ledger, session: u64) {
-        let promised = ledger.memory_leaving();
-        let swapped = ledger.books.swapped();
+        if ledger.planned_on(session).is_some() {
+            return self.settle_planned(ledger, session);
+        }
+        let room = self.swap_room(ledger);
         let Some(record) = ledger.sessions.get(&session).filter(|record| record.is_up) else { return };
         let leaves = record.churns || ledger.session_is_suspended(record);
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let asked = match (record.residence.place, leaves) {
             (Place::Present, true) if record.residence.reason.is_empty() => {
-                record.residence = Residence { place: Place::Leaving, ..Residence::default() };
+                record.residence = Residence::leaving();
                 // Without time slices its work would not finish.
                 self.turns.set_suspended(session, false);
-                let room = self.swap_memory.saturating_sub(swapped + promised);
-                let work_limit_ms = WORK_LIMIT.as_millis() as u64;
-                Packet::MoveOut { room, work_limit_ms, poisons: self.churn.is_some() }
+                self.move_out(room)
             }
             (Place::Away, false) => {
-                record.residence = Residence { place: Place::Returning, ..Residence::default() };
+                record.residence = Residence::returning();
                 Packet::MoveIn
             }
             (Place::Present, false) => {
@@ -113,16 +130,28 @@ impl Registry {
         let _ = record.link.send_now(&asked);
     }
 
+    /// Bytes of host memory that a session which leaves now may use.
+    pub(super) fn swap_room(&self, ledger: &Ledger) -> u64 {
+        self.swap_memory.saturating_sub(ledger.books.swapped() + ledger.memory_leaving())
+    }
+
+    /// What a worker is told whose session is to leave its GPUs.
+    pub(super) fn move_out(&self, room: u64) -> Packet {
+        let work_limit_ms = WORK_LIMIT.as_millis() as u64;
+        Packet::MoveOut { room, work_limit_ms, poisons: self.churn.is_some() }
+    }
+
     /// A worker says what has become of its session's memory.
     pub(super) fn memory_of(&self, session: u64, said: Packet) {
         let mut ledger = self.lock();
+        ledger.tell_planner(session, &said, self.now_ns());
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let (lease, residence) = (record.lease, &mut record.residence);
         if residence.place == Place::Leaving {
             record.churns = false;
         }
         match (residence.place, said) {
-            (Place::Leaving, Packet::MovedOut { moved, kept, took_us }) => {
+            (Place::Leaving, Packet::MovedOut { moved, kept, took_us, .. }) => {
                 record.moves += 1;
                 record.moving_us += took_us;
                 *residence = Residence { place: Place::Away, kept, reason: String::new() };
@@ -142,8 +171,9 @@ impl Registry {
                 );
                 *residence = Residence { place: Place::Away, kept: Vec::new(), reason };
                 self.memory_moved.notify_all();
-                return;
+                return self.plan_session(&mut ledger, session);
             }
+            (_, Packet::Wanted) => return self.plan_session(&mut ledger, session),
             // Nothing that was asked for.
             _ => return,
         }
@@ -160,7 +190,9 @@ impl Registry {
     /// Asks sessions again whose memory could not return.
     pub(super) fn retry_moves(&self, ledger: &mut Ledger) {
         let away = |(&session, record): (&u64, &super::SessionRecord)| {
-            let is_away = record.residence.place == Place::Away && !record.residence.reason.is_empty();
+            let is_away = record.planned_on.is_none()
+                && record.residence.place == Place::Away
+                && !record.residence.reason.is_empty();
             is_away.then_some(session)
         };
         let sessions: Vec<u64> = ledger.sessions.iter().filter_map(away).collect();
@@ -187,7 +219,7 @@ impl Registry {
             let Some(record) = ledger.sessions.get(&session) else { continue };
             let entry = ledger.books.lease(record.lease);
             moves.swapped += entry.map_or(0, |lease| lease.swapped_by(session));
-            let text = record.residence.describe();
+            let text = ledger.memory_state(session, record);
             if !text.is_empty() {
                 moves.notes.push(format!("session {session}: {text}"));
             }

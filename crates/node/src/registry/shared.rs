@@ -21,10 +21,11 @@ impl Registry {
         if ledger.leases.get(&lease)?.exports.is_full() {
             return None;
         }
-        if let Export::Memory { gpu, bytes } = export
-            && !ledger.books.share(lease, session, gpu as usize, bytes)
-        {
-            return None;
+        if let Export::Memory { gpu, bytes } = export {
+            if !ledger.books.share(lease, session, gpu as usize, bytes) {
+                return None;
+            }
+            ledger.plan_export(lease, session, gpu, bytes, self.now_ns());
         }
         let token = ExportToken(random());
         ledger.leases.get_mut(&lease)?.exports.insert(token, export, file, session);
@@ -57,6 +58,7 @@ impl Ledger {
     pub(super) fn unshare(&mut self, lease: u64, export: &Export) {
         if let Export::Memory { gpu, bytes } = *export {
             self.books.unshare(lease, gpu as usize, bytes);
+            self.plan_unshare(lease, gpu, bytes);
         }
     }
 }

@@ -9,7 +9,7 @@ use sluice_wire::{DevicePtr, commands};
 use crate::raw::{Connection, Session, lease, request};
 use crate::{GIB, MIB, NULL, PATIENCE, PTX, TestNode, commit, read, synchronize};
 
-fn suspend(node: &TestNode, number: u64, suspended: bool) -> Result<Suspended, String> {
+pub(crate) fn suspend(node: &TestNode, number: u64, suspended: bool) -> Result<Suspended, String> {
     let lease = LeaseName::Numbered(number);
     match Connection::greet(&node.address, Purpose::Control).ask(Suspend { lease, suspended }) {
         Control::Suspended(answer) => Ok(answer),
@@ -18,13 +18,13 @@ fn suspend(node: &TestNode, number: u64, suspended: bool) -> Result<Suspended, S
     }
 }
 
-fn seen(node: &TestNode, session: u64) -> SessionStatus {
+pub(crate) fn seen(node: &TestNode, session: u64) -> SessionStatus {
     let status = node.status();
     status.sessions.into_iter().find(|status| status.session == session).unwrap()
 }
 
 /// Writes numbers that follow from the seed to the beginning of every mebibyte.
-fn fill(session: &mut Session, place: u64, bytes: u64, seed: u64) {
+pub(crate) fn fill(session: &mut Session, place: u64, bytes: u64, seed: u64) {
     for at in (0..bytes).step_by(MIB as usize) {
         let numbers: Vec<u8> = (0..8).flat_map(|nth| (seed + at + nth).to_le_bytes()).collect();
         let dstDevice = DevicePtr(place + at);
@@ -33,7 +33,7 @@ fn fill(session: &mut Session, place: u64, bytes: u64, seed: u64) {
     synchronize(session).unwrap();
 }
 
-fn check(session: &mut Session, place: u64, bytes: u64, seed: u64) {
+pub(crate) fn check(session: &mut Session, place: u64, bytes: u64, seed: u64) {
     for at in (0..bytes).step_by(MIB as usize) {
         let numbers: Vec<u8> = (0..8).flat_map(|nth| (seed + at + nth).to_le_bytes()).collect();
         assert_eq!(read(session, place + at, 64).unwrap(), numbers, "at {at}");

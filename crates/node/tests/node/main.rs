@@ -8,6 +8,7 @@ mod attacks;
 mod elastic;
 mod hostile;
 mod openings;
+mod overcommit;
 mod own_memory;
 mod raw;
 mod replays;
@@ -21,6 +22,7 @@ use attacks::*;
 use elastic::*;
 use hostile::a_hostile_client_harms_nobody;
 use openings::*;
+use overcommit::*;
 use own_memory::*;
 use raw::{Connection, Session, lease, once, request};
 use replays::*;
@@ -98,14 +100,18 @@ fn main() {
     }
     let filter = arguments.iter().filter_map(|a| a.to_str()).find(|a| !a.starts_with('-'));
     let (mut passed, mut failed) = (0, 0);
-    let moved = MOVED.iter().map(|test| (test, Some(1)));
-    for ((name, test), churn) in TESTS.iter().map(|test| (test, None)).chain(moved) {
-        let name = if churn.is_some() { format!("{name} (its memory moves)") } else { (*name).to_owned() };
+    let plain = TESTS.iter().map(|test| (test, "", NodeConfig::default()));
+    let moved = MOVED.iter().map(|test| (test, " (its memory moves)", moving(NodeConfig::default())));
+    let shared = OVERCOMMITTED.iter().map(|test| (test, " (overcommitted)", overcommitted()));
+    let both = OVERCOMMITTED_AND_MOVED.iter();
+    let both = both.map(|test| (test, " (overcommitted, and moves)", moving(overcommitted())));
+    for ((name, test), how, config) in plain.chain(moved).chain(shared).chain(both) {
+        let name = format!("{name}{how}");
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
         }
         let started = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| test(&TestNode::start_with(churn))));
+        let result = catch_unwind(AssertUnwindSafe(|| test(&TestNode::start_with(config))));
         println!(
             "test {name} ... {} ({:.1?})",
             if result.is_ok() { "ok" } else { "FAILED" },
@@ -174,6 +180,40 @@ const MOVED: &[Test] = tests! {
     a_program_whose_memory_moves_computes_the_same
 };
 
+/// On a node whose memory is leased beyond what its GPU has.
+const OVERCOMMITTED: &[Test] = tests! {
+    programs_that_do_not_fit_together_share_a_gpu
+    a_program_that_fits_alone_never_lacks_memory
+    programs_that_wait_for_each_others_memory_both_get_it
+    memory_that_cannot_leave_is_named
+    a_program_that_ends_while_it_waits_for_memory_leaves_nothing
+    suspended_programs_return_to_an_overcommitted_gpu
+    leases_beyond_what_is_overcommitted_are_refused
+    memory_beyond_the_lease_is_refused_at_once
+    a_kernel_adds
+    what_a_program_loads_and_launches_counts_towards_its_lease
+};
+
+/// On such a node that moves the memory of sessions at random moments as well.
+const OVERCOMMITTED_AND_MOVED: &[Test] = tests! {
+    programs_that_do_not_fit_together_share_a_gpu
+    programs_that_wait_for_each_others_memory_both_get_it
+    a_program_that_ends_while_it_waits_for_memory_leaves_nothing
+};
+
+fn moving(config: NodeConfig) -> NodeConfig {
+    NodeConfig { churn: Some(1), ..config }
+}
+
+fn overcommitted() -> NodeConfig {
+    NodeConfig {
+        gpus: overcommit::GPU,
+        memory_overcommit_ppm: OVERCOMMIT_PPM,
+        swap_memory: Some(4 * GIB),
+        ..NodeConfig::default()
+    }
+}
+
 /// A node in this process, on a free port.
 struct TestNode {
     address: String,
@@ -183,19 +223,20 @@ struct TestNode {
 
 impl TestNode {
     fn start() -> TestNode {
-        TestNode::start_with(None)
+        TestNode::start_with(NodeConfig::default())
     }
 
-    /// One that moves the memory of sessions at random moments, if there is a seed.
-    fn start_with(churn: Option<u64>) -> TestNode {
+    fn start_with(config: NodeConfig) -> TestNode {
         let worker = WorkerCommand { arguments: vec!["worker".into()], ..WorkerCommand::default() };
         let config = NodeConfig {
             listen: vec![Listen::Tcp("127.0.0.1:0".into())],
-            gpus: GpuSelection::Software { count: 1, memory: Some(GIB) },
+            gpus: match config.gpus {
+                GpuSelection::Auto => GpuSelection::Software { count: 1, memory: Some(GIB) },
+                gpus => gpus,
+            },
             worker,
             cache: None,
-            churn,
-            ..NodeConfig::default()
+            ..config
         };
         let node = Node::bind(&config).unwrap();
         let (address, stopper) = (node.addresses().remove(0), node.stopper());

@@ -9,7 +9,7 @@ use crate::{MIB, TestNode, commit, synchronize};
 const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
 /// The size of a module's variable, which has a place from now on.
-fn variable(session: &mut Session, mib: u64) -> Result<u64, CUresult> {
+pub(crate) fn variable(session: &mut Session, mib: u64) -> Result<u64, CUresult> {
     let text = format!("{HEADER}.visible .global .align 16 .b8 x[{}];", mib * MIB);
     let hmod = session.load(&text);
     let reply: commands::cuModuleGetGlobal_v2Reply =

@@ -139,6 +139,14 @@ pub(crate) fn lease(address: &str, request: LeaseRequest) -> Lease {
     }
 }
 
+/// Why there is no lease.
+pub(crate) fn refused(address: &str, request: LeaseRequest) -> String {
+    match Connection::greet(address, Purpose::Control).ask(request) {
+        Control::LeaseRefused(refused) => refused.reason,
+        other => panic!("it is not refused: {other:?}"),
+    }
+}
+
 /// A client program.
 pub(crate) struct Session {
     pub(crate) connection: Connection,
@@ -236,6 +244,16 @@ impl Session {
                 }
                 Kind::Sticky => return Err(CUresult(decode::<Sticky>(&payload).unwrap().result)),
                 _ => {}
+            }
+        }
+    }
+
+    /// The next text that the program's user is told; what comes before is dropped.
+    pub(crate) fn notice(&mut self) -> String {
+        loop {
+            let (header, payload) = self.connection.next().expect("the worker says something");
+            if header.kind == Kind::Notice {
+                return String::from_utf8(payload).unwrap();
             }
         }
     }

@@ -120,6 +120,7 @@ impl Stage {
             event_sharing: EventSharing::of(&chosen),
             reach: Reach::HostPages,
             is_loaded: false,
+            overcommits: false,
         });
         let host_calls = Arc::clone(&session.host_calls);
         threads.push(std::thread::spawn(move || play_client(client, &host_calls)));
@@ -280,6 +281,11 @@ fn play_daemon(link: &Link) {
                 used += if fits { bytes } else { 0 };
                 kept -= if fits { spent } else { 0 };
                 link.send(&Packet::Taken(fits.then(|| reserve - spent)))
+            }
+            Packet::TakeAtOnce { bytes, .. } => {
+                let fits = bytes <= MEMORY - used - kept;
+                used += if fits { bytes } else { 0 };
+                link.send(&Packet::TakenAtOnce(fits))
             }
             Packet::Spend { gpu, bytes } => {
                 used += bytes;

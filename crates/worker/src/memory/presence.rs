@@ -152,6 +152,9 @@ impl Presence {
             if self.uses.load(SeqCst) == CLOSED && is_idle() {
                 state.phase = Phase::Absent;
                 state.has_wanted = false;
+                drop(state);
+                // Those that wait since it began to close say that they want the memory.
+                self.changed.notify_all();
                 return true;
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -262,6 +265,33 @@ mod tests {
             presence.open();
         });
         assert_eq!((wanted.load(SeqCst), presence.uses.load(SeqCst)), (1, 0));
+    }
+
+    /// A thread that came while the memory was in use by another still says that it wants it.
+    #[test]
+    fn what_waits_since_the_closing_began_is_wanted() {
+        let wanted = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&wanted);
+        let presence = Presence::new(move || _ = counted.fetch_add(1, SeqCst));
+        let idle = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (presence, idle) = (&presence, &idle);
+            let closing = scope.spawn(move || assert!(presence.close(LONG, || idle.load(SeqCst))));
+            while presence.try_enter().is_some() {
+                std::thread::yield_now();
+            }
+            let waiting = scope.spawn(|| drop(presence.enter()));
+            // It waits, or is about to.
+            std::thread::yield_now();
+            idle.store(true, SeqCst);
+            closing.join().unwrap();
+            while wanted.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            presence.open();
+            waiting.join().unwrap();
+        });
+        assert_eq!(wanted.load(SeqCst), 1);
     }
 
     #[test]

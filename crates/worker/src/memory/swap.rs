@@ -34,6 +34,8 @@ const POISON: u8 = 0xA5;
 pub(crate) struct Out {
     /// Bytes on each GPU of the lease.
     pub(crate) moved: Vec<u64>,
+    /// Bytes of the session that are still there.
+    pub(crate) stays: Vec<u64>,
     pub(crate) kept: Vec<Kept>,
 }
 
@@ -74,7 +76,9 @@ impl NotMoved {
 pub(crate) fn move_out(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
     let _mover = session.memory.mover();
     if session.presence.is_absent() {
-        return Ok(Out { moved: vec![0; session.devices.len()], kept: Vec::new() });
+        // Of a session that began suspended: it has nothing yet.
+        let none = vec![0; session.devices.len()];
+        return Ok(Out { moved: none.clone(), stays: none, kept: Vec::new() });
     }
     with_quiet_session(session, terms.patience, || {
         let out = leave(session, terms)?;
@@ -161,7 +165,7 @@ pub(crate) fn obey(session: &Session, asked: &Packet) -> Option<Packet> {
         Packet::MoveOut { room, work_limit_ms, poisons } => {
             let patience = Duration::from_millis(work_limit_ms);
             match move_out(session, Terms { patience, room, poisons }) {
-                Ok(Out { moved, kept }) => Packet::MovedOut { moved, kept, took_us: took_us() },
+                Ok(Out { moved, stays, kept }) => Packet::MovedOut { moved, stays, kept, took_us: took_us() },
                 Err(error) => Packet::NotMovedOut { reason: error.to_string() },
             }
         }
@@ -332,7 +336,8 @@ fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
             }
         }
     }
-    Ok(Out { moved, kept })
+    let stays = (0_u32..).zip(&moved).map(|(gpu, moved)| session.budget.taken(gpu).saturating_sub(*moved));
+    Ok(Out { stays: stays.collect(), moved, kept })
 }
 
 fn poison(session: &Session, extent: &Moving) -> Result<(), NotMoved> {

@@ -80,7 +80,7 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
     assert!(reserve > 0);
     for _ in 0..3 {
         let out = move_out(stage.session(), TERMS).unwrap();
-        assert_eq!(out, Out { moved: vec![BYTES], kept: Vec::new() });
+        assert_eq!(out, Out { moved: vec![BYTES], stays: vec![0], kept: Vec::new() });
         assert!(stage.session().presence.is_absent());
         assert_eq!(move_out(stage.session(), TERMS).unwrap().moved, [0], "nothing is left to move");
         assert_eq!(stage.session().budget.held(0), 0);
@@ -116,7 +116,7 @@ fn what_others_have_too_stays_and_is_named() {
     let map = commands::cuMemMap { ptr: DevicePtr(mapped), size: CHUNK, offset: 0, handle, flags: 0 };
     say(&stage, &map).unwrap();
     let out = move_out(stage.session(), TERMS).unwrap();
-    assert_eq!(out.moved, [several.1]);
+    assert_eq!((out.moved, out.stays), (vec![several.1], vec![CHUNK]), "what is shared is the lease's");
     let kept: Vec<_> = out.kept.iter().map(|kept| (kept.reason.as_str(), kept.bytes)).collect();
     assert_eq!(
         kept,
