@@ -602,6 +602,11 @@ pub enum RuntimeFunction {
     Missing,
     /// `()`: a call does not fit into the thread's stack; does not return.
     StackOverflow,
+    /// `(address: I64, guard: I32, site: I32, value: I64) -> I1`: whether the thread may make the
+    /// memory access that follows. `site` is an index into [`crate::Kernel::accesses`], and the
+    /// address is an offset in the windows; without a guard `guard` is 1. `value` is what a store
+    /// of one element writes.
+    CheckAccess,
 }
 
 impl RuntimeFunction {
@@ -614,6 +619,7 @@ impl RuntimeFunction {
             RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
             RuntimeFunction::Missing => &[Type::I32],
             RuntimeFunction::StackOverflow => &[],
+            RuntimeFunction::CheckAccess => &[Type::I64, Type::I32, Type::I32, Type::I64],
             RuntimeFunction::SurfaceStore => {
                 &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32, Type::I64, Type::I64]
             }
@@ -623,6 +629,7 @@ impl RuntimeFunction {
     pub fn result(self) -> Option<Type> {
         match self {
             RuntimeFunction::Vprintf => Some(Type::I32),
+            RuntimeFunction::CheckAccess => Some(Type::I1),
             RuntimeFunction::Malloc | RuntimeFunction::SurfaceLoad => Some(Type::I64),
             RuntimeFunction::AssertFail
             | RuntimeFunction::Free

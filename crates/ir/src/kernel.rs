@@ -1,6 +1,6 @@
 //! A kernel: blocks of instructions in SSA form, and what a launch must know about it.
 
-use crate::inst::Inst;
+use crate::inst::{Inst, Space};
 use crate::types::{BlockId, InstId, Type, Value};
 
 /// One entry of a PTX module, with all functions that it calls inlined.
@@ -27,9 +27,38 @@ pub struct Kernel {
     pub globals: Vec<String>,
     /// Why [`crate::RuntimeFunction::Missing`] is called: a line of the PTX, and what cannot be done there.
     pub missing: Vec<String>,
+    /// What [`crate::RuntimeFunction::CheckAccess`] checks: the memory accesses of a kernel that
+    /// was instrumented ([`crate::passes::instrument`]).
+    pub accesses: Vec<Access>,
+    /// Whether the kernel was instrumented, so that its back end also reports synchronization.
+    pub is_instrumented: bool,
     pub values: Vec<ValueData>,
     pub insts: Vec<InstData>,
     pub blocks: Vec<Block>,
+}
+
+/// A memory access in the code of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub space: Space,
+    /// All bytes of the access, which is aligned to as many.
+    pub bytes: u32,
+    pub kind: AccessKind,
+    /// Whether the memory model lets it race with other strong accesses: volatile, relaxed or
+    /// stronger, and atomics (PTX ISA, "Memory Consistency Model").
+    pub is_strong: bool,
+    /// Whether the check gets the value that a store writes.
+    pub has_value: bool,
+    /// Line of the PTX text, from 1; 0 for none.
+    pub line: u32,
+}
+
+/// What an access does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    Read,
+    Write,
+    Atomic,
 }
 
 /// The parameter block of a launch.

@@ -41,6 +41,7 @@ pub use inst::{
     SpecialRegister, UnaryOp, VoteKind, Window,
 };
 pub use kernel::{
-    Block, Definition, InstData, Kernel, ParamLayout, ParamSlot, SharedLayout, Target, Terminator, ValueData,
+    Access, AccessKind, Block, Definition, InstData, Kernel, ParamLayout, ParamSlot, SharedLayout, Target,
+    Terminator, ValueData,
 };
 pub use types::{BlockId, GlobalId, InstId, Type, Value};

@@ -2,6 +2,7 @@
 
 pub mod dead_code;
 mod fold;
+pub mod instrument;
 pub mod layout;
 pub mod params;
 pub mod promote_local;
@@ -15,6 +16,13 @@ use crate::kernel::Kernel;
 /// What every kernel goes through between lowering and a back end. Afterwards [`crate::verify::verify_scheduled`] holds.
 pub fn pipeline(kernel: &mut Kernel) {
     optimize(kernel);
+    schedule(kernel);
+}
+
+/// [`pipeline`] with checks of the kernel's memory accesses.
+pub fn pipeline_with_checks(kernel: &mut Kernel) {
+    optimize(kernel);
+    instrument::run(kernel);
     schedule(kernel);
 }
 

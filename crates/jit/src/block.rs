@@ -20,6 +20,7 @@ use crate::frames::Frames;
 use crate::heap::DeviceHeap;
 use crate::images::Images;
 use crate::machine_code::CodeTraits;
+use crate::monitor::{Monitor, Watch};
 use crate::signal::Guard;
 
 /// [`FUEL`] for a warp with groups of lanes that wait for each other.
@@ -74,6 +75,8 @@ pub(crate) struct BlockRun<'a> {
     pub heap: Option<&'a DeviceHeap>,
     /// Textures and surfaces that the blocks have used.
     pub images: Images,
+    /// What watches an instrumented kernel.
+    pub monitor: Option<Monitor<'a>>,
     memory: BlockMemory,
     /// The block that runs; of several, the first until they have run.
     index: Cell<[u32; 3]>,
@@ -116,6 +119,8 @@ struct Barrier {
     /// Arrived threads whose predicate was true.
     votes: u32,
     parked: Vec<Parked>,
+    /// Warps of which lanes have been counted and do not wait, as bits.
+    passed: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -123,6 +128,8 @@ struct Parked {
     warp: u32,
     node: u32,
     lanes: u32,
+    /// Line of the barrier instruction in the PTX text; known for instrumented kernels only.
+    line: u32,
 }
 
 impl<'a> BlockRun<'a> {
@@ -144,6 +151,7 @@ impl<'a> BlockRun<'a> {
             control,
             heap,
             images: Images::default(),
+            monitor: None,
             memory,
             index: Cell::new([0; 3]),
             guard,
@@ -157,6 +165,11 @@ impl<'a> BlockRun<'a> {
         }
     }
 
+    /// The same run, watched.
+    pub(crate) fn watched(self, watch: &'a Watch<'a>) -> BlockRun<'a> {
+        BlockRun { monitor: Some(Monitor::new(watch)), ..self }
+    }
+
     /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1 to `count`.
     pub(crate) fn run(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
         self.cluster.reset(self.shape.threads);
@@ -166,7 +179,10 @@ impl<'a> BlockRun<'a> {
                 Turn::Finished => return Ok(begun),
                 Turn::Progress => {}
                 Turn::Stuck if self.force_waiting() => {}
-                Turn::Stuck => return Err(FaultKind::Deadlock),
+                Turn::Stuck => {
+                    self.report_stuck();
+                    return Err(FaultKind::Deadlock);
+                }
             }
         }
     }
@@ -485,11 +501,39 @@ impl<'a> BlockRun<'a> {
         warp.cluster_arrivals = Arrivals::default();
     }
 
+    /// What watches the warp's block.
+    pub(crate) fn watched_block_of(
+        &self,
+        warp: &WarpContext,
+    ) -> Option<std::cell::RefMut<'_, sluice_sanitize::Block<'a>>> {
+        self.monitor.as_ref()?.block(warp.ctaid, self.cluster.phase())
+    }
+
+    /// What watches the block that runs.
+    fn watched_block(&self) -> Option<std::cell::RefMut<'_, sluice_sanitize::Block<'a>>> {
+        self.monitor.as_ref()?.block(self.index.get(), self.cluster.phase())
+    }
+
+    /// Tells what watches the block that no thread of it can continue.
+    pub(crate) fn report_stuck(&self) {
+        let Some(mut block) = self.watched_block() else { return };
+        for barrier in self.barriers.borrow().iter() {
+            let parked: Vec<_> = barrier.parked.iter().map(|p| (p.warp, p.lanes, p.line)).collect();
+            block.is_stuck(&parked);
+        }
+    }
+
     /// With every warp stuck: lets lanes that wait for others of their warp go on without them. Real devices would
     /// hang; programs that get here name lanes in a member mask that took another path.
     pub(crate) fn force_waiting(&self) -> bool {
         let mut any = false;
-        for warp in self.warps.borrow_mut().iter_mut().filter(|warp| !warp.waiting.is_empty()) {
+        for (number, warp) in self.warps.borrow_mut().iter_mut().enumerate() {
+            if warp.waiting.is_empty() {
+                continue;
+            }
+            if let Some(mut block) = self.watched_block() {
+                block.lacks_lanes(number as u32);
+            }
             for node in warp.waiting.drain(..) {
                 // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its code's.
                 unsafe {
@@ -505,6 +549,13 @@ impl<'a> BlockRun<'a> {
 
 /// What compiled code asks for, through [`crate::runtime`].
 impl BlockRun<'_> {
+    /// Whether a lane may make an access to memory.
+    pub(crate) fn may_access(&self, warp: &WarpContext, lane: u32, site: u32, at: (u64, u64)) -> bool {
+        let Some(monitor) = &self.monitor else { return true };
+        let Some(block) = self.watched_block_of(warp) else { return true };
+        monitor.may_access(block, (self.shape, &self.memory), (warp.warp_index, lane), site, at)
+    }
+
     /// Ends the grid with a fault.
     pub(crate) fn leave(&self, kind: FaultKind) -> ! {
         self.fault.set(Some(kind));
@@ -521,8 +572,12 @@ impl BlockRun<'_> {
         barrier.arrived += lanes.count_ones();
         barrier.expected = threads;
         barrier.votes += (votes & lanes).count_ones();
-        if let Some(node) = node {
-            barrier.parked.push(Parked { warp, node, lanes });
+        match node {
+            Some(node) => {
+                let line = self.watched_block().map_or(0, |block| block.barrier_line(warp));
+                barrier.parked.push(Parked { warp, node, lanes, line });
+            }
+            None => barrier.passed |= 1 << (warp % 32),
         }
         self.release_if_complete(barrier, id);
     }
@@ -546,6 +601,12 @@ impl BlockRun<'_> {
         if barrier.arrived == 0 || barrier.arrived < expected {
             return;
         }
+        if let Some(mut block) = self.watched_block() {
+            let parked: Vec<_> = barrier.parked.iter().map(|p| (p.warp, p.lanes, p.line)).collect();
+            let living = (self.live_threads.get(), barrier.expected == 0);
+            block.barrier_complete(&parked, barrier.passed, living);
+        }
+        barrier.passed = 0;
         let warps = self.warps.borrow();
         for parked in barrier.parked.drain(..) {
             let context = warps[parked.warp as usize].context;

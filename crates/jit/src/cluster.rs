@@ -62,6 +62,7 @@ impl<'a> Cluster<'a> {
         if is_stuck && !self.blocks.iter().any(|block| block.0.force_waiting()) {
             let stuck = self.blocks.iter().zip(&self.running).find(|(_, running)| **running);
             let block = stuck.map(|(block, _)| block.0.index());
+            self.blocks.iter().for_each(|block| block.0.report_stuck());
             return Err(Fault { kind: FaultKind::Deadlock, block });
         }
         Ok(false)
@@ -94,6 +95,11 @@ impl ClusterBarrier {
     pub(crate) fn reset(&self, threads: u32) {
         self.arrived.set(0);
         self.live.set(threads);
+    }
+
+    /// How many phases have ended.
+    pub(crate) fn phase(&self) -> u32 {
+        self.phase.get()
     }
 
     /// Counts `lanes` of a warp.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use sluice_ir::{Inst, Kernel, SpecialRegister};
+use sluice_ir::{Access, Inst, Kernel, SpecialRegister};
 use thiserror::Error;
 
 use crate::block::Code;
@@ -107,6 +107,11 @@ impl CompiledKernel {
         self.kernel.shared.static_bytes
     }
 
+    /// The accesses that an instrumented kernel has checked.
+    pub(crate) fn accesses(&self) -> &[Access] {
+        &self.kernel.accesses
+    }
+
     /// Makes the machine code for blocks of this shape, unless it is there.
     pub fn load(&self, block: [u32; 3]) -> Result<(), CompileError> {
         self.code(block).map(drop)
@@ -175,9 +180,13 @@ impl Form {
     }
 }
 
-/// Whether a kernel looks at its warp: at other lanes, or at its place in it.
+/// Whether a kernel looks at its warp: at other lanes, or at its place in it. What watches an
+/// instrumented kernel does.
 fn sees_warps(kernel: &Kernel) -> bool {
     use SpecialRegister::{LaneId, Nwarpid, WarpId};
+    if kernel.is_instrumented {
+        return true;
+    }
     kernel.blocks.iter().flat_map(|block| &block.insts).any(|&id| match &kernel.inst(id).inst {
         Inst::ActiveMask | Inst::Special { register: LaneId | WarpId | Nwarpid } => true,
         Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => false,

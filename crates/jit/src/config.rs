@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use sluice_sanitize::Launch;
+
 use crate::heap::DeviceHeap;
 use crate::order::BlockOrder;
 
@@ -34,6 +36,8 @@ pub struct LaunchConfig<'a> {
     pub order: BlockOrder,
     /// Number of this launch, shown to device code as `%gridid`.
     pub grid_id: u64,
+    /// What watches an instrumented kernel; another kernel is not watched.
+    pub monitor: Option<&'a Launch>,
 }
 
 impl LaunchConfig<'_> {
@@ -72,6 +76,7 @@ impl Default for LaunchConfig<'_> {
             threads_max: u32::MAX,
             order: BlockOrder::default(),
             grid_id: 0,
+            monitor: None,
         }
     }
 }

@@ -13,12 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::block::{BlockMemory, BlockRun, LaunchShape};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterBarrier};
 use crate::compile::CompiledKernel;
 use crate::config::{LaunchConfig, LaunchMemory, LaunchStats};
 use crate::control::LaunchControl;
 use crate::fault::{Fault, FaultKind, LaunchError};
 use crate::frames::Frames;
+use crate::monitor::Watch;
 use crate::order::permuted;
 use crate::signal::{self, Guard};
 
@@ -136,6 +137,11 @@ impl Executor {
             control,
             memory: memory.clone(),
             layout,
+            watch: config.monitor.map(|launch| Watch {
+                launch,
+                accesses: kernel.accesses(),
+                arena: memory.arena.clone(),
+            }),
             blocks: config.blocks(),
             // Blocks that wait for those before them would wait forever.
             order_key: config.order.key(config.grid_id).filter(|_| !code.traits.rotates),
@@ -300,6 +306,7 @@ struct Work<'a> {
     control: &'a LaunchControl,
     memory: LaunchMemory<'a>,
     layout: ArenaLayout,
+    watch: Option<Watch<'a>>,
     blocks: u64,
     /// Permutes the blocks.
     order_key: Option<u64>,
@@ -338,7 +345,7 @@ impl Work<'_> {
 
     fn run_blocks(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
         let memory = self.layout.block(self.memory.arena.start, participant.into(), participant);
-        let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, Rc::default(), guard);
+        let run = self.block_run(memory, Rc::default(), guard);
         let mut frames = Frames::default();
         let (mut completed, mut taken) = (0, 0..0);
         loop {
@@ -417,9 +424,15 @@ impl Work<'_> {
         let first = place * self.cluster_blocks();
         let memories = (0..self.cluster_blocks())
             .map(|rank| self.layout.block(self.memory.arena.start, first + rank, participant));
-        Cluster::new(memories, |memory, barrier| {
-            BlockRun::new(&self.shape, self.control, self.memory.heap, memory, barrier, guard)
-        })
+        Cluster::new(memories, |memory, barrier| self.block_run(memory, barrier, guard))
+    }
+
+    fn block_run(&self, memory: BlockMemory, barrier: Rc<ClusterBarrier>, guard: *mut Guard) -> BlockRun<'_> {
+        let run = BlockRun::new(&self.shape, self.control, self.memory.heap, memory, barrier, guard);
+        match &self.watch {
+            Some(watch) => run.watched(watch),
+            None => run,
+        }
     }
 
     /// The index of the block with this rank in a cluster.

@@ -31,6 +31,7 @@ mod frames;
 mod images;
 mod machine_code;
 mod math;
+mod monitor;
 mod round;
 mod runtime;
 mod signal;

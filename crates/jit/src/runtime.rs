@@ -5,6 +5,7 @@
 //! device memory.
 
 pub(crate) mod atomics;
+mod checks;
 pub(crate) mod lanes;
 mod printf;
 mod textures;
@@ -13,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use atomics::*;
+pub(crate) use checks::*;
 pub(crate) use lanes::{matching, redux, shuffle, union, vote};
 pub(crate) use textures::*;
 

@@ -89,6 +89,11 @@ impl ModuleIndex {
         Ok(index)
     }
 
+    /// The text that was read.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
     /// `.version`: major, minor.
     pub fn version(&self) -> (u32, u32) {
         self.version

@@ -18,8 +18,10 @@ mod lex;
 pub mod link;
 mod mnemonic;
 mod parse;
+mod source_lines;
 
 pub use error::{ParseError, ParseErrorKind};
 pub use index::{ClosureError, ModuleIndex};
 pub use mnemonic::{Modifier, Opcode, Space, SpecialRegister, Type};
 pub use parse::parse;
+pub use source_lines::SourceLines;

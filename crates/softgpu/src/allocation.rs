@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::event::Ticket;
 use crate::pool::POOLS;
+use crate::sanitizer;
 use crate::status::{Result, Status};
 use crate::vmm;
 
@@ -63,6 +64,7 @@ pub(crate) fn insert(base: u64, size: u64, kind: Kind, context: usize, device: u
     let id = IDS.fetch_add(1, Ordering::Relaxed);
     let allocation = Allocation { base, size, kind, context, device, id };
     LIVE.write().unwrap_or_else(PoisonError::into_inner).insert(base, allocation);
+    sanitizer::allocated(base, size, kind);
     id
 }
 
@@ -126,15 +128,22 @@ pub(crate) fn leave(known: &Allocation, until: &Arc<Ticket>) -> bool {
     leaving.retain(|(_, until)| !until.is_done());
     leaving.push((known.clone(), Arc::clone(until)));
     // Only now, so that there is no moment at which it is nowhere.
-    let is_gone = remove(known.base, |a| a.id == known.id).is_some();
+    let is_gone = take(known.base, |a| a.id == known.id).is_some();
     if !is_gone {
         leaving.pop();
+    } else if let Some(sanitizer) = sanitizer::sanitizer() {
+        let until = Arc::clone(until);
+        sanitizer.leaves(known.base, move || until.is_done());
     }
     is_gone
 }
 
 /// Removes the allocation that begins at `base`, if `which` accepts it.
 pub(crate) fn remove(base: u64, which: impl Fn(&Allocation) -> bool) -> Option<Allocation> {
+    take(base, which).inspect(|removed| sanitizer::freed(removed.base))
+}
+
+fn take(base: u64, which: impl Fn(&Allocation) -> bool) -> Option<Allocation> {
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
     if live.get(&base).is_some_and(which) { live.remove(&base) } else { None }
 }
@@ -143,5 +152,8 @@ pub(crate) fn remove(base: u64, which: impl Fn(&Allocation) -> bool) -> Option<A
 pub(crate) fn remove_all(which: impl Fn(&Allocation) -> bool) -> Vec<Allocation> {
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
     let bases: Vec<u64> = live.values().filter(|a| which(a)).map(|a| a.base).collect();
+    if let Some(sanitizer) = sanitizer::sanitizer() {
+        bases.iter().for_each(|&base| sanitizer.abandoned(base));
+    }
     bases.iter().filter_map(|base| live.remove(base)).collect()
 }

@@ -11,10 +11,10 @@ use sluice_image::Image;
 use sluice_ir::lower::{Global, lower_kernel, module_globals};
 use sluice_ir::{Space, passes};
 use sluice_jit::CompiledKernel;
-use sluice_ptx::ModuleIndex;
 use sluice_ptx::ast::{self, Variable};
 use sluice_ptx::device_runtime;
 use sluice_ptx::link::Input;
+use sluice_ptx::{ModuleIndex, SourceLines};
 
 use crate::conditional;
 use crate::context::LOCAL_BYTES_MAX;
@@ -25,6 +25,7 @@ use crate::link;
 use crate::load::status_of;
 use crate::machine::{Code, Kernel, Limits, Machine, Shape, Signature};
 use crate::messages;
+use crate::sanitizer::sanitizer;
 use crate::status::{Result, Status};
 
 /// Machine code for the kernels of texts up to this size is made when something is first asked about them, which keeps it out of
@@ -129,6 +130,7 @@ struct PtxCode {
     index: ModuleIndex,
     is_small: bool,
     entries: Mutex<HashMap<String, Arc<Slot>>>,
+    lines: OnceLock<Arc<SourceLines>>,
 }
 
 /// An entry's place: empty until somebody asks, then its code or why there is none.
@@ -142,6 +144,8 @@ pub(crate) struct Entry {
     pub(crate) needs_heap: bool,
     /// Registers of 32 bits that a thread takes.
     pub(crate) registers: u32,
+    /// Lines of the source, for reports of the sanitizer.
+    pub(crate) lines: Option<Arc<SourceLines>>,
 }
 
 impl Entry {
@@ -181,12 +185,17 @@ impl PtxCode {
         if index.address_size() != 64 {
             return Err(format!("{}-bit addresses: only 64-bit PTX runs", index.address_size()));
         }
-        Ok(Self { index, is_small, entries: Mutex::default() })
+        Ok(Self { index, is_small, entries: Mutex::default(), lines: OnceLock::new() })
     }
 
     /// The entry as it is declared; device functions are not entries.
     fn declaration(&self, name: &str) -> Result<&ast::Function> {
         self.index.function(name).filter(|function| function.is_entry).ok_or(Status::NOT_FOUND)
+    }
+
+    /// The text's line information.
+    fn lines(&self) -> &Arc<SourceLines> {
+        self.lines.get_or_init(|| Arc::new(SourceLines::new(self.index.text())))
     }
 
     fn compile(&self, name: &str) -> Result<Arc<Entry>> {
@@ -199,7 +208,10 @@ impl PtxCode {
             complain(&error);
             Status::INVALID_PTX
         })?;
-        passes::pipeline(&mut kernel);
+        match sanitizer() {
+            Some(_) => passes::pipeline_with_checks(&mut kernel),
+            None => passes::pipeline(&mut kernel),
+        }
         if u64::from(kernel.local_bytes) > LOCAL_BYTES_MAX {
             complain(&format_args!(
                 "uses too much local memory: {} bytes a thread, and CUDA has at most {LOCAL_BYTES_MAX}",
@@ -217,7 +229,8 @@ impl PtxCode {
         }
         let needs_heap = module.function(DEVICE_MALLOC).is_some();
         let globals = module_globals(&module);
-        Ok(Arc::new(Entry { kernel: prepared, globals, needs_heap, registers }))
+        let lines = sanitizer().map(|_| Arc::clone(self.lines()));
+        Ok(Arc::new(Entry { kernel: prepared, globals, needs_heap, registers, lines }))
     }
 }
 

@@ -25,6 +25,7 @@ use crate::memory;
 use crate::module;
 use crate::pool;
 use crate::reference;
+use crate::sanitizer;
 use crate::status::{Result, Status};
 use crate::stream::{self, STREAMS, Stream};
 use crate::table::Table;
@@ -255,7 +256,9 @@ impl Context {
             _charge: charge,
         };
         // If another thread was first, this one is given back.
-        let _ = whole.device_heap.set(own);
+        if whole.device_heap.set(own).is_ok() {
+            sanitizer::has_device_heap(start, size);
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::allocation;
 use crate::context;
 use crate::device::driver;
 use crate::op::Op;
+use crate::sanitizer;
 use crate::status::{Result, Status};
 use crate::stream::{self, Target};
 use crate::tiles::{self, TiledArray};
@@ -99,7 +100,7 @@ impl Place {
         let span =
             self.span(extent).filter(|_| pitch_fits && self.address != 0).ok_or(Status::INVALID_VALUE)?;
         if address_space::contains(self.address) {
-            return memory(self.address, span);
+            return memory(self.address, span).inspect_err(|_| sanitizer::invalid_copy(self.address, span));
         }
         // Memory of the program must not run into the device's addresses.
         let end = self.address.checked_add(span).ok_or(Status::INVALID_VALUE)?;
@@ -272,7 +273,10 @@ fn copy_row(to: (u64, Option<&TiledArray>), from: (u64, Option<&TiledArray>), wi
         // array stays until the stream has come to its end. The ends may overlap.
         unsafe {
             match (target, source) {
-                (Some(to), Some(from)) => sluice_copy::copy(from as *const u8, to as *mut u8, bytes as usize),
+                (Some(to), Some(from)) => {
+                    sluice_copy::copy(from as *const u8, to as *mut u8, bytes as usize);
+                    sanitizer::copied(to, from, bytes);
+                }
                 (Some(to), None) => std::ptr::write_bytes(to as *mut u8, 0, bytes as usize),
                 (None, _) => {}
             }
@@ -323,6 +327,7 @@ impl Fill {
         }
         for y in 0..self.height {
             let row = self.address + y * self.pitch;
+            sanitizer::written(row, self.width * u64::from(self.element));
             let width = self.width as usize;
             // SAFETY: checked just now, its alignment when it was submitted; memory is not freed while submitted work may use it.
             unsafe {

@@ -16,6 +16,7 @@ use crate::code::Compiling;
 use crate::context::Primary;
 use crate::heap::Heap;
 use crate::machine::{Limits, Machine};
+use crate::sanitizer;
 use crate::status::{Result, Status};
 
 /// One software device, as the embedding program wants it.
@@ -228,7 +229,10 @@ impl Device {
             uuid: uuid(ordinal),
             limits: limits(&attributes),
             attributes,
-            heap: Heap::new(card.memory),
+            heap: match sanitizer::sanitizer() {
+                Some(_) => Heap::guarded(card.memory),
+                None => Heap::new(card.memory),
+            },
             own: OwnMemory::default(),
             arena: Mutex::new(0..0),
             primary: Mutex::default(),

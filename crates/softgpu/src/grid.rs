@@ -13,6 +13,7 @@ use crate::execution;
 use crate::heap::map_hidden_chunks;
 use crate::machine::{Grid, Kernel, Resources};
 use crate::messages;
+use crate::sanitizer;
 use crate::status::{Result, Status};
 
 impl Kernel for Entry {
@@ -57,6 +58,7 @@ impl Kernel for Entry {
     /// On the calling thread and the executor's.
     fn run(&self, grid: &Grid<'_>) -> Result<()> {
         static GRIDS: AtomicU64 = AtomicU64::new(1);
+        let launch = self.lines.as_ref().and_then(|lines| sanitizer::launch(grid, lines));
         let config = LaunchConfig {
             grid: grid.shape.grid,
             block: grid.shape.block,
@@ -69,6 +71,7 @@ impl Kernel for Entry {
             threads_max: grid.context.threads_max(),
             order: execution::block_order(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
+            monitor: launch.as_ref(),
         };
         let executor = execution::executor(grid.context.device)?;
         let space = space()?;

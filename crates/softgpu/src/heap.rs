@@ -3,7 +3,7 @@
 //! Memory is accounted in chunks of 2 MiB, as the hardware driver does. Requests of up to half a chunk share
 //! chunks; a larger one has chunks of its own. A chunk that nothing uses goes back to the system.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use crate::address_space::{CHUNK, space};
@@ -21,8 +21,15 @@ const SHARED: u64 = CHUNK - 2 * MARGIN;
 /// Requests above this have chunks of their own.
 pub(crate) const SHARED_MAX: u64 = CHUNK / 2;
 
+/// Bytes behind each allocation that no request gets, where accesses are watched.
+const RED_ZONE: u64 = ALIGN;
+/// Freed bytes that are kept from new requests, where accesses are watched.
+const QUARANTINE_MAX: u64 = 256 << 20;
+
 pub(crate) struct Heap {
     total: u64,
+    /// Bytes behind each allocation that no request gets.
+    red_zone: u64,
     state: Mutex<State>,
 }
 
@@ -32,6 +39,9 @@ struct State {
     used: u64,
     /// Chunks that small allocations share, by address.
     shared: BTreeMap<u64, Chunk>,
+    /// What was freed and is not given back yet, by address and size, the oldest first.
+    quarantine: VecDeque<(u64, u64)>,
+    quarantine_bytes: u64,
 }
 
 /// A chunk that small allocations share.
@@ -42,7 +52,13 @@ pub(crate) struct Chunk {
 
 impl Heap {
     pub(crate) fn new(total: u64) -> Self {
-        Self { total, state: Mutex::default() }
+        Self { total, red_zone: 0, state: Mutex::default() }
+    }
+
+    /// A heap whose allocations have room between them, and are not given out again at once: what
+    /// watches the accesses of kernels knows a stray one by that.
+    pub(crate) fn guarded(total: u64) -> Self {
+        Self { red_zone: RED_ZONE, ..Self::new(total) }
     }
 
     /// Bytes of memory that the device has.
@@ -68,7 +84,21 @@ impl Heap {
 
     /// The address of `size` bytes (not zero) of device memory.
     pub(crate) fn allocate(&self, size: u64) -> Result<u64> {
+        let size = size.checked_add(self.red_zone).ok_or(Status::OUT_OF_MEMORY)?;
         let mut state = self.lock();
+        self.allocate_in(&mut state, size).or_else(|error| {
+            if state.quarantine.is_empty() {
+                return Err(error);
+            }
+            while let Some((address, size)) = state.quarantine.pop_front() {
+                state.release(address, size);
+            }
+            state.quarantine_bytes = 0;
+            self.allocate_in(&mut state, size)
+        })
+    }
+
+    fn allocate_in(&self, state: &mut State, size: u64) -> Result<u64> {
         if size > SHARED_MAX {
             let whole = whole_chunks(size)?;
             state.charge(self.total, whole)?;
@@ -85,19 +115,18 @@ impl Heap {
 
     /// Gives back what [`Self::allocate`] returned for `size` bytes.
     pub(crate) fn release(&self, address: u64, size: u64) {
-        let Ok(space) = space() else { return };
         let mut state = self.lock();
-        if size > SHARED_MAX {
-            let whole = size.next_multiple_of(CHUNK);
-            space.give(address, whole);
-            state.used -= whole;
-            return;
+        let size = size + self.red_zone;
+        if self.red_zone == 0 {
+            return state.release(address, size);
         }
-        let base = address / CHUNK * CHUNK;
-        if state.shared.get_mut(&base).is_some_and(|chunk| chunk.give(address, size)) {
-            state.shared.remove(&base);
-            space.give(base, CHUNK);
-            state.used -= CHUNK;
+        state.quarantine.push_back((address, size));
+        state.quarantine_bytes += size;
+        while state.quarantine_bytes > QUARANTINE_MAX
+            && let Some((address, size)) = state.quarantine.pop_front()
+        {
+            state.quarantine_bytes -= size;
+            state.release(address, size);
         }
     }
 
@@ -113,6 +142,22 @@ impl State {
         }
         self.used += size;
         Ok(())
+    }
+
+    fn release(&mut self, address: u64, size: u64) {
+        let Ok(space) = space() else { return };
+        if size > SHARED_MAX {
+            let whole = size.next_multiple_of(CHUNK);
+            space.give(address, whole);
+            self.used -= whole;
+            return;
+        }
+        let base = address / CHUNK * CHUNK;
+        if self.shared.get_mut(&base).is_some_and(|chunk| chunk.give(address, size)) {
+            self.shared.remove(&base);
+            space.give(base, CHUNK);
+            self.used -= CHUNK;
+        }
     }
 }
 
@@ -180,6 +225,19 @@ mod tests {
         assert_eq!(heap.free(), 2 * CHUNK);
         heap.release(small, 1);
         assert_eq!(heap.free(), 2 * CHUNK, "the other small allocation holds the chunk");
+    }
+
+    #[test]
+    fn a_guarded_heap_keeps_allocations_apart_and_frees_the_oldest_when_it_is_full() {
+        let heap = Heap::guarded(CHUNK);
+        let [first, second] = [1, 1].map(|size| heap.allocate(size).expect("a byte fits"));
+        assert!(second - first > RED_ZONE, "{first:#x} {second:#x}");
+        heap.release(first, 1);
+        assert_ne!(heap.allocate(1), Ok(first), "it is kept");
+        let large = SHARED_MAX - RED_ZONE;
+        let third = heap.allocate(large - 4096).expect("there is room");
+        heap.release(third, large - 4096);
+        assert!(heap.allocate(large).is_ok(), "what was kept makes room");
     }
 
     #[test]

@@ -56,6 +56,7 @@ mod heap;
 mod memory;
 mod pool;
 mod ranges;
+mod sanitizer;
 mod tiles;
 mod vmm;
 
@@ -80,6 +81,7 @@ pub use execution::{
 };
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use messages::{Messages, set_messages};
+pub use sanitizer::{invalid_copy, sanitizes, set_sanitizer};
 pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};
 
 /// What a [`Machine`] may want to know of PTX.

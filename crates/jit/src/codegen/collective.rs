@@ -30,8 +30,10 @@ impl Emitter<'_> {
         data.inst.for_each_arg(|value| self.prepare(value));
         // Others of the node have the same members, who are here already.
         if is_first {
+            self.watch_arrival(data.line);
             self.gather(mask, node);
         }
+        self.watch_collective(id, mask);
         match data.inst {
             Inst::WarpSync { .. } => {}
             Inst::Vote { kind, predicate, .. } => self.vote(kind, predicate, mask, data.result(0)),
@@ -42,6 +44,27 @@ impl Emitter<'_> {
             Inst::Redux { op, ty, value, .. } => self.redux(op, ty, value, mask, data.result(0)),
             _ => unreachable!("matched above"),
         }
+    }
+
+    /// Tells what watches an instrumented kernel where lanes may have to wait.
+    fn watch_arrival(&mut self, line: u32) {
+        if self.kernel.is_instrumented {
+            let line = self.b.ins().iconst(types::I32, i64::from(line));
+            self.call(runtime::watch_arrival as *const (), &[self.ctx, line], None);
+        }
+    }
+
+    /// Tells it which lanes execute a collective instruction with which masks.
+    fn watch_collective(&mut self, id: InstId, mask: Value) {
+        if !self.kernel.is_instrumented {
+            return;
+        }
+        let data = self.kernel.inst(id);
+        let is_sync = matches!(data.inst, Inst::WarpSync { .. });
+        let masks = self.words(mask, 3);
+        let [line, is_sync] =
+            [data.line, is_sync.into()].map(|number| self.b.ins().iconst(types::I32, i64::from(number)));
+        self.call(runtime::watch_collective as *const (), &[self.ctx, self.mask, masks, line, is_sync], None);
     }
 
     /// Waits until all members that have not exited are at this node.
@@ -251,6 +274,7 @@ impl Emitter<'_> {
     }
 
     fn arrive_with(&mut self, id: InstId, node: Clif) {
+        self.watch_arrival(self.kernel.inst(id).line);
         if let Inst::ClusterBarrier { .. } = self.kernel.inst(id).inst {
             self.call(runtime::cluster_barrier as *const (), &[self.ctx, node, self.mask], None);
             return;

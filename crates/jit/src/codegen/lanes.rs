@@ -50,6 +50,10 @@ impl Emitter<'_> {
             }
             Inst::Fence { scope } => {
                 self.b.ins().fence();
+                if kernel.is_instrumented {
+                    let is_wide = self.b.ins().iconst(types::I32, i64::from(*scope != Scope::Block));
+                    self.call(runtime::watch_fence as *const (), &[self.ctx, self.mask, is_wide], None);
+                }
                 if *scope == Scope::System {
                     self.call(runtime::system_release as *const (), &[self.ctx], None);
                     self.call(runtime::system_acquire as *const (), &[], None);
@@ -256,7 +260,10 @@ impl Emitter<'_> {
                 self.access(&data.inst, data.result_count, Some(lane))
             }
             Inst::CallRuntime { function, args } => {
-                let args: Vec<Clif> = args.iter().map(|&arg| self.value(arg, Some(lane))).collect();
+                let mut args: Vec<Clif> = args.iter().map(|&arg| self.value(arg, Some(lane))).collect();
+                if *function == RuntimeFunction::CheckAccess {
+                    args.insert(0, lane.index);
+                }
                 let result = self.call_runtime(*function, &args);
                 if data.result_count == 0 { Vec::new() } else { vec![result] }
             }
@@ -497,6 +504,7 @@ impl Emitter<'_> {
             RuntimeFunction::SurfaceStore => runtime::surface_store as *const (),
             RuntimeFunction::Missing => runtime::missing as *const (),
             RuntimeFunction::StackOverflow => runtime::stack_overflow as *const (),
+            RuntimeFunction::CheckAccess => runtime::check_access as *const (),
         };
         let mut all = vec![self.ctx];
         all.extend_from_slice(args);

@@ -106,13 +106,13 @@ pub(super) fn format(memory: &DeviceMemory<'_>, format: u64, arguments: u64, tex
     }
 }
 
-struct Arguments<'a> {
-    memory: &'a DeviceMemory<'a>,
+struct Arguments<'m, 'r> {
+    memory: &'m DeviceMemory<'r>,
     next: u64,
     count: i32,
 }
 
-impl Arguments<'_> {
+impl Arguments<'_, '_> {
     fn word(&mut self) -> u32 {
         self.count += 1;
         let address = self.next.next_multiple_of(4);
@@ -144,7 +144,7 @@ struct Spec {
 
 impl Spec {
     /// The specification behind a `%`; `None` at the end of the format.
-    fn parse(next: &mut impl FnMut() -> u8, arguments: &mut Arguments<'_>) -> Option<Spec> {
+    fn parse(next: &mut impl FnMut() -> u8, arguments: &mut Arguments<'_, '_>) -> Option<Spec> {
         let mut spec = Spec::default();
         let mut byte = next();
         loop {
@@ -184,7 +184,7 @@ impl Spec {
         (byte != 0).then_some(spec)
     }
 
-    fn print(&self, arguments: &mut Arguments<'_>, text: &mut Text) {
+    fn print(&self, arguments: &mut Arguments<'_, '_>, text: &mut Text) {
         let mut body = Text::new();
         let mut sign: &[u8] = b"";
         match self.conversion {

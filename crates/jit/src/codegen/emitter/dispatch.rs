@@ -63,7 +63,8 @@ impl Emitter<'_> {
         else {
             return;
         };
-        if self.plan.is_varying(id) {
+        // What watches an instrumented kernel sees each warp come to the barrier.
+        if self.plan.is_varying(id) || self.kernel.is_instrumented {
             return;
         }
         let id = self.uniform(id);
