@@ -2,6 +2,7 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { createServer } from 'node:http';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -85,7 +86,7 @@ export class Installation {
   }
 
   async startServer(listen = this.listen) {
-    this.server = await start(['server', '--listen', listen, '--data', this.#data, '--failures-per-second', '0']);
+    this.server = await start(['server', '--listen', listen, '--data', this.#data, '--failures-per-second', '0', '--webhook-allow', '127.0.0.1/32']);
     this.url = this.server.address;
   }
 
@@ -120,10 +121,42 @@ export class Installation {
     return child;
   }
 
+  /** Runs a program that computes for a second, to its end. */
+  compute(args, token) {
+    const env = { ...process.env, SLUICE_SERVER: this.url, SLUICE_TOKEN: token, SECONDS: '1' };
+    const done = spawnSync(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, 'compute.py')], { env, encoding: 'utf8' });
+    if (done.status !== 0) throw new Error(`sluice run ${args.join(' ')}: ${done.stderr}`);
+  }
+
   async end() {
     this.#programs.forEach((child) => child.kill('SIGTERM'));
     await Promise.all(this.#nodes.map(stop));
     await this.stopServer();
+  }
+}
+
+/** A receiver of webhooks that takes whatever comes. */
+export class Receiver {
+  requests = [];
+
+  static async start() {
+    const made = new Receiver();
+    made.server = createServer((request, answer) => {
+      let body = '';
+      request.on('data', (data) => (body += data));
+      request.on('end', () => {
+        made.requests.push({ headers: request.headers, body });
+        answer.writeHead(204).end();
+      });
+    });
+    made.server.listen(0, '127.0.0.1');
+    await once(made.server, 'listening');
+    made.url = `http://127.0.0.1:${made.server.address().port}/events`;
+    return made;
+  }
+
+  stop() {
+    this.server.close();
   }
 }
 

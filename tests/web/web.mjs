@@ -1,13 +1,14 @@
 // The web view of a real installation, in a real browser, in each role.
 
 import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { AxeBuilder } from '@axe-core/playwright';
 import { chromium } from 'playwright-core';
 
-import { Installation, PATIENCE_MS, until } from './installation.mjs';
+import { Installation, PATIENCE_MS, Receiver, until } from './installation.mjs';
 
 const SCREENSHOTS = process.env.SCREENSHOTS;
 /** A program's name is its tenant's to choose: it is text, whatever it says. */
@@ -42,10 +43,10 @@ async function signedIn(role, options) {
 }
 
 const PAGES = {
-  member: ['/', '/new', '/leases', '/queue', '/tenants', '/bill', '/invoices', '/gpus', '/nodes', '/health'],
-  tenant_admin: ['/', '/tenants', '/tokens', '/bill'],
-  provider: ['/pools', '/invoices', '/tokens', '/nodes/gpu1'],
-  platform: ['/', '/leases/1', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools'],
+  member: ['/', '/new', '/leases', '/queue', '/tenants', '/bill', '/rightsize', '/invoices', '/gpus', '/nodes', '/health'],
+  tenant_admin: ['/webhooks', '/bill', '/', '/tenants', '/tokens', '/rightsize'],
+  provider: ['/earnings', '/pools', '/webhooks', '/invoices', '/tokens', '/nodes/gpu1'],
+  platform: ['/', '/leases/1', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
 };
 
 /** The page at a path, with what it shows read. */
@@ -208,6 +209,72 @@ async function steps() {
     await page.context().close();
   });
 
+  await step('an administrator adds a webhook, and sees what was delivered', async () => {
+    const receiver = await Receiver.start();
+    const page = await signedIn('tenant_admin');
+    await open(page, '/webhooks');
+    await page.getByRole('button', { name: 'New webhook…' }).click();
+    await page.getByLabel('URL').fill(receiver.url);
+    await page.getByLabel('Name').fill(HOSTILE);
+    await page.getByLabel('A budget passes').check();
+    assert.equal(await page.getByLabel('A node stops reporting').count(), 0, 'nodes are not of a tenant');
+    await page.getByRole('button', { name: 'Add it' }).click();
+    const secret = await page.getByText(/^whsec_/).textContent();
+    await page.getByRole('button', { name: 'I have kept it' }).click();
+    await page.getByRole('button', { name: 'Test', exact: true }).click();
+    await page.getByText('Delivered').waitFor();
+    const [{ headers, body }] = receiver.requests;
+    const signed = `${headers['webhook-id']}.${headers['webhook-timestamp']}.${body}`;
+    const key = Buffer.from(secret.replace('whsec_', ''), 'base64');
+    assert.equal(headers['webhook-signature'], `v1,${createHmac('sha256', key).update(signed).digest('base64')}`);
+    await shot(page, 'webhooks');
+    // What is elsewhere is refused, with the reason.
+    await page.getByRole('button', { name: 'New webhook…' }).click();
+    await page.getByLabel('URL').fill('https://10.0.0.1/');
+    await page.getByRole('button', { name: 'Add it' }).click();
+    await page.getByRole('alert').filter({ hasText: '--webhook-allow' }).waitFor();
+    await page.context().close();
+    receiver.stop();
+  });
+
+  await step('a recommendation becomes the default of the next runs, and is undone', async () => {
+    const program = { tenant: 'acme/sales', program: HOSTILE, share_ppm: 250_000, memory: 0 };
+    const page = await signedIn('tenant_admin');
+    for (let run = 0; run < 3; run += 1) installation.compute(['-p', '0.1', '--name', '<img src=x onerror="window.hit=1">'], installation.tokens.member);
+    await until('three runs have ended', () => {
+      const advice = JSON.parse(installation.run(['iq', '--all', '-o', 'json']));
+      return advice.some((one) => one.recommendation);
+    });
+    await open(page, '/rightsize');
+    await page.getByRole('button', { name: 'Use for next runs…' }).first().click();
+    await page.getByRole('button', { name: 'Use it' }).click();
+    await page.getByRole('button', { name: 'Undo' }).waitFor();
+    await shot(page, 'rightsize');
+    const [set] = await installation.ask('/run-defaults');
+    const asked = await installation.ask('/leases', installation.tokens.member, { name: set.program, use_default: true, hold_ms: 600_000 });
+    assert.equal(asked.share_ppm, set.share_ppm);
+    await fetch(`${installation.url}/api/v1/leases/${asked.id}`, { method: 'DELETE', headers: { authorization: `Bearer ${asked.key}` } });
+    await page.getByRole('button', { name: 'Undo' }).click();
+    await page.getByRole('button', { name: 'Undo' }).waitFor({ state: 'detached' });
+    assert.deepEqual(await installation.ask('/run-defaults'), []);
+    const actions = (await installation.ask('/audit?limit=1000')).items.map((entry) => entry.action);
+    assert.ok(actions.includes('default.set') && actions.includes('default.removed'));
+    await installation.ask('/run-defaults', installation.admin, program);
+    await open(page, '/rightsize');
+    await page.context().close();
+  });
+
+  await step('spending has a forecast, and reports that add up', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/bill?tenant=acme&period=month');
+    await page.getByText('Budget of acme').waitFor();
+    const address = await page.getByLabel('Cost report as CSV').getAttribute('href');
+    const report = await page.request.get(installation.url + address);
+    assert.ok(report.headers()['content-type'].startsWith('text/csv'), String(report.status()));
+    assert.ok((await report.text()).startsWith('section,tenant,meter'));
+    await page.context().close();
+  });
+
   await step('a page outlives a restart of the server, and says meanwhile that it is stale', async () => {
     const page = await signedIn('member');
     await open(page, '/leases');
@@ -253,9 +320,15 @@ async function steps() {
     await shot(page, 'overview');
     await open(page, '/gpus');
     await shot(page, 'gpus');
+    await open(page, '/bill?tenant=acme&period=month');
+    await page.locator('canvas').first().waitFor();
+    await shot(page, 'spending');
+    await open(page, '/earnings');
+    await shot(page, 'earnings');
     await page.emulateMedia({ colorScheme: 'dark' });
     await open(page, '/new');
     await page.getByLabel('Tenant').selectOption('acme/research');
+    await page.locator('.price', { hasText: 'EUR' }).waitFor();
     await shot(page, 'new-lease');
     await page.context().close();
   });

@@ -298,6 +298,18 @@ pub struct Bill {
     pub records: u64,
 }
 
+/// What a tenant and all below it spent in one day of UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DaySpent {
+    /// The beginning of the day, or of the period that was asked for.
+    pub from_ms: u64,
+    /// The end of the day, or of the period.
+    pub until_ms: u64,
+    /// The total of the day's bill, with its corrections.
+    pub total_micro: i64,
+}
+
 /// What one lease used on one node in one day of UTC, at one price. Charges of a period add up to the lines of its bill that have a
 /// price, in amounts; costs are rounded for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,6 +59,10 @@ pub struct NewLease {
     /// Millionths of each GPU's compute.
     #[serde(default = "whole")]
     pub share_ppm: u32,
+    /// Take the share and the memory from the default of the program, which is found by `name`,
+    /// where one is set. What is stated here counts where there is none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub use_default: bool,
     /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the share that gives so many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_milli: Option<u64>,
@@ -235,6 +239,7 @@ impl NewLease {
             spread: None,
             linked: None,
             share_ppm: whole(),
+            use_default: false,
             units_milli: None,
             memory: 0,
             hard_cap: false,

@@ -16,12 +16,15 @@ pub mod lease;
 pub mod node;
 pub mod pool;
 pub mod problem;
+pub mod recommendation;
+pub mod report;
 pub mod session;
 pub mod tenant;
 pub mod text;
 pub mod token;
 pub mod usage;
 pub mod watch;
+pub mod webhook;
 pub mod written;
 
 #[cfg(feature = "client")]

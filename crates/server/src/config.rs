@@ -34,6 +34,7 @@ use crate::leader::{Candidate, Role};
 use crate::metrics::ServerMetrics;
 use crate::server::{Server, Surroundings};
 use crate::store::{Database, Store, StoreError, Write};
+use crate::webhooks::Outgoing;
 
 pub(crate) const DATABASE_FILE: &str = "sluice.db";
 pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
@@ -65,6 +66,8 @@ pub struct Config {
     /// What tenants have used lowers their part of what others leave, and use of so many milliseconds ago counts half; none of it counts
     /// without.
     pub half_life_ms: Option<u64>,
+    /// Networks beside the public Internet to which webhooks may connect.
+    pub webhook_allow: Vec<ipnet::IpNet>,
     /// Where to serve metrics beside the API, which serves them to operators; nowhere unless said.
     pub metrics: Option<ExporterConfig>,
 }
@@ -220,6 +223,7 @@ impl Ready {
         let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
         let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
         server.half_life_ms = config.half_life_ms;
+        server.outgoing = Outgoing::new(config.webhook_allow.clone());
         let server = Arc::new(server);
         let candidate = Candidate {
             holder: format!("{} of {}", std::process::id(), config.folder.display()),
@@ -272,11 +276,12 @@ pub(crate) async fn work(
     url: String,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let of = || Arc::clone(server);
-    let (writer, scheduler, treasurer) = (of(), of(), of());
+    let (writer, scheduler, treasurer, sender) = (of(), of(), of(), of());
     let mut tasks = vec![
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
         tokio::spawn(async move { treasurer.follow_budgets().await }),
+        tokio::spawn(sender.send_events()),
     ];
     match server.follow(&candidate).await {
         // It leads when there is room; what is there can be read.
@@ -464,6 +469,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            webhook_allow: Vec::new(),
             metrics: None,
         });
         let runtime = Runtime::new().unwrap();
@@ -490,6 +496,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            webhook_allow: Vec::new(),
             metrics: None,
         };
         Running::start(&config).unwrap().stop().unwrap();

@@ -111,6 +111,8 @@ pub(crate) struct Node {
     deaf_ms: u64,
     /// As of the last look of [`Fleet::look_at_nodes`].
     online: bool,
+    /// It is silent and did not say that it would be; not stored.
+    missed: bool,
 }
 
 impl Node {
@@ -128,6 +130,7 @@ impl Node {
             used_until_ms: None,
             deaf_ms: 0,
             online: false,
+            missed: false,
         }
     }
 
@@ -203,7 +206,7 @@ impl Fleet {
         for (id, node) in &mut self.nodes {
             if let Some(known) = earlier.nodes.get_mut(id) {
                 (node.heard_at_ms, node.deaf_ms) = (known.heard_at_ms, known.deaf_ms);
-                node.online = known.online;
+                (node.online, node.missed) = (known.online, known.missed);
                 node.used_until_ms = known.used_until_ms;
                 node.report = std::mem::take(&mut known.report);
             }
@@ -376,7 +379,9 @@ impl Fleet {
         let mut node = Node::new(id, join.name, join.address, join.gpus);
         node.labels = join.labels;
         node.joined_at_ms = now_ms;
-        node.drain = self.nodes.get(&id).and_then(|before| before.drain.clone());
+        let before = self.nodes.get(&id);
+        node.drain = before.and_then(|before| before.drain.clone());
+        node.missed = before.is_some_and(|before| before.missed);
         self.forgotten.remove(&id);
         let before = self.nodes.insert(id, node.clone());
         let other = |before: &Node| before.gpus != node.gpus || before.labels != node.labels;
@@ -406,6 +411,9 @@ impl Fleet {
         if comes_back || forgives || turns {
             entry.online = true;
             self.news.nodes.insert(node);
+        }
+        if std::mem::take(&mut entry.missed) {
+            self.silence.reports_again(&entry.name);
         }
         let resized = report.resized.clone();
         entry.report = Report { usage: Vec::new(), faults: Vec::new(), resized: Vec::new(), ..report };
@@ -632,7 +640,16 @@ impl Fleet {
     }
 
     pub(crate) fn end(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
-        self.tell(id, "lease.ended", json!({ "reason": reason }));
+        self.end_with(id, reason, json!({ "reason": reason }), now_ms);
+    }
+
+    /// Ends a lease that nobody asked to end.
+    fn end_expired(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
+        self.end_with(id, reason, json!({ "reason": reason, "expired": true }), now_ms);
+    }
+
+    fn end_with(&mut self, id: LeaseId, reason: &str, detail: serde_json::Value, now_ms: u64) {
+        self.tell(id, "lease.ended", detail);
         self.change(id, |lease| {
             lease.state = LeaseState::Ended;
             lease.reason = Some(reason.into());
@@ -663,7 +680,7 @@ impl Fleet {
         let ending: Vec<_> =
             self.leases.values().filter_map(|lease| Some((lease.id, expired(lease)?))).collect();
         for (id, reason) in ending {
-            self.end(id, reason, now_ms);
+            self.end_expired(id, reason, now_ms);
         }
         self.expire_tasks(now_ms);
     }

@@ -29,11 +29,14 @@ mod keys;
 mod plan;
 mod policy;
 mod printed;
+mod recommendations;
+mod reports;
 mod sessions;
 mod store;
 mod usage_bounds;
 mod usage_spans;
 mod watches;
+mod webhooks;
 
 #[cfg(test)]
 mod simulation;
@@ -41,4 +44,5 @@ mod simulation;
 pub use backup::{back_up, restore};
 pub use config::{Certificate, Config, GPU_QUIET_S, GRACE_S, Running, ServeError, serve};
 pub use http::document;
+pub use ipnet::IpNet;
 pub use store::Database;

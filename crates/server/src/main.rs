@@ -26,6 +26,10 @@ struct Arguments {
     #[arg(long, default_value_t = sluice_server::GPU_QUIET_S)]
     gpu_quiet: u32,
 
+    /// As of `sluice server`
+    #[arg(long, value_name = "NETWORK")]
+    webhook_allow: Vec<sluice_server::IpNet>,
+
     /// As `sluice backup` does
     #[arg(long)]
     backup: Option<PathBuf>,
@@ -65,6 +69,7 @@ fn main() -> Result<()> {
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         half_life_ms: None,
+        webhook_allow: arguments.webhook_allow,
         metrics: None,
     })?;
     println!("listening on {}", server.url());

@@ -26,6 +26,10 @@ pub(crate) enum Action {
     /// Make or revoke tokens of a role.
     Token(Role),
     SeeTokens,
+    /// Set what the next runs of programs get if they do not say.
+    SetDefault,
+    /// See, make and remove webhooks.
+    Webhook,
     /// Say which identity provider's people are what.
     SetIdentity,
     SeeAudit,
@@ -41,8 +45,8 @@ pub(crate) enum Action {
 /// makes a token that can do more than their own.
 pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &TenantPath) -> bool {
     use Action::{
-        Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeMetrics, SeeTokens, SetPool, SetPrice,
-        SetQuota, Token,
+        Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeMetrics, SeeTokens, SetDefault,
+        SetPool, SetPrice, SetQuota, Token, Webhook,
     };
     if role == Role::Platform && scope.is_root() {
         return action != Join;
@@ -57,11 +61,12 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
     match role {
         Role::Platform => false, // of a part of the tree there is none
         Role::Provider => {
-            let own = matches!(action, See | SetPrice | SetPool | Fence | Bill | SeeTokens | SeeMetrics);
+            let own =
+                matches!(action, See | SetPrice | SetPool | Fence | Bill | SeeTokens | SeeMetrics | Webhook);
             own || action == Token(Role::Node)
         }
         Role::TenantAdmin => match action {
-            See | Lease | Preempt | SeeTokens => true,
+            See | Lease | Preempt | SeeTokens | SetDefault | Webhook => true,
             Token(role) => matches!(role, Role::TenantAdmin | Role::Member | Role::Viewer),
             SetQuota => tenant != scope,
             _ => false,
@@ -77,7 +82,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
 mod tests {
     use super::*;
 
-    const ACTIONS: [Action; 16] = [
+    const ACTIONS: [Action; 18] = [
         Action::SeeFleet,
         Action::See,
         Action::Lease,
@@ -90,6 +95,8 @@ mod tests {
         Action::Token(Role::Member),
         Action::Token(Role::Platform),
         Action::SeeTokens,
+        Action::SetDefault,
+        Action::Webhook,
         Action::SetIdentity,
         Action::SeeAudit,
         Action::SeeMetrics,
@@ -104,7 +111,7 @@ mod tests {
     fn row(role: Role, scope: &str, tenant: &str) -> String {
         let names = [
             "fleet", "see", "lease", "preempt", "quota", "price", "pool", "fence", "bill", "member",
-            "platform", "tokens", "identity", "audit", "metrics", "join",
+            "platform", "tokens", "default", "webhook", "identity", "audit", "metrics", "join",
         ];
         let allowed = |(action, name): (&Action, &str)| {
             allows(role, &path(scope), *action, &path(tenant)).then(|| name.to_owned())
@@ -115,11 +122,11 @@ mod tests {
     #[test]
     fn each_role_at_home() {
         let check = |role, expect| assert_eq!(row(role, "acme", "acme/research"), expect, "{role:?}");
-        check(Role::TenantAdmin, "fleet see lease preempt quota member tokens");
+        check(Role::TenantAdmin, "fleet see lease preempt quota member tokens default webhook");
         check(Role::Member, "fleet see lease");
         check(Role::Viewer, "fleet see");
         check(Role::Auditor, "fleet see tokens audit");
-        check(Role::Provider, "fleet see price pool fence bill tokens");
+        check(Role::Provider, "fleet see price pool fence bill tokens webhook");
         for role in Role::ALL {
             let is_operators = matches!(role, Role::Platform | Role::Provider | Role::Auditor | Role::Viewer);
             assert_eq!(allows(role, &path("/"), Action::SeeMetrics, &path("/")), is_operators, "{role:?}");
@@ -129,7 +136,7 @@ mod tests {
         check(Role::Platform, "fleet");
         assert_eq!(
             row(Role::Platform, "/", "acme"),
-            "fleet see lease preempt quota price pool fence bill member platform tokens identity audit metrics"
+            "fleet see lease preempt quota price pool fence bill member platform tokens default webhook identity audit metrics"
         );
     }
 

@@ -1,7 +1,8 @@
-//! Invoices as documents: HTML and PDF from one and the same content.
+//! Invoices and reports as documents: HTML and PDF from one and the same content.
 
 mod html;
 mod pdf;
+mod report;
 
 use sluice_api::invoice::{Detail, Invoice, InvoiceLine, InvoiceState, Party, rounded};
 use sluice_api::text::escaped;
@@ -9,8 +10,9 @@ use sluice_api::written::{moment, money, thousandths};
 
 use crate::billing::period_text;
 
-pub(crate) use html::html;
-pub(crate) use pdf::pdf;
+pub(crate) use html::{html, report_html};
+pub(crate) use pdf::{pdf, report_pdf};
+pub(crate) use report::{Column, Report, Section, csv};
 
 /// The content of a document, in reading order. Texts that come from people are escaped.
 struct Sheet {

@@ -16,8 +16,10 @@ use sluice_api::grant::Signer;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, ResizeLease};
 use sluice_api::problem::{Kind, Problem};
+use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
+use sluice_api::webhook::Webhook;
 use sluice_metrics::expiry_s;
 use sluice_transport::tls::ServerIdentity;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
@@ -38,6 +40,7 @@ use crate::sessions::Sessions;
 use crate::store::{Fence, Store, StoreError, Write};
 use crate::usage_spans::{Counted, LastCounted};
 use crate::watches::Watches;
+use crate::webhooks::{self, Outgoing, Webhooks};
 
 pub(crate) struct Server {
     pub(crate) store: Store,
@@ -61,6 +64,8 @@ pub(crate) struct Server {
     /// Whose tokens are taken beside its own.
     pub(crate) identity: identity::Current,
     pub(crate) surroundings: Surroundings,
+    /// The way to webhooks.
+    pub(crate) outgoing: Outgoing,
     /// What has happened since the start, for metrics.
     pub(crate) counters: Counters,
     /// What is shown to clients, if that is a certificate.
@@ -87,6 +92,9 @@ pub(crate) struct Books {
     pub(crate) identity: Option<Identity>,
     pub(crate) seller: Seller,
     pub(crate) counted: Counted,
+    pub(crate) webhooks: Webhooks,
+    /// By tenant and program.
+    pub(crate) run_defaults: BTreeMap<(TenantPath, String), RunDefault>,
     /// When it was last looked what time alone has ended.
     expired_at_ms: u64,
     audit: Head,
@@ -165,6 +173,7 @@ impl Server {
             role: watch::Sender::new(Role::Follower { leader: None }),
             seen: Mutex::default(),
             surroundings,
+            outgoing: Outgoing::default(),
             counters: Counters::default(),
             certificate: std::sync::OnceLock::new(),
             unreadable: std::sync::Mutex::default(),
@@ -383,6 +392,7 @@ impl Server {
             _ => None,
         };
         let revoked: Vec<String> = writes.iter().filter_map(revoked).collect();
+        let has_events = writes.iter().any(|write| matches!(write, Write::NewDelivery(_)));
         let counted = self.counters.of_batch(&writes);
         let written = match self.fence() {
             Some(fence) => self.store.commit(fence, writes).await,
@@ -396,6 +406,9 @@ impl Server {
                 self.counters.written(counted);
                 if is_news {
                     self.watches.tell(leases);
+                }
+                if has_events {
+                    self.outgoing.news.notify_one();
                 }
             }
             Err(error) => {
@@ -542,6 +555,10 @@ impl Books {
         fleet.recall_cards(store.cards().await?);
         fleet.recall_forgotten(store.forgotten_nodes().await?);
         let (identity, seller) = (store.identity().await?, store.seller().await?);
+        let webhooks = store.webhooks().await?;
+        let defaults = store.run_defaults().await?.into_iter();
+        let run_defaults =
+            defaults.map(|default| ((default.tenant.clone(), default.program.clone()), default)).collect();
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -556,6 +573,8 @@ impl Books {
             identity,
             seller,
             counted: Counted::default(),
+            webhooks: webhooks.into_iter().map(|webhook| (webhook.id.clone(), webhook)).collect(),
+            run_defaults,
             expired_at_ms: 0,
             audit,
             epoch,
@@ -690,6 +709,27 @@ impl Change<'_> {
         std::mem::replace(&mut self.books.seller, seller)
     }
 
+    /// Adds a webhook, or changes the state of one.
+    pub(crate) fn set_webhook(&mut self, webhook: Webhook) {
+        self.writes.push(Write::Webhook(Box::new(webhook.clone())));
+        self.books.webhooks.insert(webhook.id.clone(), webhook);
+    }
+
+    pub(crate) fn set_run_default(&mut self, default: RunDefault) {
+        self.writes.push(Write::RunDefault(default.clone()));
+        self.books.run_defaults.insert((default.tenant.clone(), default.program.clone()), default);
+    }
+
+    pub(crate) fn remove_run_default(&mut self, default: &RunDefault) {
+        self.writes.push(Write::RemoveRunDefault(default.clone()));
+        self.books.run_defaults.remove(&(default.tenant.clone(), default.program.clone()));
+    }
+
+    pub(crate) fn remove_webhook(&mut self, id: &str) {
+        self.writes.push(Write::RemoveWebhook(id.to_owned()));
+        self.books.webhooks.remove(id);
+    }
+
     pub(crate) fn write(&mut self, write: Write) {
         self.writes.push(write);
     }
@@ -718,7 +758,31 @@ impl Change<'_> {
         let entry =
             Entry::after(&self.books.audit, self.now_ms, &actor.name(), action, subject, &detail.to_string());
         self.books.audit = entry.head();
+        if !self.books.webhooks.is_empty()
+            && let Some(event) = webhooks::Event::of(&entry, &detail, &self.books.fleet)
+        {
+            let deliveries = webhooks::deliveries(&self.books.webhooks, &event);
+            self.writes.extend(deliveries.into_iter().map(|new| Write::NewDelivery(Box::new(new))));
+        }
         self.writes.push(Write::Audit(entry));
+    }
+
+    /// Adds a test delivery for a webhook, and returns the id of its event.
+    pub(crate) fn test_webhook(&mut self, actor: &Principal, webhook: &Webhook) -> String {
+        let detail = serde_json::json!({ "tenant": webhook.tenant }).to_string();
+        let entry = Entry::after(
+            &self.books.audit,
+            self.now_ms,
+            &actor.name(),
+            "webhook.tested",
+            &webhook.id,
+            &detail,
+        );
+        self.books.audit = entry.head();
+        let event = webhooks::test_event(&entry, webhook.tenant.clone());
+        self.writes.push(Write::NewDelivery(Box::new(event.delivery(&webhook.id))));
+        self.writes.push(Write::Audit(entry));
+        event.id
     }
 
     /// Says in the audit log what became of leases just now, and whose doing it was.
@@ -743,6 +807,14 @@ impl Change<'_> {
                     leases.len()
                 );
                 ("node.lost", node, serde_json::json!({ "leases": leases }))
+            }
+            Incident::Silent { node } => {
+                eprintln!("sluice-server: node {node} has stopped reporting");
+                ("node.silent", node, serde_json::json!({}))
+            }
+            Incident::Reports { node } => {
+                eprintln!("sluice-server: node {node} reports again");
+                ("node.reports", node, serde_json::json!({}))
             }
             Incident::Held { silent, online } => {
                 eprintln!(
@@ -824,7 +896,8 @@ impl Change<'_> {
             writes.extend(keys::take().map(Write::Key));
         }
         // What was used is nothing that a look at the queue depends on: budgets are added up in their own rhythm.
-        let wakes = self.wakes || !writes.iter().all(|write| matches!(write, Write::Usage { .. }));
+        let is_about_leases = |write: &Write| !matches!(write, Write::Usage { .. } | Write::Delivery(_));
+        let wakes = self.wakes || writes.iter().any(is_about_leases);
         let ticket = self.server.commits.add(self.books.epoch, writes);
         self.done = ticket.is_ok();
         if wakes {

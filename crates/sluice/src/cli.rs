@@ -7,6 +7,7 @@ mod fit;
 mod plan;
 mod record;
 mod teams;
+mod webhooks;
 
 use std::path::PathBuf;
 
@@ -25,6 +26,7 @@ pub(crate) use fit::*;
 pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
+pub(crate) use webhooks::*;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
 #[derive(Debug, Parser)]
@@ -115,10 +117,15 @@ pub(crate) enum Command {
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),
+    /// Make a report about a tenant and a period: usage, cost, chargeback or compliance
+    Report(ReportArgs),
     /// Add to a tenant's bill, or take off it
     Correct(CorrectArgs),
     /// Compare node journals, the ledger and the invoices
     Reconcile(ReconcileArgs),
+    /// Send events to other systems
+    #[command(subcommand)]
+    Webhook(WebhookCommand),
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(TokenCommand),
@@ -177,8 +184,9 @@ pub(crate) struct RunArgs {
     pub(crate) gpu_count: u32,
 
     /// Share of each GPU's compute time: above 0, up to 1 (0.25 and 25% are the same)
-    #[arg(short = 'p', long, value_name = "SHARE", default_value = "1")]
-    pub(crate) share: Share,
+    /// [default: what `sluice iq --apply` has set for the program, else 1]
+    #[arg(id = "share", short = 'p', long = "share", value_name = "SHARE")]
+    pub(crate) stated_share: Option<Share>,
 
     /// With a server, instead of a share: so many units of each GPU's compute, on whichever GPU has them. A unit is a TFLOPS (32 bits)
     #[arg(long, value_name = "UNITS", conflicts_with = "share")]
@@ -333,6 +341,11 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// Returns the share of each GPU, which is all of it unless stated.
+    pub(crate) fn share(&self) -> Share {
+        self.stated_share.unwrap_or(Share::WHOLE)
+    }
+
     /// Names an option that was given and that only a control plane can honour, and says why.
     pub(crate) fn server_option(&self) -> Option<(&'static str, &'static str)> {
         const CHOOSES: &str = "which chooses the GPU";
@@ -767,7 +780,7 @@ mod tests {
     fn the_program_keeps_its_own_options() {
         let cli = Cli::parse_from(["sluice", "run", "-p", "25%", "--", "prog", "-p", "--memory", "--", "x"]);
         let Command::Run(run) = cli.command else { panic!("not a run") };
-        assert_eq!(run.share.ppm(), 250_000);
+        assert_eq!(run.share().ppm(), 250_000);
         assert_eq!(run.program, ["prog", "-p", "--memory", "--", "x"]);
     }
 
@@ -775,7 +788,7 @@ mod tests {
     fn a_program_needs_no_dashes_before_it() {
         let cli = Cli::parse_from(["sluice", "run", "-p", "25%", "python", "-p", "x.py", "--", "--memory"]);
         let Command::Run(run) = cli.command else { panic!("not a run") };
-        assert_eq!(run.share.ppm(), 250_000);
+        assert_eq!(run.share().ppm(), 250_000);
         assert_eq!(run.program, ["python", "-p", "x.py", "--", "--memory"]);
         assert!(Cli::try_parse_from(["sluice", "run", "-p", "25%"]).is_err());
         // A mistyped option is not the program.

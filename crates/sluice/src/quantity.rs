@@ -10,6 +10,8 @@ pub(crate) struct Share(u32);
 
 impl Share {
     const WHOLE_PPM: u32 = 1_000_000;
+    /// A whole GPU.
+    pub(crate) const WHOLE: Share = Share(Share::WHOLE_PPM);
 
     pub(crate) fn ppm(self) -> u32 {
         self.0

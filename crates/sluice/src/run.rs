@@ -102,7 +102,7 @@ fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotSta
 fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -> Result<Held, NotStarted> {
     let request = |once| LeaseRequest {
         once,
-        share_ppm: arguments.share.ppm(),
+        share_ppm: arguments.share().ppm(),
         memory: arguments.memory.map_or(0, Memory::bytes),
         gpus,
         limit_ppm: limit_ppm(arguments),
@@ -117,7 +117,7 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
 fn limit_ppm(arguments: &RunArgs) -> u32 {
     match (arguments.cap, arguments.limit) {
         (_, Some(limit)) => limit.ppm(),
-        (Cap::Hard, None) => arguments.share.ppm(),
+        (Cap::Hard, None) => arguments.share().ppm(),
         (Cap::None, None) => SHARE_WHOLE_PPM,
     }
 }
@@ -167,7 +167,8 @@ fn run_through(
         deadline_ms: arguments.deadline.map(|within| now_ms() + within.duration().as_millis() as u64),
         duration_ms: arguments.duration.map(|duration| duration.duration().as_millis() as u64),
         hold_ms: arguments.hold.map(|hold| hold.duration().as_millis() as u64),
-        share_ppm: arguments.share.ppm(),
+        share_ppm: arguments.share().ppm(),
+        use_default: arguments.stated_share.is_none() && arguments.memory.is_none(),
         units_milli: arguments.units.map(Units::milli),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,
@@ -297,10 +298,10 @@ pub(crate) fn program_name(words: &[OsString]) -> String {
 
 pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &str) -> String {
     let gpus = match lease.devices.as_slice() {
-        [device] => format!("{} of {}", arguments.share, device.name),
+        [device] => format!("{} of {}", arguments.share(), device.name),
         devices => {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-            format!("{} of each of {} GPUs ({})", arguments.share, names.len(), names.join(", "))
+            format!("{} of each of {} GPUs ({})", arguments.share(), names.len(), names.join(", "))
         }
     };
     let memory = lease.devices.first().map_or(0, |device: &DeviceSnapshot| device.memory);

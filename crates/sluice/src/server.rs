@@ -12,9 +12,11 @@ pub(crate) mod nodes;
 pub(crate) mod plan;
 pub(crate) mod process;
 pub(crate) mod reconcile;
+pub(crate) mod reports;
 pub(crate) mod resize;
 pub(crate) mod usage;
 pub(crate) mod web;
+pub(crate) mod webhooks;
 
 mod focus;
 mod leases;

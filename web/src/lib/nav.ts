@@ -7,6 +7,7 @@ import { session } from './session.svelte';
 
 import Audit from '../pages/Audit.svelte';
 import Bill from '../pages/Bill.svelte';
+import Earnings from '../pages/Earnings.svelte';
 import Gpus from '../pages/Gpus.svelte';
 import Health from '../pages/Health.svelte';
 import Home from '../pages/Home.svelte';
@@ -18,8 +19,10 @@ import NodePage from '../pages/Node.svelte';
 import Nodes from '../pages/Nodes.svelte';
 import Pools from '../pages/Pools.svelte';
 import Queue from '../pages/Queue.svelte';
+import RightSize from '../pages/RightSize.svelte';
 import Tenants from '../pages/Tenants.svelte';
 import Tokens from '../pages/Tokens.svelte';
+import Webhooks from '../pages/Webhooks.svelte';
 
 export interface Entry {
   path: string;
@@ -46,14 +49,17 @@ export const GROUPS: { title: string; entries: Entry[] }[] = [
     entries: [
       { path: '/tenants', title: 'Tenants', icon: 'tenants', key: 't', component: Tenants },
       { path: '/bill', title: 'Spending', icon: 'money', key: 's', component: Bill },
+      { path: '/rightsize', title: 'Right-size', icon: 'pulse', key: 'r', component: RightSize },
       { path: '/tokens', title: 'Tokens', icon: 'key', key: 'k', component: Tokens, shown: () => session.can('seeTokens') },
       { path: '/audit', title: 'Audit log', icon: 'audit', key: 'a', component: Audit, shown: () => session.can('seeAudit') },
+      { path: '/webhooks', title: 'Webhooks', icon: 'bell', key: 'w', component: Webhooks, shown: () => session.can('webhook') },
     ],
   },
   {
     title: 'Provider',
     entries: [
       { path: '/pools', title: 'Pools and prices', icon: 'pool', key: 'p', component: Pools, shown: () => session.isRoot },
+      { path: '/earnings', title: 'Earnings', icon: 'money', key: 'e', component: Earnings, shown: () => session.can('setPrice') },
       { path: '/invoices', title: 'Invoices', icon: 'invoice', key: 'i', component: Invoices },
     ],
   },

@@ -1,7 +1,7 @@
 // What pages read of the API.
 
 import { all, answer, api } from '../api/client';
-import type { Bill, Drift, GpuStatus, Lease, LeaseHistory, NodeStatus, Page, PoolStatus, Price, SessionStatus, TenantStatus } from '../api/types';
+import type { Bill, DaySpent, Drift, GpuStatus, Lease, LeaseHistory, NodeStatus, Page, PoolStatus, Price, SessionStatus, TenantStatus } from '../api/types';
 
 const PAGE = 1000;
 
@@ -46,6 +46,9 @@ export const prices = async (): Promise<Price[]> => (await answer(api.GET('/api/
 
 export const bill = (tenant: string, from_ms: number, until_ms?: number): Promise<Bill> =>
   answer(api.GET('/api/v1/bill', { params: { query: { tenant, from_ms, ...(until_ms ? { until_ms } : {}) } } }));
+
+export const billDays = (tenant: string, from_ms: number): Promise<DaySpent[]> =>
+  answer(api.GET('/api/v1/bill/days', { params: { query: { tenant, from_ms } } }));
 
 export const drift = (): Promise<Drift> => answer(api.GET('/api/v1/drift'));
 

@@ -96,6 +96,8 @@ const ALLOWED = {
   seeTokens: ['platform', 'provider', 'tenant_admin', 'auditor'],
   seeAudit: ['platform', 'auditor'],
   forget: ['platform'],
+  setDefault: ['platform', 'tenant_admin'],
+  webhook: ['platform', 'provider', 'tenant_admin'],
   seeDrift: ['platform', 'provider', 'auditor', 'viewer', 'tenant_admin', 'member'],
 } as const satisfies Record<string, readonly Role[]>;
 

@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use rustls::{CertificateError, ClientConnection, RootCertStore, StreamOwned};
 use sluice_transport::tls::{Https, TlsError, Trust};
 use sluice_wire::address::Fingerprint;
-use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{
     Buffers, ConnectProxyConnector, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout,
     TcpConnector, Transport, TransportAdapter,
@@ -68,12 +69,20 @@ impl fmt::Display for ServerUrl {
 impl ServerUrl {
     /// What asks this server, and no other. The error says what is wrong with the authorities.
     pub fn agent(&self, config: ureq::config::Config) -> Result<ureq::Agent, String> {
+        self.resolving_agent(config, DefaultResolver::default())
+    }
+
+    fn resolving_agent(
+        &self,
+        config: ureq::config::Config,
+        resolver: impl Resolver,
+    ) -> Result<ureq::Agent, String> {
         let trust = self.trust()?;
         let connector =
             ().chain(ConnectProxyConnector::default())
                 .chain(TcpConnector::default())
                 .chain(Protecting(trust));
-        Ok(ureq::Agent::with_parts(config, connector, DefaultResolver::default()))
+        Ok(ureq::Agent::with_parts(config, connector, resolver))
     }
 
     /// By which it is known; none for plain text.
@@ -111,6 +120,33 @@ impl Web {
         anybody.agent(config).map(Web)
     }
 
+    /// Makes a client for URLs that others choose: it connects only to addresses that `check`
+    /// accepts. A name is resolved once, and the connection goes to the address that was checked;
+    /// no proxy stands between, no redirect is followed, and no connection is kept for later. The
+    /// error says what is wrong with the authorities.
+    pub fn guarded(check: Arc<dyn CheckAddress>, time_max: Duration) -> Result<Web, String> {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(time_max))
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_idle_connections(0)
+            .proxy(None)
+            .build();
+        let anybody = ServerUrl { base: "https://".into(), fingerprint: None };
+        anybody.resolving_agent(config, Guarded { check, names: DefaultResolver::default() }).map(Web)
+    }
+
+    /// Sends a request and returns the status of the answer, whose body is not read. The error says
+    /// why there is no answer.
+    pub fn status_of(&self, request: ureq::http::Request<Vec<u8>>) -> Result<u16, String> {
+        match self.0.run(request) {
+            Ok(answer) => Ok(answer.status().as_u16()),
+            Err(ureq::Error::Other(refused)) => Err(refused.to_string()),
+            Err(error) => Err(explained(&error).unwrap_or_else(|| error.to_string())),
+        }
+    }
+
     pub fn ask(
         &self,
         request: ureq::http::Request<Vec<u8>>,
@@ -118,6 +154,37 @@ impl Web {
         let (parts, mut body) = self.0.run(request)?.into_parts();
         let bytes = body.with_config().limit(STRANGERS_ANSWER_MAX).read_to_vec()?;
         Ok(ureq::http::Response::from_parts(parts, bytes))
+    }
+}
+
+/// Decides whether a connection to an address is allowed.
+pub trait CheckAddress: fmt::Debug + Send + Sync {
+    /// The error says why the address is refused. `is_encrypted` is whether the URL says `https`.
+    fn check(&self, address: IpAddr, is_encrypted: bool) -> Result<(), String>;
+}
+
+/// Resolves names to addresses that are allowed.
+#[derive(Debug)]
+struct Guarded {
+    check: Arc<dyn CheckAddress>,
+    names: DefaultResolver,
+}
+
+impl Resolver for Guarded {
+    /// One address that is refused refuses the name: a name of a public address that is also one of
+    /// a private address is an attempt to get past the check.
+    fn resolve(
+        &self,
+        uri: &ureq::http::Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let addresses = self.names.resolve(uri, config, timeout)?;
+        let is_encrypted = uri.scheme_str() == Some("https");
+        for address in addresses.iter() {
+            self.check.check(address.ip(), is_encrypted).map_err(|why| ureq::Error::Other(why.into()))?;
+        }
+        Ok(addresses)
     }
 }
 

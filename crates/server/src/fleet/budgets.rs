@@ -6,7 +6,7 @@ use sluice_api::bill::{Budget, BudgetEnd, BudgetStatus, TightestBudget};
 use sluice_api::tenant::{Tenant, TenantPath};
 
 /// Percent at which it is said how far a budget is spent; the last is the end.
-const MARKS: [u64; 3] = [80, 95, 100];
+const MARKS: [u64; 4] = [50, 80, 95, 100];
 
 /// What was spent in the period that began at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,6 +156,8 @@ mod tests {
             let held = budgets.spent(&"acme/research".parse().unwrap()).is_some();
             (passed.iter().map(|passed| passed.mark_percent).collect::<Vec<_>>(), held)
         };
+        assert_eq!(marks(0, 499), (vec![], false));
+        assert_eq!(marks(0, 500), (vec![50], false));
         assert_eq!(marks(0, 799), (vec![], false));
         assert_eq!(marks(0, 800), (vec![80], false));
         assert_eq!(marks(0, 850), (vec![], false));

@@ -38,6 +38,14 @@ const COMPARE_EVERY_MS: u64 = 30_000;
 /// Something about nodes and GPUs that people should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incident {
+    /// A node has stopped reporting.
+    Silent {
+        node: String,
+    },
+    /// A node that was silent reports again.
+    Reports {
+        node: String,
+    },
     Lost {
         node: String,
         leases: Vec<LeaseId>,
@@ -91,6 +99,11 @@ impl Silence {
 
     pub(super) fn since_ms(&self) -> u64 {
         self.since_ms
+    }
+
+    /// A node that was silent reports.
+    pub(super) fn reports_again(&mut self, node: &str) {
+        self.incidents.push(Incident::Reports { node: node.to_owned() });
     }
 
     /// As far as that moment.
@@ -149,8 +162,11 @@ impl Fleet {
         let changed: Vec<NodeId> = self.nodes.values().filter(differs).map(|node| node.id).collect();
         for id in changed {
             self.news.nodes.insert(id);
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.online = !node.online;
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            node.online = !node.online;
+            // It has not said that it would end.
+            if !node.online && !node.report.closed && !std::mem::replace(&mut node.missed, true) {
+                self.silence.incidents.push(Incident::Silent { node: node.name.clone() });
             }
         }
         let lost: Vec<NodeId> =
@@ -310,8 +326,16 @@ mod tests {
             self.fleet.report(node, report, now_ms).unwrap()
         }
 
-        /// These nodes report until that moment, the others do not.
+        /// As [`World::pass_all`], without which nodes fell silent and reported again.
         fn pass(&mut self, from_ms: u64, until_ms: u64, reporting: &[NodeId]) -> Vec<Incident> {
+            let mut incidents = self.pass_all(from_ms, until_ms, reporting);
+            let is_of_node = |it: &Incident| matches!(it, Incident::Silent { .. } | Incident::Reports { .. });
+            incidents.retain(|incident| !is_of_node(incident));
+            incidents
+        }
+
+        /// These nodes report until that moment, the others do not.
+        fn pass_all(&mut self, from_ms: u64, until_ms: u64, reporting: &[NodeId]) -> Vec<Incident> {
             let mut incidents = Vec::new();
             for now_ms in (from_ms..=until_ms).step_by(1000) {
                 for &node in reporting {
@@ -424,6 +448,23 @@ mod tests {
         let incidents = world.pass(hour_ms + 2000, hour_ms + 20_000, &[2, 4, 5, 6]);
         assert_eq!(incidents, [Incident::Released, Incident::Lost { node: "n3".into(), leases: vec![3] }]);
         assert_eq!([2, 3].map(|id| world.state(id)), [(Running, 1), (Queued, 2)]);
+    }
+
+    #[test]
+    fn each_node_is_said_to_be_silent_once_and_to_report_again_once() {
+        let mut world = World::new(2, &[]);
+        let silent = Incident::Silent { node: "n2".into() };
+        assert_eq!(world.pass_all(0, 14_000, &[1]), []);
+        assert_eq!(world.pass_all(15_000, 40_000, &[1]), [silent]);
+        assert_eq!(world.pass_all(41_000, 90_000, &[1, 2]), [Incident::Reports { node: "n2".into() }]);
+        // A node that joins again was silent before.
+        assert_eq!(world.pass_all(91_000, 120_000, &[1]).len(), 1);
+        let gpu = json!({ "name": "GPU", "uuid": "", "memory": 1, "software": true, "compute_capability": "",
+                          "driver_version": 0 });
+        let join = json!({ "name": "n2", "address": "h:1", "gpus": [gpu], "release": "" });
+        world.fleet.join(serde_json::from_value::<Join>(join).unwrap(), 120_000);
+        let again = world.pass_all(121_000, 125_000, &[1, 2]);
+        assert_eq!(again, [Incident::Reports { node: "n2".into() }]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ mod tests {
     use sluice_api::node::{Attempt, Join, NodeId, Report};
     use sluice_api::tenant::Tenant;
 
-    use super::super::Seat;
+    use super::super::{Incident, Seat};
     use super::*;
 
     const MINUTE_MS: u64 = 60_000;
@@ -152,9 +152,11 @@ mod tests {
         assert_eq!(world.online(), [1, 2, 3, 4], "they have the rest of their time");
         world.look(now_ms + 1_500);
         assert_eq!(world.online(), [1, 2, 3]);
+        let incidents = world.fleet.take_incidents();
         assert!(
-            world.fleet.take_incidents().is_empty()
-                && world.fleet.leases().all(|l| l.state == LeaseState::Running)
+            matches!(&incidents[..], [Incident::Silent { node }] if *node == world.fleet.nodes()[&4].name)
+                && world.fleet.leases().all(|l| l.state == LeaseState::Running),
+            "{incidents:?}"
         );
         // Who stays silent now is lost in the end.
         for second in 1..=65 {

@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use sluice_api::bill::Price;
 use sluice_api::pool::{Access, Pool};
 use sluice_api::problem::{Kind, Problem};
+use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::{Declaration, DeclaredTenant, Quota, TenantPath};
 
 use super::admin::{hide, is_price_shown_to, is_shown_to};
@@ -129,6 +130,12 @@ pub(super) async fn remove_tenant(
     let detail = serde_json::json!({ "before": tenant, "tokens": tokens });
     change.audit(&principal, "tenant.removed", tenant.path.as_str(), detail);
     tokens.into_iter().for_each(|token| change.write(Write::Revoke(token)));
+    let webhooks = change.books().webhooks.values().filter(|webhook| webhook.tenant == tenant.path);
+    let webhooks: Vec<String> = webhooks.map(|webhook| webhook.id.clone()).collect();
+    webhooks.iter().for_each(|id| change.remove_webhook(id));
+    let defaults = change.books().run_defaults.values().filter(|default| default.tenant == tenant.path);
+    let defaults: Vec<RunDefault> = defaults.cloned().collect();
+    defaults.iter().for_each(|default| change.remove_run_default(default));
     change.write(Write::RemoveTenant(tenant.path.clone()));
     change.commit().await?;
     Ok(Json(tenant))

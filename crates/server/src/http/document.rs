@@ -6,6 +6,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use sluice_api::lease::StateFilter;
 use sluice_api::problem::Problem;
+use sluice_api::report::ReportKind;
 use sluice_api::watch::Change;
 
 /// What the handlers' declarations are added to.
@@ -16,7 +17,7 @@ use sluice_api::watch::Change;
         description = "Shares of pooled GPUs: tenants, quotas, leases, usage and bills. Every refusal is a problem as of RFC 9457.",
         license(name = "Apache-2.0")
     ),
-    components(schemas(Problem, StateFilter, Change)),
+    components(schemas(Problem, StateFilter, Change, ReportKind)),
     modifiers(&Bearer),
     security(("token" = []))
 )]
@@ -48,7 +49,9 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
             let schema = json!({ "type": "string", "minLength": 1, "maxLength": 255 });
             add_header(operation, "Idempotency-Key", schema, key);
         }
-        if method == "delete" && operation["operationId"] != "sign_out" {
+        if method == "delete"
+            && !["sign_out", "remove_run_default"].iter().any(|id| operation["operationId"] == *id)
+        {
             let tag = "Only if it is as it was when a GET at this path gave this tag";
             add_header(operation, "If-Match", json!({ "type": "string" }), tag);
         }

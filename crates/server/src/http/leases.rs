@@ -63,6 +63,13 @@ pub(super) async fn create(
     let request = serde_json::to_string(&ask).unwrap_or_default();
     let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::Lease, &tenant)?;
+    if ask.use_default && ask.units_milli.is_none() {
+        let key = (tenant.clone(), ask.name.clone());
+        let default = server.read(|books: &Books, _| books.run_defaults.get(&key).cloned()).await?;
+        if let Some(default) = default {
+            (ask.share_ppm, ask.memory) = (default.share_ppm, default.memory);
+        }
+    }
     check(&mut ask, server.now_ms())?;
     if dry_run {
         let estimate = estimates::estimate(&server, &tenant, &ask).await?;

@@ -8,7 +8,7 @@ use axum::extract::State;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::audit::Entry;
-use sluice_api::bill::{Bill, Charge, Correction, NewCorrection, Price};
+use sluice_api::bill::{Bill, Charge, Correction, DaySpent, NewCorrection, Price};
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -113,6 +113,40 @@ pub(super) async fn bill(
     Ok(Json(billing::bill_of(&server.store, tenant, period).await?))
 }
 
+/// What a tenant and all below it spent on each day of a period
+///
+/// A day's total is that of its bill. Lines are rounded for each day, so the days may add up to a
+/// few millionths more or less than the bill of the whole period. The period has up to 100 days.
+#[utoipa::path(get, path = "/bill/days", tag = "ledger", params(BillOptions),
+    responses((status = 200, body = Vec<DaySpent>)))]
+pub(super) async fn bill_days(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(options): Options<BillOptions>,
+) -> Answer<Vec<DaySpent>> {
+    let (tenant, period) = options.read(&server, &principal).await?;
+    let first_ms = period.from_ms - period.from_ms % DAY_MS;
+    if (period.until_ms - first_ms).div_ceil(DAY_MS) > DAYS_MAX {
+        let detail = format!("a period of up to {DAYS_MAX} days; name its beginning");
+        return Err(Problem::new(Kind::Invalid, detail).at("from_ms").into());
+    }
+    let days = (first_ms..period.until_ms).step_by(DAY_MS as usize).map(|day_ms| Period {
+        from_ms: day_ms.max(period.from_ms),
+        until_ms: (day_ms + DAY_MS).min(period.until_ms),
+    });
+    let wanted = days.map(|day| (tenant.clone(), day)).collect();
+    let bills = billing::bills_of(&server.store, wanted).await?;
+    let spent = |bill: Bill| DaySpent {
+        from_ms: bill.from_ms,
+        until_ms: bill.until_ms,
+        total_micro: bill.total_micro,
+    };
+    Ok(Json(bills.into_iter().map(spent).collect()))
+}
+
+const DAY_MS: u64 = 24 * 3_600_000;
+const DAYS_MAX: u64 = 100;
+
 /// What one lease has used so far, and what that costs
 ///
 /// As its nodes have delivered it. Lines are those of the tenant's bill, of this lease alone; corrections are not on it.
@@ -132,7 +166,11 @@ pub(super) async fn lease_bill(
 
 impl BillOptions {
     /// Whose bill of which period is asked for.
-    async fn read(self, server: &Server, principal: &Principal) -> Result<(TenantPath, Period), Refusal> {
+    pub(super) async fn read(
+        self,
+        server: &Server,
+        principal: &Principal,
+    ) -> Result<(TenantPath, Period), Refusal> {
         let tenant = self.tenant.unwrap_or_else(|| principal.token.tenant.clone());
         principal.need(Action::See, &tenant)?;
         let is_known = |books: &Books, _| tenant.is_root() || books.fleet.tenants().contains(&tenant);

@@ -25,9 +25,12 @@ mod leases;
 mod ledger;
 mod metrics;
 mod nodes;
+mod recommendations;
+mod reports;
 mod upkeep;
 mod watch;
 mod web;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -90,6 +93,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(ledger::usage_hours))
         .routes(routes!(aside::aside, aside::decide))
         .routes(routes!(ledger::bill))
+        .routes(routes!(ledger::bill_days))
         .routes(routes!(ledger::correct))
         .routes(routes!(ledger::charges))
         .routes(routes!(invoices::invoices, invoices::issue))
@@ -102,6 +106,18 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(invoices::draft, invoices::discard))
         .routes(routes!(invoices::draft_document))
         .routes(routes!(invoices::issue_draft))
+        .routes(routes!(reports::tenant_report))
+        .routes(routes!(recommendations::recommendations))
+        .routes(routes!(
+            recommendations::run_defaults,
+            recommendations::set_run_default,
+            recommendations::remove_run_default
+        ))
+        .routes(routes!(webhooks::webhooks, webhooks::make_webhook))
+        .routes(routes!(webhooks::webhook, webhooks::remove_webhook))
+        .routes(routes!(webhooks::enable))
+        .routes(routes!(webhooks::test_webhook))
+        .routes(routes!(webhooks::deliveries))
         .routes(routes!(ledger::audit));
     OpenApiRouter::with_openapi(Declared::openapi()).nest("/api/v1", api)
 }

@@ -4,6 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html as markup};
 use sluice_api::invoice::Invoice;
 
 use super::Sheet;
+use super::report::{Report, Section};
 
 const STYLE: &str = "\
     :root{color-scheme:light}\
@@ -28,6 +29,12 @@ const STYLE: &str = "\
     @page{size:A4;margin:18mm}@media print{body{margin:0;max-width:none;padding:0;font-size:9.5pt}}\
     @media(max-width:40rem){header,.about{flex-direction:column;gap:1rem}h1,header p{text-align:left}dd{text-align:left}}";
 
+/// What reports look like beside that: long texts break, and tables are small.
+const REPORT_STYLE: &str = "\
+    body{max-width:64rem}h2{margin-top:1.6rem}.wide{overflow-x:auto}.wide table{font-size:.86em}\
+    td{overflow-wrap:anywhere}td.n,th{overflow-wrap:normal}dd{text-align:left}.about{margin:1.2rem 0 0}\
+    @media print{@page{size:A4 landscape}}";
+
 /// Columns of numbers, which are aligned to the right.
 const LINE_NUMBERS: &[usize] = &[1, 3, 4];
 const DETAIL_NUMBERS: &[usize] = &[3];
@@ -50,20 +57,51 @@ pub(crate) fn html(invoice: &Invoice) -> String {
                     div { div.label { "Bill to" } (party(&sheet.buyer)) }
                     dl { @for (name, value) in &sheet.facts { dt { (name) } dd { (value) } } }
                 }
-                (table(&sheet.line_titles, &sheet.lines, LINE_NUMBERS))
+                (table(&sheet.line_titles, &sheet.lines, |column| LINE_NUMBERS.contains(&column)))
                 table.totals {
                     @for (name, amount) in &sheet.totals { tr { td { (name) } td.n { (amount) } } }
                 }
                 @if let Some(payment) = &sheet.payment { h2 { "Payment" } p { (payment) } }
                 @if !sheet.details.is_empty() {
                     h2 { "Usage by day, user and program" }
-                    (table(&sheet.detail_titles, &sheet.details, DETAIL_NUMBERS))
+                    (table(&sheet.detail_titles, &sheet.details, |column| DETAIL_NUMBERS.contains(&column)))
                 }
                 div.notes { @for note in &sheet.notes { p { (note) } } }
             }
         }
     };
     page.into_string()
+}
+
+pub(crate) fn report_html(report: &Report) -> String {
+    let page = markup! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (report.title) }
+                style { (PreEscaped(STYLE)) (PreEscaped(REPORT_STYLE)) }
+            }
+            body {
+                header { (party(std::slice::from_ref(&report.issuer))) h1 { (report.title) } }
+                div.about { dl { @for (name, value) in &report.facts { dt { (name) } dd { (value) } } } }
+                @for section in &report.sections { (section_html(section)) }
+                div.notes { @for note in &report.notes { p { (note) } } }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn section_html(section: &Section) -> Markup {
+    let titles: Vec<&str> = section.columns.iter().map(|column| column.title).collect();
+    markup! {
+        h2 { (section.heading) }
+        @if section.rows.is_empty() { p { (section.empty) } } @else {
+            div.wide { (table(&titles, &section.rows, |column| section.columns[column].is_number)) }
+        }
+    }
 }
 
 fn party(lines: &[String]) -> Markup {
@@ -76,20 +114,19 @@ fn party(lines: &[String]) -> Markup {
     }
 }
 
-fn table<const COLUMNS: usize>(
-    titles: &[String; COLUMNS],
-    rows: &[[String; COLUMNS]],
-    numbers: &[usize],
+fn table(
+    titles: &[impl AsRef<str>],
+    rows: &[impl AsRef<[String]>],
+    is_number: impl Fn(usize) -> bool,
 ) -> Markup {
-    let is_number = |column: usize| numbers.contains(&column);
     markup! {
         table {
             thead {
-                tr { @for (at, title) in titles.iter().enumerate() { th.n[is_number(at)] scope="col" { (title) } } }
+                tr { @for (at, title) in titles.iter().enumerate() { th.n[is_number(at)] scope="col" { (title.as_ref()) } } }
             }
             tbody {
                 @for row in rows {
-                    tr { @for (at, cell) in row.iter().enumerate() { td.n[is_number(at)] { (cell) } } }
+                    tr { @for (at, cell) in row.as_ref().iter().enumerate() { td.n[is_number(at)] { (cell) } } }
                 }
             }
         }
@@ -100,6 +137,13 @@ fn table<const COLUMNS: usize>(
 mod tests {
     use super::super::tests::invoice;
     use super::*;
+
+    #[test]
+    fn reports_show_texts_of_others_as_text() {
+        let page = report_html(&super::super::report::tests::report());
+        assert!(page.contains("Acme &lt;Compute&gt;") && !page.contains("<Compute>"), "{page}");
+        assert!(page.contains("119.5") && page.contains("=HYPERLINK(&quot;x&quot;)"));
+    }
 
     #[test]
     fn texts_of_others_are_text() {

@@ -13,6 +13,7 @@ use krilla::text::{Font, TextDirection};
 use sluice_api::invoice::Invoice;
 
 use super::Sheet;
+use super::report::Report;
 use layout::Layout;
 
 /// The size of A4, in points.
@@ -60,17 +61,25 @@ enum Item {
 pub(crate) fn pdf(invoice: &Invoice) -> Result<Vec<u8>, String> {
     let sheet = Sheet::of(invoice);
     let pages = Layout::new()?.lay_out(&sheet);
+    document(&pages, sheet.title(), sheet.seller.first().cloned())
+}
+
+/// The error says what the library could not do.
+pub(crate) fn report_pdf(report: &Report) -> Result<Vec<u8>, String> {
+    let pages = Layout::new()?.lay_out_report(report);
+    let issuer = Some(report.issuer.clone()).filter(|issuer| !issuer.is_empty());
+    document(&pages, report.title.to_owned(), issuer)
+}
+
+fn document(pages: &[Vec<Item>], title: String, author: Option<String>) -> Result<Vec<u8>, String> {
     let mut document = Document::new();
     document.set_metadata(
-        Metadata::new()
-            .title(sheet.title())
-            .language("en".into())
-            .authors(sheet.seller.first().cloned().into_iter().collect()),
+        Metadata::new().title(title).language("en".into()).authors(author.into_iter().collect()),
     );
     let font =
         |weight: Weight| Font::new(weight.data().into(), 0).ok_or("a bundled font cannot be read".to_owned());
     let fonts = Fonts { regular: font(Weight::Regular)?, bold: font(Weight::Bold)? };
-    for items in &pages {
+    for items in pages {
         let settings = PageSettings::from_wh(WIDTH, HEIGHT).ok_or("no page of this size")?;
         let mut page = document.start_page_with(settings);
         let mut surface = page.surface();
@@ -148,6 +157,19 @@ mod tests {
             let texts = texts(page);
             assert!(texts.contains(&format!("Page {} of {}", at + 1, pages.len())), "{texts:?}");
             assert!(texts.contains(&"Program".to_owned()), "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_a_pdf_of_several_pages() {
+        let report = super::super::report::tests::report();
+        let pages = Layout::new().unwrap().lay_out_report(&report);
+        assert!(pages.len() >= 2, "{}", pages.len());
+        let bytes = report_pdf(&report).unwrap();
+        assert!(bytes.starts_with(b"%PDF-"));
+        // To look at it: REPORT_PDF=/tmp/report.pdf cargo test -p sluice-server a_report_is_a_pdf
+        if let Some(path) = std::env::var_os("REPORT_PDF") {
+            std::fs::write(path, bytes).unwrap();
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the database that is copied into keeps it by
 /// itself. No table refers to another one.
-const TABLES: [&str; 19] = [
+const TABLES: [&str; 22] = [
     "tenant",
     "token",
     "node",
@@ -27,6 +27,9 @@ const TABLES: [&str; 19] = [
     "invoice",
     "invoice_draft",
     "usage_aside",
+    "run_default",
+    "webhook",
+    "webhook_delivery",
     LEADER,
 ];
 /// Has its one row from the beginning.

@@ -18,9 +18,11 @@ mod ledger;
 mod nodes;
 mod pools;
 mod rows;
+mod run_defaults;
 mod seller;
 mod tenants;
 mod tokens;
+mod webhooks;
 mod within;
 
 use std::collections::BTreeMap;
@@ -34,8 +36,10 @@ use sluice_api::invoice::Invoice;
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
 use sluice_api::pool::Pool;
+use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::{Tenant, TenantPath};
 use sluice_api::usage::{AsideRecord, UsageRecord};
+use sluice_api::webhook::{Delivery, Webhook};
 use sqlx::any::{AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
@@ -49,6 +53,7 @@ pub(crate) use leases::KeyUse;
 pub(crate) use ledger::Sum;
 pub(crate) use pools::Declared;
 pub(crate) use tokens::StoredToken;
+pub(crate) use webhooks::{DueDelivery, NewDelivery};
 
 /// Why the database did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +151,20 @@ pub(crate) enum Write {
     ForgetKeys {
         before_ms: u64,
     },
+    RunDefault(RunDefault),
+    RemoveRunDefault(RunDefault),
+    /// A webhook that is new, or whose state has changed.
+    Webhook(Box<Webhook>),
+    /// Removes the webhook with this id, and its deliveries.
+    RemoveWebhook(String),
+    /// An event for a webhook.
+    NewDelivery(Box<NewDelivery>),
+    /// A delivery after an attempt.
+    Delivery(Box<Delivery>),
+    /// Deliveries from before this moment that are over are forgotten.
+    ForgetDeliveries {
+        before_ms: u64,
+    },
 }
 
 /// In the order of their versions; a file that has been released never changes. For SQLite and for PostgreSQL, where they differ.
@@ -212,6 +231,8 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     ),
     (19, "invoices", [include_str!("../../migrations/0019_invoices.sql"); 2]),
     (20, "node tokens", [include_str!("../../migrations/0020_node_tokens.sql"); 2]),
+    (21, "webhooks", [include_str!("../../migrations/0021_webhooks.sql"); 2]),
+    (22, "run defaults", [include_str!("../../migrations/0022_run_defaults.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -311,6 +332,25 @@ impl Store {
                 Write::AsideGone(id) => aside::remove(tx, &id).await?,
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
                 Write::ForgetKeys { before_ms } => leases::forget_keys(tx, before_ms).await?,
+                Write::NewDelivery(new) => webhooks::add(tx, &new).await?,
+                Write::Delivery(delivery) => webhooks::write_attempt(tx, &delivery).await?,
+                Write::ForgetDeliveries { before_ms } => webhooks::forget(tx, before_ms).await?,
+                Write::RunDefault(default) => {
+                    rows.settings = true;
+                    run_defaults::write(tx, &default).await?;
+                }
+                Write::RemoveRunDefault(default) => {
+                    rows.settings = true;
+                    run_defaults::remove(tx, &default.tenant, &default.program).await?;
+                }
+                Write::Webhook(webhook) => {
+                    rows.settings = true;
+                    webhooks::write(tx, &webhook).await?;
+                }
+                Write::RemoveWebhook(id) => {
+                    rows.settings = true;
+                    webhooks::remove(tx, &id).await?;
+                }
                 Write::EstimateError(error) => history::write(tx, &error).await?,
                 Write::Price(price) => ledger::write_price(tx, &price).await?,
                 Write::Pool { pool, from_ms } => {

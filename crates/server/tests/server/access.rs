@@ -15,6 +15,7 @@ use sluice_api::node::Joined;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::{Applied, TenantPath};
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
+use sluice_api::webhook::MadeWebhook;
 
 use crate::{
     PATIENCE, ScriptedNode, Server, ServerProcess, ask, problem, request, settings, wait_for, wait_for_state,
@@ -25,6 +26,7 @@ struct Target {
     lease: u64,
     token: String,
     draft: u64,
+    webhook: String,
 }
 
 /// Asks for a document and forgets it.
@@ -47,7 +49,15 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
     ("resize", "resize", |c, t| c.patch(&format!("/leases/{}", t.lease), &json!({ "share_ppm": 1 }))),
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
+    ("bill days", "bill_days", |c, _| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        c.get(&format!("/bill/days?tenant=acme&from_ms={}", now.as_millis() - 86_400_000))
+    }),
     ("charges", "charges", |c, _| c.get("/charges?tenant=acme")),
+    ("cost report", "tenant_report", |c, _| c.get_bytes("/reports/cost?tenant=acme").map(|_| Value::Null)),
+    ("compliance", "tenant_report", |c, _| {
+        c.get_bytes("/reports/compliance?tenant=acme").map(|_| Value::Null)
+    }),
     ("get invoice", "invoice", |c, _| c.get("/invoices/1")),
     ("invoice document", "invoice_document", |c, _| document(c, "/invoices/1")),
     ("quota", "apply", |c, _| c.post("/apply", &json!({ "tenants": [{ "path": "acme/new" }] }))),
@@ -90,6 +100,20 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("revoke", "revoke_token", |c, t| c.delete(&format!("/tokens/{}", t.token))),
     ("tokens", "tokens", |c, _| c.get("/tokens")),
     ("get token", "token", |c, t| c.get(&format!("/tokens/{}", t.token))),
+    ("set default", "set_run_default", |c, _| {
+        let new = json!({ "tenant": "acme", "program": "train.py", "share_ppm": 250_000, "memory": 0 });
+        c.post("/run-defaults", &new)
+    }),
+    ("remove default", "remove_run_default", |c, _| c.delete("/run-defaults?tenant=acme&program=kept")),
+    ("webhooks", "webhooks", |c, _| c.get("/webhooks")),
+    ("make webhook", "make_webhook", |c, _| {
+        c.post("/webhooks", &json!({ "tenant": "acme", "url": "https://hooks.invalid" }))
+    }),
+    ("get webhook", "webhook", |c, t| c.get(&format!("/webhooks/{}", t.webhook))),
+    ("deliveries", "deliveries", |c, t| c.get(&format!("/webhooks/{}/deliveries", t.webhook))),
+    ("test webhook", "test_webhook", |c, t| c.post(&format!("/webhooks/{}/tests", t.webhook), &json!({}))),
+    ("enable webhook", "enable", |c, t| c.post(&format!("/webhooks/{}/enable", t.webhook), &json!({}))),
+    ("remove webhook", "remove_webhook", |c, t| c.delete(&format!("/webhooks/{}", t.webhook))),
     ("audit", "audit", |c, _| c.get("/audit")),
     ("join", "join", |c, _| {
         c.post("/nodes", &json!({ "name": "n", "address": "h:1", "gpus": [], "release": "0" }))
@@ -166,6 +190,8 @@ const LISTS: &[(&str, &str)] = &[
     ("declaration", "/declaration"),
     ("usage", "/usage"),
     ("invoices", "/invoices"),
+    ("recommendations", "/recommendations"),
+    ("run_defaults", "/run-defaults"),
     ("session", "/session"),
     ("whoami", "/whoami"),
 ];
@@ -191,7 +217,13 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
         let from_ms = PERIODS.fetch_add(1, Ordering::Relaxed);
         let new = json!({ "tenant": "acme", "from_ms": from_ms, "until_ms": from_ms + 1, "draft": true });
         let draft = server.admin.post::<Invoice>("/invoices", &new).unwrap().number;
-        match call(client, &Target { lease, token, draft }) {
+        let kept = json!({ "tenant": "acme", "program": "kept", "share_ppm": 1, "memory": 0 });
+        let _: Value = server.admin.post("/run-defaults", &kept).unwrap();
+        let new = json!({ "tenant": "acme", "url": "https://hooks.invalid" });
+        let webhook = server.admin.post::<MadeWebhook>("/webhooks", &new).unwrap().webhook.id;
+        let outcome = call(client, &Target { lease, token, draft, webhook: webhook.clone() });
+        let _ = server.admin.delete::<Value>(&format!("/webhooks/{webhook}"));
+        match outcome {
             Err(failure) if refused(&failure) => {}
             _ => names.push(*name),
         }
@@ -214,17 +246,42 @@ fn every_endpoint_for_every_role() {
     };
     let leases = ["get lease", "lease history", "lease bill", "lease", "end lease", "refuse"];
     let fleet = ["get pool", "nodes", "node"];
-    let tokens = ["token", "revoke", "tokens", "get token", "gpus", "drift"];
+    let webhooks = [
+        "webhooks",
+        "make webhook",
+        "get webhook",
+        "deliveries",
+        "test webhook",
+        "enable webhook",
+        "remove webhook",
+    ];
+    let tokens = ["token", "revoke", "tokens", "get token"];
+    let gpus = ["gpus", "drift"];
+    let defaults = ["set default", "remove default"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
-    let money = ["bill", "charges", "get invoice", "invoice document"];
-    let administrator =
-        [&leases[..], &["preempt", "resize"], &money, &["quota"], &tenants, &fleet, &tokens].concat();
+    let money = ["bill", "bill days", "charges", "cost report", "get invoice", "invoice document"];
+    let administrator = [
+        &leases[..],
+        &["preempt", "resize"],
+        &money,
+        &["quota"],
+        &tenants,
+        &fleet,
+        &tokens,
+        &defaults,
+        &webhooks,
+        &gpus,
+    ]
+    .concat();
     check(Role::TenantAdmin, "acme", &administrator);
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "drift"]].concat());
     let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
-    check(Role::Auditor, "/", &[&leases[..3], &seen, &audits].concat());
+    let audited =
+        ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
+    let audited = [&audited[..], &["watch", "pools", "get tenant"], &fleet].concat();
+    check(Role::Auditor, "/", &[&leases[..3], &audited, &audits].concat());
     let sold = [
         "price",
         "currency",
@@ -247,24 +304,13 @@ fn every_endpoint_for_every_role() {
         "get pool",
         "remove pool",
     ];
-    let nodes = [
-        "nodes",
-        "node",
-        "drain",
-        "undrain",
-        "forget node",
-        "tokens",
-        "get token",
-        "gpus",
-        "drift",
-        "fence",
-        "unfence",
-    ];
-    check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes].concat());
+    let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token"];
+    let fences = ["gpus", "drift", "fence", "unfence"];
+    check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes, &webhooks, &fences].concat());
     check(Role::Node, "/", &["join"]);
     let foreign =
         |more: &[&'static str]| [&["watch", "pools"], &fleet[..], more, &["gpus", "drift"]].concat();
-    check(Role::TenantAdmin, "globex", &foreign(&["tokens"]));
+    check(Role::TenantAdmin, "globex", &foreign(&["tokens", "webhooks"]));
     for role in [Role::Member, Role::Viewer] {
         check(role, "globex", &foreign(&[]));
     }

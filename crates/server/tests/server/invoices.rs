@@ -31,7 +31,7 @@ tenants:
     bill_to: {party: {name: Globex SARL}, tax: {name: reverse charge, percent: 0}, reference: PO 7}
 ";
 
-fn usage(node: &mut ScriptedNode, records: Vec<UsageRecord>) {
+pub(crate) fn usage(node: &mut ScriptedNode, records: Vec<UsageRecord>) {
     node.report.usage = records;
     node.say();
     node.report.usage.clear();

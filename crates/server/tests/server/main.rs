@@ -14,12 +14,15 @@ mod postgres;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "measurements use more of it")]
 mod private_postgres;
+mod recommendations;
 mod removal;
 mod replicas;
+mod reports;
 mod resize;
 mod session;
 mod small_disk;
 mod watch;
+mod webhooks;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -58,6 +58,11 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) use_half_life: Option<Period>,
 
+    /// A network, such as 10.0.0.0/8, to which webhooks may connect though it is not on the public
+    /// Internet, also in plain text; may be repeated
+    #[arg(long, value_name = "NETWORK")]
+    pub(crate) webhook_allow: Vec<sluice_server::IpNet>,
+
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
 }
@@ -186,6 +191,15 @@ pub(crate) struct IqArgs {
     /// Also programs for which nothing is recommended, and why
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Make the recommendation for PROGRAM the default of its next runs; those with -p, --units or
+    /// --memory keep what they say
+    #[arg(long, requires = "program", conflicts_with = "all")]
+    pub(crate) apply: bool,
+
+    /// Remove the default of PROGRAM
+    #[arg(long, requires = "program", conflicts_with_all = ["all", "apply"])]
+    pub(crate) undo: bool,
 
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]

@@ -58,6 +58,7 @@ fn config(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Config> {
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         metrics: None,
+        webhook_allow: arguments.webhook_allow.clone(),
         half_life_ms: arguments.use_half_life.map(|time| (time.duration().as_millis() as u64).max(1000)),
     })
 }

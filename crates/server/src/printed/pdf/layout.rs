@@ -3,6 +3,7 @@
 use rustybuzz::{Face, UnicodeBuffer};
 
 use super::super::Sheet;
+use super::super::report::Report;
 use super::{HEIGHT, INK, Item, LINE, MUTED, SHADE, Style, WIDTH, Weight};
 
 pub(super) const MARGIN: f32 = 52.0;
@@ -17,11 +18,15 @@ const CELL: f32 = 5.0;
 /// Where the right one of two columns begins, and the width of each.
 const SECOND: f32 = MARGIN + 270.0;
 const HALF: f32 = WIDTH - MARGIN - SECOND;
+/// The width of the names of a report's facts.
+const FACT: f32 = 110.0;
 
 const BODY: Style = Style { weight: Weight::Regular, size: SIZE, colour: INK };
 const STRONG: Style = Style { weight: Weight::Bold, ..BODY };
 const QUIET: Style = Style { colour: MUTED, ..BODY };
 const SMALL: Style = Style { size: 8.0, ..QUIET };
+/// Cells of a report, whose tables have many columns.
+const CELLS: Style = Style { size: 7.5, ..BODY };
 const HEADING: Style = Style { size: 11.0, ..STRONG };
 const SELLER: Style = Style { size: 13.0, ..STRONG };
 const TITLE: Style = Style { size: 22.0, ..STRONG };
@@ -33,6 +38,16 @@ type Column = (f32, bool);
 const LINE_COLUMNS: [Column; 5] =
     [(INNER - 264.0, false), (64.0, true), (60.0, false), (64.0, true), (76.0, true)];
 const DETAIL_COLUMNS: [Column; 4] = [(66.0, false), (160.0, false), (INNER - 302.0, false), (76.0, true)];
+
+/// Characters of a cell of a report. A row has to fit on a page.
+const CELL_LENGTH_MAX: usize = 240;
+
+fn clipped(text: &str) -> String {
+    match text.char_indices().nth(CELL_LENGTH_MAX) {
+        Some((at, _)) => format!("{}\u{2026}", &text[..at]),
+        None => text.to_owned(),
+    }
+}
 
 /// Fills pages from the top.
 pub(super) struct Layout {
@@ -53,9 +68,9 @@ impl Layout {
     }
 
     pub(super) fn lay_out(mut self, sheet: &Sheet) -> Vec<Vec<Item>> {
-        self.head(sheet);
+        self.head(sheet.kind, &sheet.number, &sheet.seller, sheet.banner.as_deref());
         self.about(sheet);
-        self.table(&LINE_COLUMNS, &sheet.line_titles, &sheet.lines);
+        self.table(&LINE_COLUMNS, &sheet.line_titles, &sheet.lines, BODY);
         self.totals(&sheet.totals);
         if let Some(payment) = &sheet.payment {
             self.heading("Payment");
@@ -63,31 +78,65 @@ impl Layout {
         }
         if !sheet.details.is_empty() {
             self.heading("Usage by day, user and program");
-            self.table(&DETAIL_COLUMNS, &sheet.detail_titles, &sheet.details);
+            self.table(&DETAIL_COLUMNS, &sheet.detail_titles, &sheet.details, BODY);
         }
         self.y += 22.0;
         for note in &sheet.notes {
             self.paragraph(note, SMALL);
         }
-        self.feet(sheet);
+        self.feet(&sheet.title(), sheet.seller.first());
+        self.pages
+    }
+
+    pub(super) fn lay_out_report(mut self, report: &Report) -> Vec<Vec<Item>> {
+        let issuer = Some(&report.issuer).filter(|issuer| !issuer.is_empty());
+        self.head(report.title, "", &issuer.cloned().into_iter().collect::<Vec<_>>(), None);
+        for (name, value) in &report.facts {
+            self.put(MARGIN, QUIET, name);
+            for part in self.wrapped(value, BODY, INNER - FACT) {
+                self.put(MARGIN + FACT, BODY, &part);
+                self.y += LEADING;
+            }
+        }
+        for section in &report.sections {
+            self.heading(section.heading);
+            if section.rows.is_empty() {
+                self.y += LEADING;
+                self.paragraph(section.empty, BODY);
+                continue;
+            }
+            let weights: f32 = section.columns.iter().map(|column| column.weight).sum();
+            let width = |weight: f32| INNER * weight / weights;
+            let columns: Vec<Column> =
+                section.columns.iter().map(|column| (width(column.weight), column.is_number)).collect();
+            let titles: Vec<String> = section.columns.iter().map(|column| column.title.to_owned()).collect();
+            let rows: Vec<Vec<String>> =
+                section.rows.iter().map(|row| row.iter().map(|cell| clipped(cell)).collect()).collect();
+            self.table(&columns, &titles, &rows, CELLS);
+        }
+        self.y += 22.0;
+        for note in &report.notes {
+            self.paragraph(note, SMALL);
+        }
+        self.feet(report.title, issuer);
         self.pages
     }
 
     /// The seller, and opposite of it what the document is.
-    fn head(&mut self, sheet: &Sheet) {
+    fn head(&mut self, title: &str, number: &str, seller: &[String], banner: Option<&str>) {
         self.y = MARGIN + 10.0;
         let top = self.y;
-        self.right(WIDTH - MARGIN, Style { colour: INK, ..TITLE }, sheet.kind);
+        self.right(WIDTH - MARGIN, Style { colour: INK, ..TITLE }, title);
         self.y += 20.0;
-        self.right(WIDTH - MARGIN, Style { size: 11.0, ..QUIET }, &sheet.number);
+        self.right(WIDTH - MARGIN, Style { size: 11.0, ..QUIET }, number);
         let title_end = self.y;
         self.y = top;
-        self.party(MARGIN, 250.0, SELLER, &sheet.seller);
+        self.party(MARGIN, 250.0, SELLER, seller);
         self.y = self.y.max(title_end) + 6.0;
         let y = self.y;
         self.fill(MARGIN, y, INNER, 1.2, INK);
         self.y += 22.0;
-        if let Some(banner) = &sheet.banner {
+        if let Some(banner) = banner {
             let y = self.y;
             self.fill(MARGIN, y - 12.0, INNER, 20.0, SHADE);
             self.y += 2.0;
@@ -126,41 +175,32 @@ impl Layout {
     }
 
     /// A table whose titles stand on each of its pages.
-    fn table<const COLUMNS: usize>(
-        &mut self,
-        columns: &[Column; COLUMNS],
-        titles: &[String; COLUMNS],
-        rows: &[[String; COLUMNS]],
-    ) {
-        let titles_height = self.row_height(columns, titles, STRONG);
-        let first_height = rows.first().map_or(0.0, |row| self.row_height(columns, row, BODY));
+    fn table(&mut self, columns: &[Column], titles: &[String], rows: &[impl AsRef<[String]>], style: Style) {
+        let strong = Style { weight: Weight::Bold, ..style };
+        let titles_height = self.row_height(columns, titles, strong);
+        let first_height = rows.first().map_or(0.0, |row| self.row_height(columns, row.as_ref(), style));
         self.make_room(titles_height + first_height);
-        self.titles(columns, titles);
+        self.titles(columns, titles, strong);
         for row in rows {
-            let height = self.row_height(columns, row, BODY);
+            let height = self.row_height(columns, row.as_ref(), style);
             if self.y + height > BOTTOM {
                 self.next_page();
-                self.titles(columns, titles);
+                self.titles(columns, titles, strong);
             }
-            self.cells(columns, row, BODY);
+            self.cells(columns, row.as_ref(), style);
             let y = self.y - 0.5;
             self.fill(MARGIN, y, INNER, 0.5, LINE);
         }
     }
 
-    fn titles<const COLUMNS: usize>(&mut self, columns: &[Column; COLUMNS], titles: &[String; COLUMNS]) {
-        let (y, height) = (self.y, self.row_height(columns, titles, STRONG));
+    fn titles(&mut self, columns: &[Column], titles: &[String], style: Style) {
+        let (y, height) = (self.y, self.row_height(columns, titles, style));
         self.fill(MARGIN, y, INNER, height, SHADE);
-        self.cells(columns, titles, STRONG);
+        self.cells(columns, titles, style);
     }
 
     /// A row between the present place and the one that it leaves behind, which are edges and no base lines.
-    fn cells<const COLUMNS: usize>(
-        &mut self,
-        columns: &[Column; COLUMNS],
-        cells: &[String; COLUMNS],
-        style: Style,
-    ) {
+    fn cells(&mut self, columns: &[Column], cells: &[String], style: Style) {
         let (top, mut x) = (self.y, MARGIN);
         for ((width, is_right), cell) in columns.iter().zip(cells) {
             self.y = top + LEADING;
@@ -176,12 +216,7 @@ impl Layout {
         self.y = top + self.row_height(columns, cells, style);
     }
 
-    fn row_height<const COLUMNS: usize>(
-        &self,
-        columns: &[Column; COLUMNS],
-        cells: &[String; COLUMNS],
-        style: Style,
-    ) -> f32 {
+    fn row_height(&self, columns: &[Column], cells: &[String], style: Style) -> f32 {
         let lines =
             |((width, _), cell): (&Column, &String)| self.wrapped(cell, style, width - 2.0 * CELL).len();
         columns.iter().zip(cells).map(lines).max().unwrap_or(1) as f32 * LEADING + 6.0
@@ -220,10 +255,10 @@ impl Layout {
     }
 
     /// The seller and the number of the page, on each page.
-    fn feet(&mut self, sheet: &Sheet) {
+    fn feet(&mut self, title: &str, seller: Option<&String>) {
         let count = self.pages.len();
-        let about: Vec<&str> = sheet.seller.first().map(String::as_str).into_iter().collect();
-        let about = [&about[..], &[sheet.title().as_str()]].concat().join(" \u{b7} ");
+        let about: Vec<&str> = seller.map(String::as_str).into_iter().chain([title]).collect();
+        let about = about.join(" \u{b7} ");
         // One line at most: what is longer is the seller's own long name.
         let about = self.wrapped(&about, SMALL, INNER - 90.0).swap_remove(0);
         for page in 0..count {

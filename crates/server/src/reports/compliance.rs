@@ -1,0 +1,251 @@
+//! Who could do what, and who did: the tokens of a tenant, and its part of the audit log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use sluice_api::audit::Entry;
+use sluice_api::identity::Identity;
+use sluice_api::lease::LeaseId;
+use sluice_api::problem::Problem;
+use sluice_api::report::ReportKind;
+use sluice_api::tenant::TenantPath;
+use sluice_api::token::Token;
+use sluice_api::written::moment;
+
+use super::{facts, time, title};
+use crate::billing::Period;
+use crate::printed::{Column, Report, Section};
+use crate::server::{Books, Server, unwell};
+use crate::store::Store;
+
+/// Rows of each table. A report with more says so.
+const ROWS_MAX: usize = 2_000;
+/// Entries of the audit log that are looked through; more than that many changes of a month are
+/// looked up with `sluice audit log`.
+const ENTRIES_MAX: usize = 500_000;
+const PAGE: u32 = 1000;
+
+const TOKENS: &[Column] = &[
+    Column::text("Who", "who", 2.2),
+    Column::text("Role", "role", 1.4),
+    Column::text("Tenant", "tenant", 1.6),
+    Column::text("Made", "at", 1.7),
+    Column::text("Valid until", "valid_until", 1.7),
+    Column::text("State", "state", 1.0),
+];
+const RULES: &[Column] =
+    &[Column::text("Claim", "claim", 2.0), Column::text("Is", "is", 2.0), TOKENS[1], TOKENS[2]];
+const ACTIONS: &[Column] = &[
+    Column::text("At", "at", 1.7),
+    TOKENS[0],
+    Column::text("Action", "action", 1.6),
+    Column::text("Subject", "subject", 1.6),
+    Column::text("Detail", "detail", 4.0),
+];
+
+/// Makes the report of a tenant and all below it.
+pub(crate) async fn compliance(
+    server: &Server,
+    tenant: &TenantPath,
+    period: Period,
+) -> Result<Report, Problem> {
+    let store = &server.store;
+    let now_ms = server.now_ms();
+    let tokens = tokens(store, tenant, period).await?;
+    let of_provider = |books: &Books, _| books.identity.clone();
+    let identity = server.read(of_provider).await?;
+    let mut own = Own::new(server, tenant, &tokens);
+    let (entries, is_cut) = entries(&mut own, period).await?;
+    let mut sections = vec![token_section(&tokens, now_ms)];
+    sections.extend(identity.map(|identity| rule_section(&identity, tenant)));
+    sections.push(action_section(&entries));
+    let seller = server.read(|books: &Books, _| books.seller.issuer.clone()).await?;
+    let until = moment(period.until_ms.min(now_ms));
+    let mut notes = vec![
+        "Tokens are those that were valid at some time of the period. The audit log cannot be changed unnoticed: \
+         `sluice audit verify` follows its chain of hashes. Times are in UTC."
+            .to_owned(),
+    ];
+    if is_cut || tokens.len() >= ROWS_MAX {
+        notes.push(format!(
+            "A table ends after {ROWS_MAX} rows, and after {ENTRIES_MAX} entries of the log; a shorter period shows the rest."
+        ));
+    }
+    Ok(Report {
+        title: title(ReportKind::Compliance),
+        issuer: seller.unwrap_or_default(),
+        facts: facts(tenant, format!("{} to {until}", moment(period.from_ms)), now_ms),
+        sections,
+        notes,
+    })
+}
+
+/// Returns the tokens for a tenant and those below it that were valid in the period.
+async fn tokens(store: &Store, tenant: &TenantPath, period: Period) -> Result<Vec<Token>, Problem> {
+    let mut tokens = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = store.tokens(tenant, &after, PAGE).await.map_err(unwell)?;
+        let is_last = page.len() < PAGE as usize;
+        after = page.last().map(|stored| stored.token.id.clone()).unwrap_or_default();
+        let was_valid =
+            |token: &Token| token.created_at_ms < period.until_ms && token.expires_at_ms > period.from_ms;
+        tokens.extend(page.into_iter().map(|stored| stored.token).filter(was_valid));
+        if is_last || tokens.len() >= ROWS_MAX {
+            tokens.truncate(ROWS_MAX);
+            return Ok(tokens);
+        }
+    }
+}
+
+/// Decides which entries of the audit log concern a tenant.
+struct Own<'a> {
+    server: &'a Server,
+    tenant: &'a TenantPath,
+    tokens: BTreeSet<&'a str>,
+    /// Leases that were looked up, and whether they are the tenant's.
+    leases: BTreeMap<LeaseId, bool>,
+}
+
+impl<'a> Own<'a> {
+    fn new(server: &'a Server, tenant: &'a TenantPath, tokens: &'a [Token]) -> Own<'a> {
+        let tokens = tokens.iter().map(|token| token.id.as_str()).collect();
+        Own { server, tenant, tokens, leases: BTreeMap::new() }
+    }
+
+    /// An entry concerns a tenant if it was made with one of the tenant's tokens, or is about the
+    /// tenant, a token, a lease, or something else that is the tenant's.
+    async fn concerns(&mut self, entry: &Entry) -> Result<bool, Problem> {
+        if self.tenant.is_root() {
+            return Ok(true);
+        }
+        let actor = entry.actor.split(' ').next().unwrap_or_default();
+        let kind = entry.action.split('.').next().unwrap_or_default();
+        if self.tokens.contains(actor) || (kind == "token" && self.tokens.contains(entry.subject.as_str())) {
+            return Ok(true);
+        }
+        if kind == "lease" {
+            return self.has_lease(&entry.subject).await;
+        }
+        let contains = |text: &str| text.parse::<TenantPath>().is_ok_and(|path| self.tenant.contains(&path));
+        if ["tenant", "budget", "bill"].contains(&kind) && contains(&entry.subject) {
+            return Ok(true);
+        }
+        let detail: Value = serde_json::from_str(&entry.detail).unwrap_or_default();
+        Ok(detail["tenant"].as_str().is_some_and(contains))
+    }
+
+    async fn has_lease(&mut self, subject: &str) -> Result<bool, Problem> {
+        let Ok(id) = subject.parse::<LeaseId>() else { return Ok(false) };
+        if let Some(known) = self.leases.get(&id) {
+            return Ok(*known);
+        }
+        let lease = self.server.lease(id).await?;
+        let is_own = lease.is_some_and(|lease| self.tenant.contains(&lease.tenant));
+        self.leases.insert(id, is_own);
+        Ok(is_own)
+    }
+}
+
+/// Returns the entries of the period that concern the tenant, and whether there are more than fit.
+async fn entries(own: &mut Own<'_>, period: Period) -> Result<(Vec<Entry>, bool), Problem> {
+    let store = &own.server.store;
+    let mut after = before(store, period.from_ms).await?;
+    let (mut found, mut seen) = (Vec::new(), 0);
+    loop {
+        let page = store.audit(after, PAGE).await.map_err(unwell)?;
+        let Some(last) = page.last() else { return Ok((found, false)) };
+        after = last.sequence;
+        seen += page.len();
+        for entry in page {
+            if entry.at_ms >= period.until_ms {
+                return Ok((found, false));
+            }
+            if entry.at_ms >= period.from_ms && own.concerns(&entry).await? {
+                found.push(entry);
+            }
+            if found.len() >= ROWS_MAX {
+                return Ok((found, true));
+            }
+        }
+        if seen >= ENTRIES_MAX {
+            return Ok((found, true));
+        }
+    }
+}
+
+/// Finds an entry before which all are older than a moment. Entries are in the order of time, but
+/// for clocks that were set; an hour more is looked through for that.
+async fn before(store: &Store, at_ms: u64) -> Result<u64, Problem> {
+    const CLOCKS_DIFFER_MS: u64 = 3_600_000;
+    let at_ms = at_ms.saturating_sub(CLOCKS_DIFFER_MS);
+    let (mut low, mut high) = (0, store.audit_head().await.map_err(unwell)?.sequence);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let next = store.audit(middle, 1).await.map_err(unwell)?;
+        match next.first() {
+            Some(entry) if entry.at_ms < at_ms => low = middle + 1,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+fn token_section(tokens: &[Token], now_ms: u64) -> Section {
+    let row = |token: &Token| {
+        let state = match () {
+            () if token.revoked => "revoked",
+            () if token.expires_at_ms <= now_ms => "expired",
+            () => "valid",
+        };
+        vec![
+            format!("{} ({})", token.id, token.name),
+            token.role.name().to_owned(),
+            token.tenant.to_string(),
+            time(token.created_at_ms),
+            time(token.expires_at_ms),
+            state.to_owned(),
+        ]
+    };
+    Section {
+        key: "token",
+        heading: "Who could do what: tokens",
+        columns: TOKENS,
+        rows: tokens.iter().map(row).collect(),
+        empty: "There were no tokens.",
+    }
+}
+
+fn rule_section(identity: &Identity, tenant: &TenantPath) -> Section {
+    let rules = identity.rules.iter().filter(|rule| tenant.contains(&rule.tenant));
+    let row = |rule: &sluice_api::identity::Rule| {
+        let is = rule.is.as_str().map_or_else(|| rule.is.to_string(), str::to_owned);
+        vec![rule.claim.clone(), is, rule.role.name().to_owned(), rule.tenant.to_string()]
+    };
+    Section {
+        key: "rule",
+        heading: "Who could do what: people of the identity provider",
+        columns: RULES,
+        rows: rules.map(row).collect(),
+        empty: "No rule of the identity provider names this tenant.",
+    }
+}
+
+fn action_section(entries: &[Entry]) -> Section {
+    let row = |entry: &Entry| {
+        vec![
+            time(entry.at_ms),
+            entry.actor.clone(),
+            entry.action.clone(),
+            entry.subject.clone(),
+            entry.detail.clone(),
+        ]
+    };
+    Section {
+        key: "action",
+        heading: "Who did what",
+        columns: ACTIONS,
+        rows: entries.iter().map(row).collect(),
+        empty: "Nothing was done.",
+    }
+}
