@@ -4,7 +4,6 @@ mod bench;
 mod ci;
 mod elastic;
 mod fit;
-mod plan;
 mod record;
 mod teams;
 mod webhooks;
@@ -16,14 +15,13 @@ use sluice_api::lease::{LeaseId, Level, Link, TASKS_MAX};
 use sluice_api::pool::Tier;
 use sluice_node::Peering;
 
-use crate::quantity::{Memory, Period, Share, Units};
+use crate::quantity::{Memory, Overcommit, Period, Share, Units};
 use crate::simulate::SimulateArgs;
 
 pub(crate) use bench::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
-pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 pub(crate) use webhooks::*;
@@ -112,8 +110,6 @@ pub(crate) enum Command {
     Iq(IqArgs),
     /// Calculate the memory that a model needs, and the GPUs that have it
     Fit(FitArgs),
-    /// Say when the GPUs of each pool will be full, and what would be missing
-    Plan(PlanArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),
@@ -450,10 +446,21 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 
-    /// Most memory of this machine that holds GPU memory of suspended programs [default: half of
-    /// the machine's]
+    /// Most memory of this machine that holds GPU memory of programs that are suspended, or that
+    /// wait for others with --overcommit [default: half of the machine's]
     #[arg(long, value_name = "SIZE")]
     pub(crate) swap_memory: Option<Memory>,
+
+    /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
+    /// run in time slices, and the memory of those that wait is in --swap-memory. 1.0 leases what
+    /// the GPU has, and so does a server: this is not for --join
+    #[arg(long, value_name = "FACTOR", default_value = "1.0", conflicts_with = "join")]
+    pub(crate) overcommit: Overcommit,
+
+    /// With --overcommit: the longest that a program waits for others to leave a GPU, beside the
+    /// time that moving their memory takes
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "overcommit")]
+    pub(crate) max_wait: Period,
 
     /// For tests: move the memory of programs off their GPUs and back at random moments, which
     /// follow from this number

@@ -207,6 +207,8 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         driver_patience: driver_patience(arguments.driver_patience)?,
         host_memory: host_memory(arguments.host_memory)?,
         swap_memory: arguments.swap_memory.map(Memory::bytes),
+        memory_overcommit_ppm: arguments.overcommit.ppm(),
+        max_wait: arguments.max_wait.duration(),
         churn: arguments.churn,
         peers: arguments.peers.clone(),
         metrics: arguments.metrics.exporter(&arguments.tls, None)?,

@@ -155,6 +155,39 @@ impl Period {
     }
 }
 
+/// How many times the memory of a GPU is leased, as `--overcommit` names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overcommit {
+    ppm: u64,
+}
+
+impl Overcommit {
+    /// Beyond this, programs would have their memory on the GPU too rarely to get anywhere.
+    const MAX: f64 = 16.0;
+
+    /// In millionths of the memory.
+    pub(crate) fn ppm(self) -> u64 {
+        self.ppm
+    }
+}
+
+impl FromStr for Overcommit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Overcommit, String> {
+        let factor: f64 =
+            text.trim().parse().map_err(|_| format!("{text:?} is not a number, such as 2.0"))?;
+        if (1.0..=Overcommit::MAX).contains(&factor) {
+            Ok(Overcommit { ppm: (factor * 1e6).round() as u64 })
+        } else {
+            let most = Overcommit::MAX;
+            Err(format!(
+                "memory is leased 1.0 to {most} times, and {text:?} is not in between; 1.0 leases what the GPU has"
+            ))
+        }
+    }
+}
+
 /// Seconds of each unit. Longest name first, so that a suffix that ends in another is found.
 const PERIODS: [(&str, f64); 5] = [("min", 60.0), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
@@ -195,6 +228,21 @@ impl fmt::Display for Period {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overcommits() {
+        for (text, ppm) in [("1", 1_000_000), ("2.0", 2_000_000), ("1.5", 1_500_000), ("16", 16_000_000)] {
+            assert_eq!(text.parse::<Overcommit>().map(Overcommit::ppm), Ok(ppm), "{text}");
+        }
+        for text in ["0.99", "0", "-2", "16.1", "NaN", "inf"] {
+            let error = text.parse::<Overcommit>().expect_err(text);
+            assert!(error.contains("1.0 to 16 times"), "{text}: {error}");
+        }
+        for text in ["", "200%", "twice"] {
+            let error = text.parse::<Overcommit>().expect_err(text);
+            assert!(error.contains("is not a number, such as 2.0"), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn shares() {

@@ -16,9 +16,9 @@ use crate::run::share_text;
 const HISTORY_WIDTH: u16 = 10;
 /// Columns of a terminal below which sessions are shown without their history.
 const NARROW: u16 = 100;
-/// Where the terminal is as wide as this, sessions' memory that is not on the GPU is shown, and
-/// memory that cannot leave it.
-const MEMORY_WIDTH: u16 = 120;
+/// Where the terminal is as wide as this, sessions' memory that is not on the GPU is shown, memory
+/// that cannot leave it, and the time that swapping has taken.
+const MEMORY_WIDTH: u16 = 130;
 /// A longer name of a node is cut, so that the other columns stay on the screen.
 const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
@@ -131,7 +131,9 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
             memory(session.memory_used.saturating_sub(session.memory_swapped)),
         ];
         if is_wide {
-            cells.extend([memory(session.memory_swapped), memory(session.memory_pinned)]);
+            let swapping = Period::from_duration(Duration::from_micros(session.memory_moving_us));
+            let (swapped, pinned) = (memory(session.memory_swapped), memory(session.memory_pinned));
+            cells.extend([swapped, pinned, swapping.to_string()]);
         }
         cells.push(Period::from_duration(Duration::from_millis(session.age_ms / 1000 * 1000)).to_string());
         cells.push(history(state.session_history(session)));
@@ -155,8 +157,8 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
     ];
     let mut titles = vec!["LEASE", "TENANT", "PROGRAM", "GPU", "SHARE", "HAS", "ON GPU"];
     if is_wide {
-        widths.extend([Constraint::Length(10); 2]);
-        titles.extend(["SWAPPED", "PINNED"]);
+        widths.extend([Constraint::Length(10); 3]);
+        titles.extend(["SWAPPED", "PINNED", "SWAPPING"]);
     }
     let history_width = if area.width < NARROW { 0 } else { HISTORY_WIDTH };
     widths.extend([Constraint::Length(9), Constraint::Length(history_width)]);
@@ -287,10 +289,11 @@ mod tests {
         let mut state = state(0);
         let mut reading = reading(1);
         (reading.sessions[0].memory_swapped, reading.sessions[0].memory_pinned) = (5 << 30, 1 << 30);
+        reading.sessions[0].memory_moving_us = 1_500_000;
         state.take(Ok(reading));
         let wide = screen(&state, MEMORY_WIDTH, 24);
-        assert!(wide[5].contains("ON GPU     SWAPPED    PINNED"), "{}", wide.join("\n"));
-        assert!(wide[6].contains("2 GiB      5 GiB      1 GiB"), "{}", wide.join("\n"));
+        assert!(wide[5].contains("ON GPU     SWAPPED    PINNED     SWAPPING"), "{}", wide.join("\n"));
+        assert!(wide[6].contains("2 GiB      5 GiB      1 GiB      1.5 s"), "{}", wide.join("\n"));
         let narrow = screen(&state, MEMORY_WIDTH - 1, 24);
         assert!(!narrow[5].contains("SWAPPED") && narrow[6].contains("2 GiB"), "{}", narrow.join("\n"));
     }

@@ -50,6 +50,8 @@ pub(super) struct Session {
     /// Of these bytes, those in host memory, and those that cannot leave the GPU.
     pub(super) memory_swapped: u64,
     pub(super) memory_pinned: u64,
+    /// For how long its memory has been moved to host memory and back.
+    pub(super) memory_moving_us: u64,
     pub(super) kernels: u64,
     pub(super) busy_us: u64,
     pub(super) age_ms: u64,
