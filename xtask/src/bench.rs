@@ -4,6 +4,7 @@
 //! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
 
 mod attacks;
+mod elastic;
 mod far;
 mod idle;
 mod images;
@@ -341,6 +342,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (packed::NAME, "Packed copies over slow links", packed::run),
     (images::NAME, "Images beyond slow links", images::run),
     (idle::NAME, "Idle sessions", idle::run),
+    (elastic::NAME, "Memory that moves", elastic::run),
     (attacks::NAME, "Connections that prove nothing", attacks::run),
 ];
 

@@ -122,14 +122,14 @@ fn control(node: &Node, words: &[&str]) -> Command {
     command
 }
 
-fn text(node: &Node, words: &[&str]) -> Result<String> {
+pub(super) fn text(node: &Node, words: &[&str]) -> Result<String> {
     process::output_of(&mut control(node, words))
 }
 
-fn sessions_of(node: &Node) -> Result<Value> {
+pub(super) fn sessions_of(node: &Node) -> Result<Value> {
     Ok(serde_json::from_str(&node.query("sessions")?)?)
 }
 
-fn number(of: &Value, name: &str) -> u64 {
+pub(super) fn number(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or_default()
 }

@@ -20,6 +20,7 @@ pub(crate) mod namespaces;
 mod nodes;
 mod openings;
 mod outcomes;
+mod overcommit;
 mod programs;
 mod record;
 mod recording;
@@ -73,6 +74,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(bench::TESTS)
         .chain(links::TESTS)
         .chain(nodes::TESTS)
+        .chain(overcommit::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

@@ -1,0 +1,83 @@
+//! Programs whose memory adds up to more than their GPU has.
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::elastic::{number, sessions_of, text};
+use super::teams::Process;
+use super::{Test, expect_failure, program_file, sluice_run};
+use crate::node::Node;
+
+pub(crate) const TESTS: &[Test] = &[("programs that do not fit on a GPU together", three_programs)];
+
+const MIB: u64 = 1 << 20;
+const GPU: u64 = 256 * MIB;
+/// 0.7 of the GPU, and what the program uses of it.
+const LEASED: &str = "179MiB";
+const HELD: u64 = 160 * MIB;
+
+/// Three programs of 0.7 of a GPU run at once and are swapped; one gets more memory meanwhile, and
+/// another is suspended and resumed.
+fn three_programs() -> Result<()> {
+    refused_options()?;
+    let node = ["--listen", "127.0.0.1:0", "--gpus", "software:1,256MiB", "--overcommit", "2.5"];
+    let node = Node::start(&node)?;
+    let start = |seed: &str| {
+        let mut command = sluice_run(&node, &["-p", "0.3", "--memory", LEASED]);
+        command.arg("python3").arg(program_file("moved.py")).args([&HELD.to_string(), seed]);
+        let mut program = Process::start(&format!("overcommitted {seed}"), &mut command)?;
+        // One after the other, so that their sessions are in this order.
+        program.expect_line("ready")?;
+        Ok(program)
+    };
+    let mut programs = ["1", "2", "3"].iter().map(|seed| start(seed)).collect::<Result<Vec<_>>>()?;
+    let mut fourth = sluice_run(&node, &["-p", "0.1", "--memory", LEASED]);
+    expect_failure(fourth.args(["true"]), "more than is overcommitted", 1, &["of memory free"])?;
+    all(&mut programs, &[("compute", "computed"), ("check", "right")])?;
+
+    let sessions = sessions_of(&node)?;
+    let sum = |name: &str| -> u64 {
+        sessions.as_array().into_iter().flatten().map(|session| number(session, name)).sum()
+    };
+    ensure!(sum("memory_resident") <= GPU && sum("memory_used") >= 3 * HELD, "{sessions}");
+    ensure!(sum("memory_moves") >= 2 && sum("memory_moving_us") > 0, "nothing was swapped: {sessions}");
+    let gpus: Value = serde_json::from_str(&node.query("gpus")?)?;
+    ensure!(number(&gpus[0], "memory_leased") > GPU && number(&gpus[0], "memory_used") <= GPU, "{gpus}");
+
+    let lease = |place: usize| sessions[place]["lease"].to_string();
+    text(&node, &["resize", &lease(0), "--memory", "200MiB", "-p", "0.4"])?;
+    text(&node, &["suspend", &lease(1)])?;
+    let now = sessions_of(&node)?;
+    ensure!(now[0]["memory"] == 200 * MIB && now[0]["share_ppm"] == 400_000, "{now}");
+    ensure!(now[1]["suspended"] == true && number(&now[1], "memory_swapped") >= HELD, "{now}");
+    // The calls of the suspended one wait, and those of the others do not.
+    programs.iter_mut().try_for_each(|program| program.tell("compute"))?;
+    programs[0].expect_line("computed")?;
+    programs[2].expect_line("computed")?;
+    text(&node, &["resume", &lease(1)])?;
+    programs[1].expect_line("computed")?;
+    all(&mut programs, &[("check", "right")])?;
+    programs.iter_mut().try_for_each(Process::end_its_input)?;
+    node.wait_until_free()
+}
+
+/// Tells all programs the same, and waits for all, so that they run at once.
+fn all(programs: &mut [Process], lines: &[(&str, &str)]) -> Result<()> {
+    for (line, expect) in lines {
+        programs.iter_mut().try_for_each(|program| program.tell(line))?;
+        programs.iter_mut().try_for_each(|program| program.expect_line(expect))?;
+    }
+    Ok(())
+}
+
+fn refused_options() -> Result<()> {
+    let overcommit = |options: &[&str], part: &'static str| {
+        let mut command = std::process::Command::new(crate::node::sluice());
+        command.arg("node").args(options);
+        expect_failure(&mut command, "overcommit that cannot be", 2, &[part])
+    };
+    overcommit(&["--overcommit", "0.5"], "memory is leased 1.0 to 16 times")?;
+    overcommit(&["--overcommit", "200%"], "is not a number, such as 2.0")?;
+    overcommit(&["--max-wait", "1s"], "--overcommit")?;
+    overcommit(&["--overcommit", "2", "--join", "http://127.0.0.1:1"], "cannot be used with")
+}
