@@ -22,6 +22,8 @@ pub struct Run {
     params: Vec<Param>,
     ending: Ending,
     prints: Option<String>,
+    /// What the sanitizer finds, in order and with commas between.
+    finds: String,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +92,7 @@ impl Run {
             params: Vec::new(),
             ending: Ending::Normal,
             prints: None,
+            finds: String::new(),
         };
         let mut words = head.split_whitespace();
         run.entry = words.next().ok_or("run: names no entry")?.to_owned();
@@ -103,6 +106,7 @@ impl Run {
                 Some(("stack", value)) => run.stack_bytes = number(value)?,
                 Some(("interp", "no")) => run.interpreted = false,
                 Some(("cooperative", "yes")) => run.cooperative = true,
+                Some(("finds", value)) => run.finds = value.to_owned(),
                 None if in_blocks => run.blocks.push(axes(word)?),
                 _ => return Err(format!("{word} in a run: line")),
             }
@@ -214,7 +218,30 @@ impl Run {
             self.compare(outcome, &mut agreed)
                 .map_err(|error| format!("compiled, {threads} threads: {error}"))?;
         }
-        Ok(())
+        self.check_findings(program, &launch, &mut agreed).map_err(|error| format!("instrumented: {error}"))
+    }
+
+    /// Runs instrumented code, of which correct kernels notice nothing. A wrong access is found; the
+    /// kernel may then go on where it would have faulted.
+    fn check_findings(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        agreed: &mut Option<Vec<Vec<u8>>>,
+    ) -> Result<(), String> {
+        let (outcome, findings) = program.execute_checked(launch, 2)?;
+        let mut kinds: Vec<&str> = findings.iter().map(|finding| finding.kind.name()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let is_access = |kind: &&str| matches!(*kind, "out-of-bounds" | "misaligned");
+        match &self.ending {
+            Ending::Fault(fault) if fault.ends_with(" address") => {
+                let is_found = kinds.iter().any(is_access);
+                is_found.then_some(()).ok_or_else(|| format!("{fault} is not found: {kinds:?}"))
+            }
+            _ if kinds.join(",") != self.finds => Err(format!("finds {findings:?}")),
+            _ => self.compare(outcome, agreed),
+        }
     }
 
     fn compare(

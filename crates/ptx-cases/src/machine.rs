@@ -13,6 +13,7 @@ use sluice_jit::{
     CompiledKernel, Compiler, Control, DeviceHeap, Executor, FaultKind, LaunchConfig, LaunchError,
     LaunchMemory,
 };
+use sluice_sanitize::{self as sanitize, Finding, LaunchInfo, NewRegion, Sanitizer, Tools};
 
 /// An entry on its way to all back ends.
 pub struct Program {
@@ -150,8 +151,54 @@ impl Program {
 
     /// Runs compiled code, up to `threads` blocks at a time.
     pub fn execute(&self, launch: &Launch, threads: usize) -> Result<Outcome, Fault> {
+        self.execute_code(&self.code, launch, threads, None)
+    }
+
+    /// Runs instrumented code; what was found as well.
+    pub fn execute_checked(
+        &self,
+        launch: &Launch,
+        threads: usize,
+    ) -> Result<(Result<Outcome, Fault>, Vec<Finding>), String> {
+        let mut kernel = self.lowered.clone();
+        passes::pipeline_with_checks(&mut kernel);
+        verify::verify_scheduled(&kernel).map_err(|error| format!("after instrumenting: {error}"))?;
+        let compiler = Compiler::new().map_err(|error| error.to_string())?;
+        let code = compiler.compile(&kernel).map_err(|error| error.to_string())?;
+        let sanitizer = Sanitizer::new(Tools::default(), None);
+        let outcome = self.execute_code(&code, launch, threads, Some(&sanitizer));
+        Ok((outcome, sanitizer.findings()))
+    }
+
+    fn execute_code(
+        &self,
+        code: &CompiledKernel,
+        launch: &Launch,
+        threads: usize,
+        sanitizer: Option<&Arc<Sanitizer>>,
+    ) -> Result<Outcome, Fault> {
         let mut device = Device::new();
-        let placed = self.place(launch, &mut |bytes| device.allocate(bytes));
+        let allocated = |base, bytes| {
+            if let Some(sanitizer) = sanitizer {
+                let label = "a buffer";
+                sanitizer.allocated(NewRegion { base, bytes, label, is_written: true, can_leak: false });
+            }
+        };
+        let placed = self.place(launch, &mut |bytes| {
+            let address = device.allocate(bytes);
+            allocated(address, bytes.len() as u64);
+            address
+        });
+        allocated(device.heap().start, HEAP_BYTES);
+        let watched = sanitizer.map(|sanitizer| {
+            let info = LaunchInfo {
+                kernel: code.name().to_owned(),
+                block: launch.block,
+                grid: launch.grid,
+                source: Arc::new(|_| None),
+            };
+            sanitize::Launch::begin(sanitizer, info)
+        });
         for (address, bytes) in &placed.relocated {
             device.write(*address, bytes);
         }
@@ -165,6 +212,7 @@ impl Program {
             stack_bytes: launch.stack_bytes,
             params: &placed.params,
             globals: &placed.globals,
+            monitor: watched.as_ref(),
             ..LaunchConfig::default()
         };
         let memory = LaunchMemory { range: device.range(), arena: device.arena(), heap: Some(&heap) };
@@ -183,7 +231,7 @@ impl Program {
                     control.cancel();
                 }
             });
-            let result = executor.launch(&self.code, &config, &memory, control);
+            let result = executor.launch(code, &config, &memory, control);
             drop(done);
             result
         });

@@ -33,6 +33,9 @@ const EXIT_NOT_FOUND: i32 = 127;
 /// A run that requires a GPU launched no kernel.
 pub(crate) const EXIT_NO_KERNEL: i32 = 123;
 
+/// `--sanitize`, and the program succeeded with kernels that have errors.
+pub(crate) const EXIT_FINDINGS: i32 = 122;
+
 /// Why a program did not start.
 #[derive(Debug)]
 pub(crate) struct NotStarted {

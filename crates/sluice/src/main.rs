@@ -24,6 +24,7 @@ mod replay;
 mod report;
 mod resize;
 mod run;
+mod sanitize;
 mod server;
 mod simulate;
 mod smi;

@@ -19,6 +19,7 @@ use crate::output::with_causes;
 use crate::place::{self, Part, PrivateNode, Source};
 use crate::quantity::{Memory, Share, Units};
 use crate::report::Report;
+use crate::sanitize::{self, Sanitize};
 use crate::server::estimate;
 use crate::server::lease::{Claimed, ServerLease, Talk};
 use crate::server::lists::now_ms;
@@ -28,9 +29,11 @@ use crate::tasks::{Outcome, Tasks};
 /// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
 /// has another place.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
+    let sanitize = Sanitize::begin(arguments)?;
     let mut report = Report::begin(arguments)?;
     let code = run_reported(arguments, &mut report)?;
-    report.end(code)
+    let code = report.end(code)?;
+    sanitize.map_or(Ok(code), |sanitize| sanitize.end(code))
 }
 
 fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStarted> {
@@ -46,6 +49,9 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
     };
     if arguments.ci.block_order.is_some() && !matches!(source, Source::Private) {
         return Err(failed("--block-order needs a software GPU of this machine: add --gpus software"));
+    }
+    if arguments.ci.sanitize.is_some() && !matches!(source, Source::Private) {
+        return Err(failed("--sanitize needs a software GPU of this machine: add --gpus software"));
     }
     if !matches!(source, Source::Server(_))
         && let Some((option, why)) = arguments.server_option()
@@ -67,6 +73,7 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
             let place = "a private node".to_owned();
             let held = lease_on(private.address(), arguments.gpu_count, place, arguments)?;
             block_order::check(arguments, &held.lease)?;
+            sanitize::check(arguments, &held.lease)?;
             run_under(vec![held], arguments, &libraries, report)
         }
     }

@@ -116,7 +116,10 @@ fn open(
             return Err(error.into());
         }
     };
-    let reservation = driver::reserve(&table, &offers, devices.iter_mut().map(|(device, _)| device));
+    // What watches the accesses of kernels has to know each allocation, so the driver makes them.
+    let sanitizes = !is_library && sluice_softgpu::sanitizes();
+    let reserve = || driver::reserve(&table, &offers, devices.iter_mut().map(|(device, _)| device));
+    let reservation = (!sanitizes).then(reserve).flatten();
     let allow = |(gpu, (part, (device, _))): (u32, (&GpuPart, &(Device, _)))| {
         let (ordinal, handle_types) = (device.ordinal, device.handle_types);
         // Where the driver names addresses, every allocation waits for its own.

@@ -371,7 +371,13 @@ impl Execute for Session {
     }
 
     fn range(&self, address: DevicePtr, bytes: u64) -> Result<CUdeviceptr, CUresult> {
-        if self.memory.covers(address.0, bytes) { Ok(address.0) } else { Err(CUresult::INVALID_VALUE) }
+        if self.memory.covers(address.0, bytes) {
+            return Ok(address.0);
+        }
+        if !self.is_loaded {
+            sluice_softgpu::invalid_copy(address.0, bytes);
+        }
+        Err(CUresult::INVALID_VALUE)
     }
 
     fn near(

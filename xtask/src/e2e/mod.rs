@@ -24,6 +24,7 @@ mod overcommit;
 mod programs;
 mod record;
 mod recording;
+mod sanitize;
 mod sequences;
 mod shares;
 mod silence;
@@ -75,6 +76,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(links::TESTS)
         .chain(nodes::TESTS)
         .chain(overcommit::TESTS)
+        .chain(sanitize::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

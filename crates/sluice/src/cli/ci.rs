@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use sluice_sanitize::Tools;
 
 #[derive(Debug, Args)]
 pub(crate) struct CiArgs {
@@ -21,6 +22,25 @@ pub(crate) struct CiArgs {
     /// (fixed) or in an order that follows from SEED (random[:SEED]; without one a seed is printed)
     #[arg(long, value_name = "ORDER", conflicts_with_all = ["node", "server", "lease", "nodes", "tasks"])]
     pub(crate) block_order: Option<BlockOrder>,
+
+    /// On this machine's software GPU: look for errors in kernels, report them when the program has
+    /// ended, and fail with exit code 122 if it succeeded. TOOLS are memcheck, initcheck, racecheck,
+    /// synccheck, leakcheck, or all; without them, all but leakcheck
+    #[arg(
+        long, value_name = "TOOLS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "memcheck,initcheck,racecheck,synccheck",
+        conflicts_with_all = ["node", "server", "lease", "nodes", "tasks"]
+    )]
+    pub(crate) sanitize: Option<Tools>,
+
+    /// Write what --sanitize has found into this file as well, as JSON
+    #[arg(long, value_name = "FILE", requires = "sanitize")]
+    pub(crate) sanitize_report: Option<PathBuf>,
+
+    /// Leave out findings that this file names, one a line: KIND KERNEL [@ SOURCE:LINE], with `*`
+    /// for any text
+    #[arg(long, value_name = "FILE", requires = "sanitize")]
+    pub(crate) suppressions: Option<PathBuf>,
 }
 
 /// `fixed`, `random`, or `random:SEED`
