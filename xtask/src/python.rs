@@ -146,6 +146,10 @@ pub(crate) const PYTEST: Environment =
 pub(crate) const AUDITWHEEL: Environment =
     Environment { name: "auditwheel", packages: &["auditwheel==6.8.2"] };
 
+/// Checks manifests against the schemas of Kubernetes' versions.
+pub(crate) const KUBERNETES: Environment =
+    Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0"] };
+
 impl Environment {
     fn folder(&self) -> PathBuf {
         crate::target_folder().join("python").join(self.name)

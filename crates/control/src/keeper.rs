@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_transport::process::ProcessWatch;
+use sluice_wire::address::Endpoint;
 use sluice_wire::control::{
     Control, LeaseGranted, LeaseResume, ProcessEnded, Processes, ProcessesRequest, Usage, UsageRequest,
 };
@@ -49,6 +50,20 @@ impl Keeper {
             Keeping { connection, token: lease.token, patience, watched: BTreeMap::new(), stop: reader };
         let thread = std::thread::Builder::new().name("lease".into()).spawn(move || keeping.run())?;
         Ok(Keeper { stop, thread })
+    }
+
+    /// Takes over a lease whose keeper has ended without giving it back, as a process that was
+    /// killed has.
+    pub fn resume(node: &Endpoint, token: LeaseToken, patience: Duration) -> Result<Keeper, Failure> {
+        let mut connection = Connection::open(node)?;
+        match connection.ask(LeaseResume { token })? {
+            Control::LeaseResumed(_) => {}
+            _ => return Err(connection.unexpected()),
+        }
+        let linger_ms = patience.as_millis() as u32;
+        let lease = LeaseGranted { lease: 0, token, devices: Vec::new(), linger_ms, nearby: None };
+        let failed = |error| Failure { node: node.place(), cause: Cause::Connection(error) };
+        Keeper::start(connection, &lease).map_err(failed)
     }
 
     /// Ends the lease, and says what it has used; see [`Keeper::end_with`].
@@ -233,7 +248,6 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use sluice_wire::FrameDecoder;
-    use sluice_wire::address::Endpoint;
     use sluice_wire::control::LeaseResumed;
     use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Welcome};
 

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_transport::tls::{ClientIdentity, TlsError};
-use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
+use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, TokenProof, tell_apart};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::spin::Wait;
@@ -348,8 +348,7 @@ fn read(stream: &Stream, buffer: &mut [u8], deadline: Instant) -> Result<usize, 
 
 /// The leases that this process runs under, one on each of its nodes: the node and the token. Empty where there is none.
 pub fn own_leases() -> Vec<(Endpoint, LeaseToken)> {
-    let text = std::env::var(SESSION_VARIABLE).unwrap_or_default();
-    let addresses = SessionAddress::list(&text).unwrap_or_default();
+    let addresses = sluice_transport::own_sessions().unwrap_or_default();
     addresses.into_iter().map(|SessionAddress { node, token }| (node, token)).collect()
 }
 

@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod elastic;
 mod fit;
+mod hold;
 mod record;
 mod teams;
 mod webhooks;
@@ -22,6 +23,7 @@ pub(crate) use bench::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
+pub(crate) use hold::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 pub(crate) use webhooks::*;
@@ -63,6 +65,8 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     /// Let a suspended program go on
     Resume(SuspendArgs),
+    /// Hold a lease for programs that other processes start, as in the containers of a pod
+    Hold(HoldArgs),
     /// Check this machine and a node, and say what to do about what is found
     Doctor(QueryArgs),
     /// Show the GPU of the lease this program runs under, as nvidia-smi does

@@ -12,6 +12,7 @@ mod child;
 mod cli;
 mod doctor;
 mod fit;
+mod hold;
 mod lease;
 mod moment;
 mod node_token;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => end(run::run(&arguments)),
         Command::Record(arguments) => end(record::run(arguments)),
         Command::Replay(arguments) => answer(replay::run(&arguments)),
+        Command::Hold(arguments) => answer(hold::run(&arguments)),
         Command::Node(NodeArgs { command: Some(command), .. }) => answer(server::nodes::command(&command)),
         Command::Node(arguments) => answer(place::serve(&arguments)),
         Command::Worker { arguments } => place::worker(&arguments),

@@ -84,6 +84,47 @@ impl Libraries {
     }
 }
 
+impl Libraries {
+    /// Copies the libraries into a folder, for programs that another process starts: `lib` for
+    /// `LD_LIBRARY_PATH`, and `preload/$LIB/libsluice-devfiles.so` for `LD_PRELOAD`. A file that is
+    /// there already stays, since a program may have mapped it.
+    pub(crate) fn install(&self, folder: &Path) -> io::Result<()> {
+        let lib = folder.join("lib");
+        fs::create_dir_all(&lib)?;
+        install_one(&lib, &CUDA, &self.cuda)?;
+        if let Some(nvml) = &self.nvml {
+            install_one(&lib, &NVML, nvml)?;
+        }
+        if let Some(no_jitlink) = &self.no_jitlink {
+            install_one(folder, &NO_JITLINK, no_jitlink)?;
+        }
+        let Some(device_files) = &self.device_files else { return Ok(()) };
+        for place in LIB_PLACES {
+            let place = folder.join("preload").join(place);
+            fs::create_dir_all(&place)?;
+            install_one(&place, &DEVICE_FILES, device_files)?;
+        }
+        Ok(())
+    }
+}
+
+fn install_one(folder: &Path, library: &ClientLibrary, built: &Path) -> io::Result<()> {
+    let [first, others @ ..] = library.names else { return Ok(()) };
+    let path = folder.join(first);
+    if !path.is_file() {
+        let unfinished = folder.join(format!("{first}.unfinished"));
+        fs::copy(built, &unfinished)?;
+        fs::rename(&unfinished, &path)?;
+    }
+    for name in others {
+        match symlink(first, folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// A folder that only this user can enter, for as long as this value lives.
 pub(crate) struct Scratch(TempDir);
 
@@ -285,6 +326,21 @@ mod tests {
         for part in ["libcuda.so.1", "/nowhere", "/nor/here", "SLUICE_LIB_DIR", "cargo build"] {
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn installed_libraries_stay_when_they_are_installed_again() {
+        let (build, target) = (build_folder(), Scratch::new().expect("a folder"));
+        fs::write(build.path().join(DEVICE_FILES.built), "").expect("a file");
+        let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
+        libraries.install(target.path()).expect("installed");
+        let cuda = target.path().join("lib/libcuda.so.1");
+        fs::write(&cuda, "mapped by a program").expect("written");
+        libraries.install(target.path()).expect("installed again");
+        assert_eq!(fs::read(&cuda).expect("read"), b"mapped by a program");
+        assert_eq!(fs::read_link(target.path().join("lib/libcuda.so")).unwrap(), Path::new("libcuda.so.1"));
+        assert!(target.path().join("preload/lib64/libsluice-devfiles.so").is_file());
+        assert!(target.path().join("libsluice-nojitlink.so").is_file());
     }
 
     #[test]

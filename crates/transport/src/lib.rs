@@ -19,6 +19,7 @@ pub mod opening;
 pub mod process;
 mod ring;
 mod rings;
+mod session;
 mod shared;
 mod socket;
 mod stores;
@@ -47,6 +48,7 @@ use crate::tls::{ClientIdentity, Keys, Records, ServerIdentity, Trust};
 
 pub use crate::descriptor_limit::raise_descriptor_limit;
 pub use crate::rings::{Rings, Side};
+pub use crate::session::{NoSession, own_sessions};
 pub use crate::socket::{keep_rate, limit_unacknowledged, make_room, notice_dead_peer};
 pub use crate::stripes::STRIPES_MAX;
 

@@ -48,6 +48,7 @@ pub(crate) fn write(product: &Product, folder: &Path) -> Result<PathBuf> {
 
     let mut software = Tree::default();
     product.install(&mut software, "usr", "/usr")?;
+    product.install_kubernetes(&mut software, "usr");
     let mut layers = Vec::new();
     for tree in [base(&product.requirements)?, software] {
         layers.push(layer(&tree, product.time_s, &blobs)?);

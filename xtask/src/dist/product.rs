@@ -26,7 +26,10 @@ const LIBRARIES: [(&str, &str); 4] = [
 const SOFTWARE_GPU: (&str, &str) = ("libsluice_softgpu_cuda.so", "software/libcuda.so.1");
 
 /// What cargo builds beside the default members.
-pub(crate) const ALSO_BUILT: [&str; 1] = ["sluice-softgpu-lib"];
+pub(crate) const ALSO_BUILT: [&str; 2] = ["sluice-softgpu-lib", KUBERNETES];
+
+/// The webhook and controller, which only the container image has.
+const KUBERNETES: &str = "sluice-kubernetes";
 
 /// The built product.
 pub(crate) struct Product {
@@ -34,6 +37,7 @@ pub(crate) struct Product {
     /// Of the commit that was built, in seconds since 1970.
     pub(crate) time_s: u64,
     sluice: PathBuf,
+    kubernetes: PathBuf,
     /// Each with its name in an installation.
     libraries: Vec<(PathBuf, &'static str)>,
     pub(crate) requirements: Requirements,
@@ -49,6 +53,8 @@ impl Product {
         std::fs::create_dir_all(&folder)?;
         let sluice = folder.join("sluice");
         strip(&["--strip-all"], &release.join("sluice"), &sluice)?;
+        let kubernetes = folder.join(KUBERNETES);
+        strip(&["--strip-all"], &release.join(KUBERNETES), &kubernetes)?;
         let mut libraries = Vec::new();
         for (built, name) in LIBRARIES.into_iter().chain([SOFTWARE_GPU]) {
             let stripped = folder.join(built);
@@ -56,6 +62,7 @@ impl Product {
             libraries.push((stripped, name));
         }
         let mut requirements = Requirements::of(&sluice)?;
+        requirements.add(Requirements::of(&kubernetes)?);
         for (library, _) in &libraries {
             requirements.add(Requirements::of(library)?);
         }
@@ -69,6 +76,7 @@ impl Product {
             version: env!("CARGO_PKG_VERSION"),
             time_s: commit_time_s()?,
             sluice,
+            kubernetes,
             libraries,
             requirements,
             notices: notices::of_crates()?,
@@ -96,6 +104,11 @@ impl Product {
         tree.file(&format!("{documents}/README.md"), &repository.join("README.md"), 0o644);
         self.install_licences(tree, &documents);
         Ok(())
+    }
+
+    /// The webhook and controller for Kubernetes.
+    pub(crate) fn install_kubernetes(&self, tree: &mut Tree, prefix: &str) {
+        tree.file(&format!("{prefix}/bin/{KUBERNETES}"), &self.kubernetes, 0o755);
     }
 
     /// The client libraries and the software GPU's own library.

@@ -14,6 +14,7 @@ mod handover;
 mod hangs;
 mod https;
 mod identity;
+mod kubernetes;
 mod limits;
 mod links;
 pub(crate) mod namespaces;
@@ -51,7 +52,8 @@ use crate::test::Tally;
 const NODE_GPUS: &str = "software:2,4GiB";
 
 /// What tests need beside what users build.
-const PARTS: [&str; 5] = ["sluice-softgpu-lib", "cudarc-program", "exchange", "exchange-driver", "fake-nvml"];
+const PARTS: [&str; 6] =
+    ["sluice-softgpu-lib", "sluice-kubernetes", "cudarc-program", "exchange", "exchange-driver", "fake-nvml"];
 
 /// Runs the tests whose name contains one of `names` (all, if there are none).
 pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
@@ -97,6 +99,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(https::TESTS)
         .chain(top::TESTS)
         .chain(dist::TESTS)
+        .chain(kubernetes::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");
@@ -106,6 +109,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let long = cuts::LONG_TESTS.iter().chain(silence::LONG_TESTS).chain(openings::LONG_TESTS);
     let long =
         long.chain(api::LONG_TESTS).chain(dist::LONG_TESTS).chain(elastic::LONG_TESTS).chain(ci::LONG_TESTS);
+    let long = long.chain(kubernetes::LONG_TESTS);
     for (name, test) in long {
         match all {
             _ if !wanted(name) => {}

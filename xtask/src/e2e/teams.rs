@@ -650,7 +650,7 @@ impl Process {
         self.expect_success()
     }
 
-    fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so its process id is still its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }

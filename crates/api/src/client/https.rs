@@ -77,12 +77,16 @@ impl ServerUrl {
         config: ureq::config::Config,
         resolver: impl Resolver,
     ) -> Result<ureq::Agent, String> {
-        let trust = self.trust()?;
-        let connector =
-            ().chain(ConnectProxyConnector::default())
-                .chain(TcpConnector::default())
-                .chain(Protecting(trust));
-        Ok(ureq::Agent::with_parts(config, connector, resolver))
+        Ok(agent_that_trusts(config, self.trust()?, resolver))
+    }
+
+    /// Returns an agent that accepts certificates from the authorities in a PEM file only.
+    pub fn agent_of_authorities(
+        &self,
+        config: ureq::config::Config,
+        file: &Path,
+    ) -> Result<ureq::Agent, String> {
+        Ok(agent_that_trusts(config, Some(Trust::authorities(file)?), DefaultResolver::default()))
     }
 
     /// By which it is known; none for plain text.
@@ -97,6 +101,15 @@ impl ServerUrl {
         };
         Ok(Some(trust))
     }
+}
+
+fn agent_that_trusts(
+    config: ureq::config::Config,
+    trust: Option<Trust>,
+    resolver: impl Resolver,
+) -> ureq::Agent {
+    let connector = ().chain(ConnectProxyConnector::default()).chain(TcpConnector::default());
+    ureq::Agent::with_parts(config, connector.chain(Protecting(trust)), resolver)
 }
 
 /// Asks whoever a URL names: in plain text, or by TLS with a certificate from an authority in `SLUICE_TLS_CA`, or one that this system

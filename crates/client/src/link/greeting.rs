@@ -2,13 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
 use sluice_transport::opening::Attempts;
 use sluice_transport::tls::{TlsError, Trust};
-use sluice_transport::{Rings, STRIPES_MAX, Side, Stream};
+use sluice_transport::{NoSession, Rings, STRIPES_MAX, Side, Stream};
 use sluice_wire::address::{
     Endpoint, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
 };
@@ -26,6 +27,11 @@ use crate::link::{record, threads};
 pub(crate) enum AttachError {
     NoVariable,
     BadVariable,
+    /// The file that names the lease cannot be read.
+    NoFile {
+        path: PathBuf,
+        error: io::Error,
+    },
     Connect {
         node: Endpoint,
         error: io::Error,
@@ -48,6 +54,16 @@ pub(crate) enum AttachError {
     TooMany,
 }
 
+impl From<NoSession> for AttachError {
+    fn from(none: NoSession) -> AttachError {
+        match none {
+            NoSession::Unset => AttachError::NoVariable,
+            NoSession::Unreadable(path, error) => AttachError::NoFile { path, error },
+            NoSession::Malformed => AttachError::BadVariable,
+        }
+    }
+}
+
 impl AttachError {
     /// What `cuInit` answers.
     pub(crate) fn code(&self) -> CUresult {
@@ -55,9 +71,10 @@ impl AttachError {
             AttachError::NoVariable | AttachError::NothingVisible | AttachError::TooMany => {
                 CUresult::NO_DEVICE
             }
-            AttachError::BadVariable | AttachError::Connect { .. } | AttachError::AnotherNode { .. } => {
-                CUresult::SYSTEM_NOT_READY
-            }
+            AttachError::BadVariable
+            | AttachError::NoFile { .. }
+            | AttachError::Connect { .. }
+            | AttachError::AnotherNode { .. } => CUresult::SYSTEM_NOT_READY,
             AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
             AttachError::Refused { .. } => CUresult::DEVICE_UNAVAILABLE,
         }
@@ -77,6 +94,14 @@ impl std::fmt::Display for AttachError {
                 write!(
                     f,
                     "{SESSION_VARIABLE} does not name a lease; start the program with `sluice run -- PROGRAM`"
+                )
+            }
+            AttachError::NoFile { path, error } => {
+                write!(
+                    f,
+                    "{}, which {SESSION_VARIABLE} names, cannot be read ({error}); is the volume mounted that \
+                     `sluice hold` writes it to?",
+                    path.display()
                 )
             }
             AttachError::Connect { node, error } if is_of_worker(error) => {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
 use sluice_transport::opening::{Attempts, Verdict};
-use sluice_wire::address::{Endpoint, SESSION_VARIABLE, SessionAddress};
+use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{DeviceSnapshot, SessionOpened};
 use sluice_wire::handshake::Once;
 
@@ -36,8 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Makes the sessions that the environment names.
 pub(crate) fn attach() -> Result<Sessions, AttachError> {
-    let text = std::env::var(SESSION_VARIABLE).map_err(|_| AttachError::NoVariable)?;
-    let addresses = SessionAddress::list(&text).map_err(|_| AttachError::BadVariable)?;
+    let addresses = sluice_transport::own_sessions()?;
     let deadline = Instant::now() + DEADLINE;
     let are_many = addresses.len() > 1;
     let mut opened = addresses

@@ -140,6 +140,24 @@ impl ServerLease {
         Ok(ServerLease { client, id, seen, talk, finished: false, early_end: Some(early_end) })
     }
 
+    /// Takes over a lease whose program has run before, on the connection of an earlier process.
+    pub(crate) fn take_over(client: Client, id: LeaseId) -> Result<ServerLease> {
+        let seen: Lease = insist(|| client.get(&format!("/leases/{id}")))?;
+        Ok(ServerLease { client, id, seen, talk: Talk::Brief, finished: false, early_end: None })
+    }
+
+    pub(crate) fn id(&self) -> LeaseId {
+        self.id
+    }
+
+    pub(crate) fn attempt(&self) -> u32 {
+        self.seen.attempt
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.seen.name
+    }
+
     /// Notes that its program has ended by itself, which becomes the reason for the lease's end.
     pub(crate) fn finish(&mut self) {
         self.finished = true;
