@@ -155,6 +155,19 @@ impl UsageRecord {
     }
 }
 
+/// What the usage records that begin in one hour add up to in one pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UsageHour {
+    /// When the hour begins, in milliseconds since 1970.
+    pub from_ms: u64,
+    pub pool: String,
+    /// Millionths of a GPU that were held x milliseconds.
+    pub reserved_ppm_ms: u64,
+    /// Millionths of a GPU that worked x milliseconds.
+    pub used_ppm_ms: u64,
+}
+
 /// A usage record that cannot be true as it is, by the grant, the node's GPUs or the clock. It is
 /// on no bill until an operator accepts it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

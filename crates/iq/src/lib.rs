@@ -5,6 +5,7 @@
 //! request, and what would have become slower is part of the answer.
 
 pub mod fit;
+pub mod plan;
 mod rightsize;
 
 pub use rightsize::{Interval, MIB, Recommendation, Replay, Run, Unchanged, rightsize};

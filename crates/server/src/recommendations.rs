@@ -1,6 +1,7 @@
 //! Recommendations from the ledger: what programs asked for, and what they used.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use sluice_api::bill::{Bill, Currency, Meter};
 use sluice_api::lease::LeaseId;
@@ -96,11 +97,14 @@ async fn programs(
     let mut programs: BTreeMap<_, Vec<Run>> = BTreeMap::new();
     for ((lease, ..), (tenant, recorded)) in runs {
         let Some(run) = recorded.run else { continue };
-        if !names.contains_key(&lease) {
-            let record = server.lease(lease).await?;
-            names.insert(lease, record.map(|record| record.ask.name).unwrap_or_default());
-        }
-        if let Some(name) = names.get(&lease).filter(|name| !name.is_empty()) {
+        let name = match names.entry(lease) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let record = server.lease(lease).await?;
+                unknown.insert(record.map(|record| record.ask.name).unwrap_or_default())
+            }
+        };
+        if !name.is_empty() {
             programs.entry((tenant, name.clone())).or_default().push(run);
         }
     }

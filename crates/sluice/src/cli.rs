@@ -5,6 +5,7 @@ mod ci;
 mod elastic;
 mod fit;
 mod hold;
+mod plan;
 mod record;
 mod teams;
 mod webhooks;
@@ -24,6 +25,7 @@ pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
 pub(crate) use hold::*;
+pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use teams::*;
 pub(crate) use webhooks::*;
@@ -114,6 +116,8 @@ pub(crate) enum Command {
     Iq(IqArgs),
     /// Calculate the memory that a model needs, and the GPUs that have it
     Fit(FitArgs),
+    /// Say when the GPUs of each pool will be full, and what would be missing
+    Plan(PlanArgs),
     /// Issue, list and print invoices
     #[command(subcommand)]
     Invoice(InvoiceCommand),

@@ -84,6 +84,7 @@ fn main() -> ExitCode {
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),
         Command::Usage(arguments) => answer(server::usage::usage(&arguments)),
         Command::Fit(arguments) => answer(fit::fit(&arguments)),
+        Command::Plan(arguments) => answer(server::plan::pools(&arguments)),
         Command::Iq(arguments) => answer(server::iq::iq(&arguments)),
         Command::Invoice(command) => answer(server::invoices::invoice(&command)),
         Command::Report(arguments) => answer(server::reports::report(&arguments)),

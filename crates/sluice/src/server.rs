@@ -9,6 +9,7 @@ pub(crate) mod iq;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod nodes;
+pub(crate) mod plan;
 pub(crate) mod process;
 pub(crate) mod reconcile;
 pub(crate) mod reports;

@@ -13,7 +13,7 @@ use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::text::is_deceptive;
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{UsageHour, UsageRecord};
 
 use super::admin::is_price_shown_to;
 use super::answer::{Answer, Refusal};
@@ -25,6 +25,8 @@ use crate::fleet::LeaseRecord;
 use crate::policy::Action;
 use crate::server::{Books, Server};
 use crate::store::Write;
+
+const HOUR_MS: u64 = 3_600_000;
 
 /// All prices but those of pools that are others', the oldest first
 #[utoipa::path(get, path = "/prices", tag = "ledger",
@@ -58,6 +60,30 @@ pub(super) async fn usage(
     };
     let records = server.store.usage(&scope, (from_ms, &id), limit).await?;
     Ok(Json(page(records, limit, |record| format!("{}.{}", record.from_ms, record.id))))
+}
+
+/// Usage of a tenant and all below it in each hour, by pool
+///
+/// Sums over usage records, the earliest hour first. `cursor` may also be written by hand: the number
+/// of an hour since 1970 and a dot, for the hours from that one on.
+#[utoipa::path(get, path = "/usage/hours", tag = "ledger", params(OfTenant, PageOptions),
+    responses((status = 200, body = Page<UsageHour>)))]
+pub(super) async fn usage_hours(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Options(of): Options<OfTenant>,
+    Options(options): Options<PageOptions>,
+) -> Answer<Page<UsageHour>> {
+    let limit = options.limit()?;
+    let parse = |text: &str| {
+        let (hour, pool) = text.split_once('.')?;
+        Some((hour.parse::<u64>().ok()?, pool.to_owned()))
+    };
+    let (hour, pool) = options.cursor(parse)?.unwrap_or_default();
+    let tenant = of.tenant.unwrap_or_else(|| principal.token.tenant.clone());
+    principal.need(Action::See, &tenant)?;
+    let hours = server.store.usage_hours(&tenant, (hour, &pool), limit).await?;
+    Ok(Json(page(hours, limit, |hour| format!("{}.{}", hour.from_ms / HOUR_MS, hour.pool))))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -90,6 +90,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(admin::token, admin::revoke_token))
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
+        .routes(routes!(ledger::usage_hours))
         .routes(routes!(aside::aside, aside::decide))
         .routes(routes!(ledger::bill))
         .routes(routes!(ledger::bill_days))

@@ -3,7 +3,7 @@ use sluice_api::lease::{LeaseId, LeaseUse};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
-use sluice_api::usage::UsageRecord;
+use sluice_api::usage::{UsageHour, UsageRecord};
 
 use sqlx::any::AnyRow;
 use sqlx::query::Query;
@@ -151,6 +151,34 @@ impl Store {
             sums.push(query.fetch_all(&self.pool).await?.iter().map(sum).collect::<Result<_>>()?);
         }
         Ok(sums)
+    }
+
+    /// Returns what a tenant and all below it used in each hour and pool after `after`, in this
+    /// order.
+    pub(crate) async fn usage_hours(
+        &self,
+        tenant: &TenantPath,
+        after: (u64, &str),
+        limit: u32,
+    ) -> Result<Vec<UsageHour>> {
+        let sql = format!(
+            "SELECT hour, pool, {amounts} FROM usage_hour \
+             WHERE (hour > $1 OR (hour = $1 AND pool > $2)) AND (tenant = $3 OR tenant LIKE $4) \
+             GROUP BY hour, pool ORDER BY hour, pool LIMIT $5",
+            amounts = amounts_sql("transfer_bytes"),
+        );
+        let (tenant, below) = within(tenant);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(signed(after.0)).bind(after.1.to_owned());
+        let rows = query.bind(tenant).bind(below).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        let hour = |row| {
+            Ok(UsageHour {
+                from_ms: unsigned(row, "hour")?.saturating_mul(HOUR_MS as u64),
+                pool: text(row, "pool")?,
+                reserved_ppm_ms: total(row, "reserved")?,
+                used_ppm_ms: total(row, "used")?,
+            })
+        };
+        rows.iter().map(hour).collect()
     }
 
     pub(crate) async fn has_usage(&self, id: &str) -> Result<bool> {

@@ -11,7 +11,7 @@ use sluice_api::problem::Kind;
 use sluice_api::tenant::{Applied, TenantStatus};
 use sluice_api::token::Role;
 use sluice_api::usage::{
-    AsideDecided, AsideDecision, AsideRecord, BYTES_MAX, GPU_HOUR_PPM_MS, SPAN_MAX_MS, UsageRecord,
+    AsideDecided, AsideDecision, AsideRecord, BYTES_MAX, GPU_HOUR_PPM_MS, SPAN_MAX_MS, UsageHour, UsageRecord,
 };
 
 use crate::{PATIENCE, ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
@@ -269,6 +269,48 @@ fn usage_beyond_a_grant_is_on_no_bill_until_an_operator_accepts_it() {
     for action in ["usage.accepted", "usage.discarded"] {
         assert!(entries.iter().any(|entry| entry.action == action), "{action}");
     }
+}
+
+#[test]
+fn usage_of_hours_is_summed_up_by_pool_for_those_who_may_see_it() {
+    const HOUR_MS: u64 = 3_600_000;
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let id = node.joined.node;
+    let of = |lease, sequence, tenant, hour: u64| {
+        let begin_ms = hour * HOUR_MS + u64::from(sequence) * 60_000;
+        record(id, lease, sequence, tenant, (begin_ms, begin_ms + 60_000))
+    };
+    node.report.usage = vec![
+        of(100, 1, "acme", 7),
+        of(100, 2, "acme", 7),
+        UsageRecord { pool: "other".into(), ..of(101, 1, "globex", 7) },
+        of(102, 1, "globex", 9),
+    ];
+    node.say();
+    let hours: Vec<UsageHour> = server.admin.list("/usage/hours").unwrap();
+    let places: Vec<(u64, &str)> = hours.iter().map(|hour| (hour.from_ms / HOUR_MS, &*hour.pool)).collect();
+    assert_eq!(places.len(), 3);
+    assert_eq!((places[0].0, places[2].0), (7, 9));
+    assert!(places[..2].iter().any(|(_, pool)| *pool == "other"), "{places:?}");
+    let reserved: u64 = hours.iter().map(|hour| hour.reserved_ppm_ms).sum();
+    assert_eq!(reserved, node.report.usage.iter().map(UsageRecord::reserved_ppm_ms).sum::<u64>());
+    let used: u64 = hours.iter().map(|hour| hour.used_ppm_ms).sum();
+    assert_eq!(used, node.report.usage.iter().map(|record| record.used_ppm_ms).sum::<u64>());
+
+    // Page by page, from an hour on, and as a tenant.
+    let first: sluice_api::Page<UsageHour> = server.admin.get("/usage/hours?limit=1").unwrap();
+    assert_eq!(first.items[..], hours[..1]);
+    let rest = format!("/usage/hours?cursor={}", first.next.unwrap());
+    assert_eq!(server.admin.get::<sluice_api::Page<UsageHour>>(&rest).unwrap().items[..], hours[1..]);
+    let later: sluice_api::Page<UsageHour> = server.admin.get("/usage/hours?cursor=8.").unwrap();
+    assert_eq!(later.items[..], hours[2..]);
+    assert!(problem(server.admin.get::<Value>("/usage/hours?cursor=x")).is(Kind::Invalid));
+    let member = server.token("acme", Role::Member);
+    let own: Vec<UsageHour> = member.list("/usage/hours").unwrap();
+    assert_eq!(own.len(), 1);
+    assert_eq!(own[0].reserved_ppm_ms, 2 * node.report.usage[0].reserved_ppm_ms());
+    assert!(problem(member.get::<Value>("/usage/hours?tenant=globex")).is(Kind::Forbidden));
 }
 
 #[test]

@@ -34,5 +34,10 @@ pub(super) fn large_requests_are_found() -> Result<()> {
     ensure!(installation.blue.json(&["iq"])? == serde_json::json!([]), "another tenant's runs");
     // As of a moment before the runs there is nothing.
     ensure!(red.json(&["iq", "--at", "2026-01-01"])? == serde_json::json!([]), "advice before the first run");
+    // Minutes of use are no plan, and say so.
+    let plan = red.json(&["plan", "--pool", "default"])?;
+    ensure!(plan[0]["gpus"].as_u64() > Some(0) && plan[0]["plan"].is_null(), "{plan}");
+    let text = red.text(&["plan"])?;
+    ensure!(text.contains("fewer than 14 whole days of use"), "{text}");
     Ok(())
 }
