@@ -80,9 +80,10 @@ pub(super) async fn usage_hours(
         Some((hour.parse::<u64>().ok()?, pool.to_owned()))
     };
     let (hour, pool) = options.cursor(parse)?.unwrap_or_default();
-    let tenant = of.tenant.unwrap_or_else(|| principal.token.tenant.clone());
-    principal.need(Action::See, &tenant)?;
-    let hours = server.store.usage_hours(&tenant, (hour, &pool), limit).await?;
+    let Some(scope) = principal.sees(Action::See, of.tenant.as_ref()) else {
+        return Ok(Json(Page { items: Vec::new(), next: None }));
+    };
+    let hours = server.store.usage_hours(&scope, (hour, &pool), limit).await?;
     Ok(Json(page(hours, limit, |hour| format!("{}.{}", hour.from_ms / HOUR_MS, hour.pool))))
 }
 

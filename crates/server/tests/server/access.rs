@@ -189,6 +189,7 @@ const LISTS: &[(&str, &str)] = &[
     ("prices", "/prices"),
     ("declaration", "/declaration"),
     ("usage", "/usage"),
+    ("usage_hours", "/usage/hours"),
     ("invoices", "/invoices"),
     ("recommendations", "/recommendations"),
     ("run_defaults", "/run-defaults"),
@@ -344,7 +345,7 @@ fn lists_show_nothing_of_foreign_tenants() {
     let (_folder, server) = Server::with_tenants();
     request(&server.token("acme/research", Role::Member), &ask(1000));
     let foreign = server.token("globex", Role::TenantAdmin);
-    for path in ["/leases", "/queue", "/sessions", "/usage"] {
+    for path in ["/leases", "/queue", "/sessions", "/usage", "/usage/hours"] {
         assert_eq!(foreign.get::<Page<Value>>(path).unwrap().items, [] as [Value; 0], "{path}");
     }
     let tenants: Vec<Value> = foreign.list("/tenants").unwrap();
