@@ -1,5 +1,5 @@
-//! Any bytes as an image: recognised, cut down, decompressed, its machine code looked through. As they are (first byte 0), or as the
-//! entries of a container.
+//! Any bytes as an image: recognised, cut down, decompressed, its machine code looked through. As
+//! they are (first byte 0), or as the entries of a container.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,8 +7,9 @@ use sluice_image::cubin::Cubin;
 use sluice_image::fatbin::CONTAINER_MAGIC;
 use sluice_image::{ComputeCapability, Image};
 
-/// What the fuzzer says of an entry: kind, compression and variant (1 byte each), architecture (1 byte), the size behind the
-/// compression (4 bytes), and the size of what is stored (2 bytes), which follows.
+/// What the fuzzer says of an entry: kind, compression and variant (1 byte each), architecture (1
+/// byte), the size behind the compression (4 bytes), and the size of what is stored (2 bytes),
+/// which follows.
 const ENTRY: usize = 10;
 
 /// A container with the header of each entry as `nvcc` writes it, but for what the fuzzer says.
@@ -19,7 +20,8 @@ fn container(mut script: &[u8]) -> Vec<u8> {
         let (stored, rest) = rest.split_at(rest.len().min(u16::from_le_bytes([low, high]).into()));
         script = rest;
         let padded = stored.len().next_multiple_of(8);
-        // Bits 13 and 15 say LZ4 and Zstandard, 20 and 21 that the code is for one architecture or its family.
+        // Bits 13 and 15 say LZ4 and Zstandard, 20 and 21 that the code is for one architecture or
+        // its family.
         let flags = 0x11 | u64::from(compression & 5) << 13 | u64::from(variant & 3) << 20;
         let compressed = if compression & 5 == 0 { 0 } else { stored.len() as u32 };
         entries.extend(u16::from(kind).to_le_bytes());

@@ -1,4 +1,5 @@
-//! Any text, its kernels made into machine code: what is lowered is valid, before the passes and behind them.
+//! Any text, its kernels made into machine code: what is lowered is valid, before the passes and
+//! behind them.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -19,7 +20,8 @@ fuzz_target!(|text: &[u8]| {
         verify::verify(&kernel).expect("valid as lowered");
         passes::pipeline(&mut kernel);
         verify::verify_scheduled(&kernel).expect("valid behind the passes");
-        // An error is an answer; that the code generator panics, which the product catches, is a finding here.
+        // An error is an answer; that the code generator panics, which the product catches, is a
+        // finding here.
         let _ = COMPILER.prepare(kernel).load([32, 1, 1]);
     }
 });

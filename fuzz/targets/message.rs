@@ -1,4 +1,5 @@
-//! Any payload of one kind of message, which is the program's name: what can be read is written the same way.
+//! Any payload of one kind of message, which is the program's name: what can be read is written the
+//! same way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: the measurements in `docs/benchmarks`.
 //!
-//! Each row is measured several times, together with its baseline and in the same run, and shown as the median with
-//! the lowest and the highest value. The file's tables are written between markers; its prose is for people.
+//! Each row is measured several times, together with its baseline and in the same run, and shown as
+//! the median with the lowest and the highest value. The file's tables are written between markers;
+//! its prose is for people.
 
 mod attacks;
 mod elastic;

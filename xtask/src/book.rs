@@ -1,8 +1,8 @@
 //! `cargo xtask book`: the documents as a site, built by mdBook.
 //!
 //! The documents link to each other as files of the repository, so that they can be read there.
-//! mdBook wants all pages below one folder. So the pages are copied to `target/book/src`, with those
-//! of the root among them and links changed to match, and `docs/SUMMARY.md` is their order.
+//! mdBook wants all pages below one folder. So the pages are copied to `target/book/src`, with
+//! those of the root among them and links changed to match, and `docs/SUMMARY.md` is their order.
 
 mod links;
 

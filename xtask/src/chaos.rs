@@ -1,8 +1,9 @@
-//! `cargo xtask chaos`: programs over a link that is cut, late, away and started anew at random, in plain text and with TLS, for as
-//! long as one likes; now and then the node itself is started anew.
+//! `cargo xtask chaos`: programs over a link that is cut, late, away and started anew at random, in
+//! plain text and with TLS, for as long as one likes; now and then the node itself is started anew.
 //!
-//! Every program checks its own results, and none passes that was not cut. What happens follows from the seed, which is printed; when the bytes meet their
-//! fate does not, since programs and node run as fast as they do.
+//! Every program checks its own results, and none passes that was not cut. What happens follows
+//! from the seed, which is printed; when the bytes meet their fate does not, since programs and
+//! node run as fast as they do.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, ExitCode};
@@ -80,7 +81,8 @@ fn chaotic_fate(random: &mut Random, purpose: Purpose, number: u32) -> Fate {
     let bytes = match number {
         // The lease's. Where nobody can tell, it opens something too.
         1 => fate.bytes,
-        // The session's: its opening, and less than any program sends after it. So every program is cut.
+        // The session's: its opening, and less than any program sends after it. So every program is
+        // cut.
         2 => Some(20_000 + random.below(20_000)),
         _ => fate.bytes,
     };
@@ -90,7 +92,8 @@ fn chaotic_fate(random: &mut Random, purpose: Purpose, number: u32) -> Fate {
     }
 }
 
-/// A node on the address, in plain text or with TLS. One software GPU each, so that programs are fast.
+/// A node on the address, in plain text or with TLS. One software GPU each, so that programs are
+/// fast.
 const STARTS: [fn(&str) -> Result<Node>; 2] = [
     |listen| Node::start(&["--listen", listen, "--gpus", GPUS]),
     |listen| {

@@ -1,8 +1,9 @@
 //! `cargo xtask codegen`: everything that follows from `crates/cuda/driver.api`.
 //!
-//! One declaration per driver function gives the function ids and the table of facts about them, the driver table, the
-//! exported symbols of both libraries, the messages with their codec, the client's stubs, the worker's dispatch and the
-//! support table in the documentation. All of it is committed; `--check` and a test say when it is stale.
+//! One declaration per driver function gives the function ids and the table of facts about them,
+//! the driver table, the exported symbols of both libraries, the messages with their codec, the
+//! client's stubs, the worker's dispatch and the support table in the documentation. All of it is
+//! committed; `--check` and a test say when it is stale.
 
 mod commands;
 pub(crate) mod coverage;
@@ -46,7 +47,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every generated file whose text on disk is not what the declarations say, with the text that it should have.
+/// Every generated file whose text on disk is not what the declarations say, with the text that it
+/// should have.
 fn stale_files(root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut stale = generate(&declarations(root)?, root)?;
     stale.retain(|(path, text)| fs::read_to_string(root.join(path)).ok().as_ref() != Some(text));

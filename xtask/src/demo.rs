@@ -1,4 +1,5 @@
-//! The README's first command: everything from a fresh clone to a CUDA program on a quarter of a GPU, over TCP.
+//! The README's first command: everything from a fresh clone to a CUDA program on a quarter of a
+//! GPU, over TCP.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};

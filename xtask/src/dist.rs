@@ -6,8 +6,8 @@
 //!                                             ├▶ sluice-VERSION-oci/          (an OCI image layout)
 //!                                             └▶ sluice_gpu-VERSION-….whl
 //! ```
-//! Packages are made by this program alone, without Docker, dpkg or a Python package. What they need of
-//! the system follows from the symbol versions of the binaries in them ([`elf`]).
+//! Packages are made by this program alone, without Docker, dpkg or a Python package. What they
+//! need of the system follows from the symbol versions of the binaries in them ([`elf`]).
 
 pub(crate) mod archive;
 pub(crate) mod deb;

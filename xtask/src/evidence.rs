@@ -1,9 +1,10 @@
 //! Evidence for the support table: which driver functions the end-to-end tests called with success.
 //!
-//! Every program that a test starts finds a folder of the test's name in `SLUICE_EVIDENCE`, in which the client library
-//! writes what was called. `cargo xtask test --record` turns the folders of the tests that passed into
-//! `docs/cuda-support.results`, from which `cargo xtask codegen` makes the table. `cargo xtask gpu-check --record FOLDER` adds what the
-//! check on a machine with an NVIDIA GPU has left in its report (`evidence.txt`).
+//! Every program that a test starts finds a folder of the test's name in `SLUICE_EVIDENCE`, in
+//! which the client library writes what was called. `cargo xtask test --record` turns the folders
+//! of the tests that passed into `docs/cuda-support.results`, from which `cargo xtask codegen`
+//! makes the table. `cargo xtask gpu-check --record FOLDER` adds what the check on a machine with
+//! an NVIDIA GPU has left in its report (`evidence.txt`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -14,8 +15,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 const RESULTS: &str = "docs/cuda-support.results";
 
-/// Back ends of tests that do not compute, by the beginnings of the tests' names. The driver of the exchange answers from the bytes
-/// that reach it.
+/// Back ends of tests that do not compute, by the beginnings of the tests' names. The driver of the
+/// exchange answers from the bytes that reach it.
 const BACK_ENDS: &[(&str, &str)] =
     &[("sequence ", "recording driver"), ("recording", "recording driver"), ("byte exchange", BYTES)];
 const BYTES: &str = "byte by byte";
@@ -56,8 +57,8 @@ pub(crate) fn called(test: &str) -> Result<HashSet<String>> {
     Ok(functions)
 }
 
-/// Rewrites the results: for each function and back end the first test by name that called it. Rows of tests that have
-/// left no evidence here stay as they are.
+/// Rewrites the results: for each function and back end the first test by name that called it. Rows
+/// of tests that have left no evidence here stay as they are.
 pub(crate) fn record() -> Result<()> {
     let mut tests: Vec<PathBuf> = entries(&folders())?;
     tests.sort();
@@ -104,8 +105,8 @@ pub(crate) fn record_gpu(folder: &Path) -> Result<()> {
     write(&rows)
 }
 
-/// What `evidence.txt` says. It is refused unless a node lent GPUs of NVIDIA's driver, and unless all in it are functions of the driver:
-/// the check can be tried without a GPU.
+/// What `evidence.txt` says. It is refused unless a node lent GPUs of NVIDIA's driver, and unless
+/// all in it are functions of the driver: the check can be tried without a GPU.
 fn seen(text: &str, known: &[String]) -> Result<Rows> {
     let head: BTreeMap<&str, &str> =
         text.lines().filter_map(|line| line.strip_prefix("# ")?.split_once(": ")).collect();
@@ -162,8 +163,8 @@ fn today() -> String {
 
 /// Year, month and day of a number of days since 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Years that begin in March have their leap day last, so months are regular (Hinnant, "chrono-compatible low-level
-    // date algorithms").
+    // Years that begin in March have their leap day last, so months are regular (Hinnant,
+    // "chrono-compatible low-level date algorithms").
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;

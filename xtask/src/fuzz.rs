@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: the programs of `fuzz/targets`, each for a given time.
 //! What they did is added up in `docs/benchmarks/robustness.md`.
 //!
-//! Coverage is LLVM's own pass, which a stable compiler has as well; what is missing without a nightly one is the address
-//! sanitizer, which `cargo fuzz run NAME` adds.
+//! Coverage is LLVM's own pass, which a stable compiler has as well; what is missing without a
+//! nightly one is the address sanitizer, which `cargo fuzz run NAME` adds.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The table in `docs/benchmarks`.
 pub(crate) const SECTION: &str = "fuzz";
 
-/// A process plays for so long, and the next goes on with what it has found. What a worker keeps to its end of sessions whose context has
-/// failed comes to an end with that.
+/// A process plays for so long, and the next continues with what it has found. What a worker keeps
+/// to its end of sessions whose context has failed comes to an end with that.
 const ROUND: Duration = Duration::from_secs(60);
 
 /// Texts of up to so many bytes are what programs that read PTX begin with.
@@ -91,8 +91,8 @@ fn programs(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The folder of what a program begins with, if it has to: nobody guesses a text that means something. Parts that are to be linked are two
-/// texts with a zero between them.
+/// The folder of what a program begins with, if it has to: nobody guesses a text that means
+/// something. Parts that are to be linked are two texts with a zero between them.
 fn seeds(name: &str) -> Result<Option<PathBuf>> {
     if !["kernels", "ptx"].contains(&name) {
         return Ok(None);
@@ -129,7 +129,8 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Runs one program, in as many processes as that takes. What it finds ends it, and is left as a file beside its corpus.
+/// Runs one program, in as many processes as that takes. What it finds ends it, and is left as a
+/// file beside its corpus.
 fn fuzz(folder: &Path, name: &str, time: Duration) -> Result<Done> {
     let begin = Instant::now();
     let (mut inputs, mut covered) = (0, 0);

@@ -1,6 +1,7 @@
-//! `cargo xtask gpu-check --bundle`: a folder that checks and measures everything on a machine with an NVIDIA GPU that
-//! has neither Rust nor a network. `python3 check.py` in it does so, each program natively and under a lease, whose results and times it
-//! compares; it needs the driver and Python 3, and takes PyTorch, JAX, CuPy and nvcc along where they are. There:
+//! `cargo xtask gpu-check --bundle`: a folder that checks and measures everything on a machine with
+//! an NVIDIA GPU that has neither Rust nor a network. `python3 check.py` in it does so, each
+//! program natively and under a lease, whose results and times it compares; it needs the driver and
+//! Python 3, and takes PyTorch, JAX, CuPy and nvcc along where they are. There:
 //!
 //!     PYTHONUNBUFFERED=1 python3 .gpu-bundle/check.py --minutes 9 --report FOLDER 2>&1 | tee FOLDER/log
 
@@ -15,8 +16,8 @@ use crate::{node, process, python};
 /// The bundle travels beside the repository's files, and some places take 64 MiB in all.
 const SIZE_MAX: u64 = 52 << 20;
 
-/// Machine code for the cards that there are, since a compiler newer than a driver makes PTX that the driver does not take; and PTX for
-/// the other cards.
+/// Machine code for the cards that there are, since a compiler newer than a driver makes PTX that
+/// the driver does not take; and PTX for the other cards.
 const CODE: &[&str] = &[
     "-gencode",
     "arch=compute_80,code=[sm_80,compute_80]",
@@ -65,8 +66,8 @@ const CHECK: &[&str] = &[
 const LIBRARIES: &[&str] =
     &["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so", "libsluice_devfiles.so"];
 
-/// The test programs; those that need a package which is not there are left out by `check.py`, but for tinygrad, which is
-/// brought.
+/// The test programs; those that need a package which is not there are left out by `check.py`, but
+/// for tinygrad, which is brought.
 const PROGRAMS: &[&str] = &[
     "check.py",
     "compute.py",
@@ -155,7 +156,8 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Debug information stays here; names of functions travel, for whoever looks at a process that hangs.
+/// Debug information stays here; names of functions travel, for whoever looks at a process that
+/// hangs.
 fn stripped(from: &Path, to: &Path) -> Result<()> {
     process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(to).arg(from))
 }

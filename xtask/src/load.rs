@@ -1,4 +1,5 @@
-//! What the machine does besides our own work: a measurement of shares means nothing where others take the processors.
+//! What the machine does besides our own work: a measurement of shares means nothing where others
+//! take the processors.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,8 @@ impl Load {
         let stat = std::fs::read_to_string("/proc/stat")?;
         let line = stat.lines().next().context("/proc/stat is empty")?;
         let ticks: Vec<u64> = line.split_whitespace().skip(1).flat_map(str::parse).collect();
-        // user nice system idle iowait irq softirq steal; what guests take is part of user and nice (proc_stat(5)).
+        // user nice system idle iowait irq softirq steal; what guests take is part of user and nice
+        // (proc_stat(5)).
         let possible: u64 = ticks.iter().take(8).sum();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
         Ok(Load { busy: possible - idle, possible, own: own()? })
@@ -33,7 +35,8 @@ impl Load {
     }
 }
 
-/// The time of this process, its descendants, and those of them that have ended and been waited for.
+/// The time of this process, its descendants, and those of them that have ended and been waited
+/// for.
 fn own() -> Result<u64> {
     let mut processes = HashMap::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -44,7 +47,8 @@ fn own() -> Result<u64> {
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let Some((_, fields)) = stat.rsplit_once(')') else { continue };
         let fields: Vec<&str> = fields.split_whitespace().collect();
-        // ppid is the fourth field of all; utime, stime, cutime and cstime are the 14th to 17th (proc_pid_stat(5)).
+        // ppid is the fourth field of all; utime, stime, cutime and cstime are the 14th to 17th
+        // (proc_pid_stat(5)).
         let parent = fields.get(1).and_then(|parent| parent.parse::<u32>().ok());
         let ticks: u64 = fields.iter().skip(11).take(4).flat_map(|field| field.parse::<u64>()).sum();
         processes.insert(pid, (parent, ticks));

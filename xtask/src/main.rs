@@ -1,6 +1,7 @@
 //! Automation of this repository: `cargo xtask TASK`.
 //!
-//! Every task does its own set-up (builds, Python environments under `target/`) and says what it does.
+//! Every task does its own set-up (builds, Python environments under `target/`) and says what it
+//! does.
 
 mod bench;
 mod book;
@@ -49,12 +50,13 @@ cargo xtask gpu-check --bundle    build the folder that checks everything on a m
 cargo xtask gpu-check --record FOLDER
                                   write what its report in FOLDER has seen on NVIDIA's driver into docs/cuda-support.md";
 
-/// Whether sessions of a node on the same machine that listens on TCP go through shared memory all the same.
+/// Whether sessions of a node on the same machine that listens on TCP go through shared memory all
+/// the same.
 pub(crate) const SHARED_MEMORY_VARIABLE: &str = "SLUICE_SHARED_MEMORY";
 
 fn main() -> ExitCode {
-    // What is tested and measured over the network is to stay there on one machine, too; what is about shared memory says so.
-    // SAFETY: no other thread runs yet.
+    // What is tested and measured over the network is to stay there on one machine, too; what is
+    // about shared memory says so. SAFETY: no other thread runs yet.
     unsafe { std::env::set_var(SHARED_MEMORY_VARIABLE, "off") };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -25,8 +25,9 @@ pub(crate) fn build() -> Result<()> {
     build_also(&[])
 }
 
-/// As [`build`], and these packages in the same run of cargo: it has work for all cores then until the end, and compiles what they
-/// depend on once. `XTASK_BUILT=1` takes what was built before as it is.
+/// As [`build`], and these packages in the same run of cargo: it has work for all cores then until
+/// the end, and compiles what they depend on once. `XTASK_BUILT=1` takes what was built before as
+/// it is.
 pub(crate) fn build_also(packages: &[&str]) -> Result<()> {
     if std::env::var_os("XTASK_BUILT").is_some() {
         return Ok(());
@@ -105,7 +106,8 @@ impl Node {
         }
     }
 
-    /// Waits until a session's connection is gone as the node sees it; `None` if that does not happen within `limit`.
+    /// Waits until a session's connection is gone as the node sees it; `None` if that does not
+    /// happen within `limit`.
     pub(crate) fn wait_until_parted(&self, limit: Duration) -> Result<Option<Duration>> {
         let begin = Instant::now();
         while begin.elapsed() < limit {
@@ -118,7 +120,8 @@ impl Node {
         Ok(None)
     }
 
-    /// CPU time of the node's workers that have ended, from `cutime` and `cstime` of `/proc/PID/stat`.
+    /// CPU time of the node's workers that have ended, from `cutime` and `cstime` of
+    /// `/proc/PID/stat`.
     pub(crate) fn ended_workers_cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let after_name = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
@@ -133,8 +136,8 @@ impl Node {
         process::children(self.pid())
     }
 
-    /// Waits until the node has no session, no worker and no lease, and all its memory is free; what is left after
-    /// [`PATIENCE`] is an error.
+    /// Waits until the node has no session, no worker and no lease, and all its memory is free;
+    /// what is left after [`PATIENCE`] is an error.
     pub(crate) fn wait_until_free(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while let Some(left) = self.left()? {

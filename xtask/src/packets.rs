@@ -1,8 +1,9 @@
-//! A link of packets between two network namespaces: late, of a rate, and with losses, below the system's own TCP.
+//! A link of packets between two network namespaces: late, of a rate, and with losses, below the
+//! system's own TCP.
 //!
-//! Each end is a TUN device. What one sends is read here, packet by packet, and written to the other when the link would have
-//! carried it. So windows, acknowledgements and what is sent again are those of the kernel, which a relay of bytes
-//! ([`crate::relay`]) hides.
+//! Each end is a TUN device. What one sends is read here, packet by packet, and written to the
+//! other when the link would have carried it. So windows, acknowledgements and what is sent again
+//! are those of the kernel, which a relay of bytes ([`crate::relay`]) hides.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -67,7 +68,8 @@ fn enter_and_open(end: End<'_>) -> Result<File> {
     // SAFETY: the descriptor is open, and the call concerns this thread only.
     let status = unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) };
     ensure!(status == 0, "entering {}: {}", end.network, std::io::Error::last_os_error());
-    // What Linux does unless it is told otherwise, whatever this machine was told; where that may not be chosen, its forerunner.
+    // What Linux does unless it is told otherwise, whatever this machine was told; where that may
+    // not be chosen, its forerunner.
     let choose = |name| std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name);
     choose("cubic").or_else(|_| choose("reno")).context("tcp_congestion_control")?;
     let file = File::options().read(true).write(true).open("/dev/net/tun").context("/dev/net/tun")?;

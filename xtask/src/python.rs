@@ -16,7 +16,8 @@ pub(crate) struct Environment {
 /// The README's program.
 pub(crate) const TINYGRAD: Environment = Environment { name: "tinygrad", packages: &["tinygrad==0.14.0"] };
 
-/// Programs of CUDA 13. NVRTC, the runtime and the compiler come as wheels; nothing is installed in the system.
+/// Programs of CUDA 13. NVRTC, the runtime and the compiler come as wheels; nothing is installed in
+/// the system.
 pub(crate) const CUDA_13: Environment = Environment {
     name: "cuda13",
     packages: &[

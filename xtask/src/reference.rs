@@ -1,4 +1,5 @@
-//! `docs/reference/environment.md` is compared with the environment variables that the sources name.
+//! `docs/reference/environment.md` is compared with the environment variables that the sources
+//! name.
 
 use std::collections::BTreeSet;
 use std::fs;

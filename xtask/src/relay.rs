@@ -1,9 +1,11 @@
-//! A link that misbehaves: passes bytes between programs and a node, late, up to a byte, or not at all.
+//! A link that misbehaves: passes bytes between programs and a node, late, up to a byte, or not at
+//! all.
 //!
-//! Each connection gets a [`Fate`] when it comes: how many bytes it carries, in both directions together, and how it ends
-//! then. The byte at which it ends is exact, so it may lie in any message's middle. While the relay is closed it turns
-//! every connection away, and counts them: a test that wants a cut to last waits for attempts and not for a clock. Or it is started
-//! anew: all its connections end, and its port refuses for a while.
+//! Each connection gets a [`Fate`] when it comes: how many bytes it carries, in both directions
+//! together, and how it ends then. The byte at which it ends is exact, so it may lie in any
+//! message's middle. While the relay is closed it turns every connection away, and counts them: a
+//! test that wants a cut to last waits for attempts and not for a clock. Or it is started anew: all
+//! its connections end, and its port refuses for a while.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -50,7 +52,8 @@ pub(crate) struct Fate {
     pub(crate) bytes_per_s: Option<f64>,
     /// The loopback address from which the node sees it.
     pub(crate) from: Ipv4Addr,
-    /// After its end the relay turns away so many connections before it opens again, and every one for so long.
+    /// After its end the relay turns away so many connections before it opens again, and every one
+    /// for so long.
     pub(crate) attempts: u32,
     pub(crate) away: Duration,
     /// While away it is being started anew: no connection outlives that, and its port refuses.
@@ -88,7 +91,8 @@ struct Shared {
     is_over: AtomicBool,
     /// Bytes of programs that have left for the node.
     to_node: AtomicU64,
-    /// To the node and from it: when the link has sent all that came before, on whichever connection.
+    /// To the node and from it: when the link has sent all that came before, on whichever
+    /// connection.
     idle_at: [Mutex<Instant>; 2],
 }
 
@@ -148,8 +152,8 @@ impl Relay {
         self.shared.lock().starts_anew
     }
 
-    /// Forgets the connections of sessions, as a NAT does with those that were idle for long: the next byte of either side meets
-    /// their end.
+    /// Forgets the connections of sessions, as a NAT does with those that were idle for long: the
+    /// next byte of either side meets their end.
     pub(crate) fn forget_sessions(&self) {
         for (purpose, line) in &self.shared.lock().lines {
             if let Some(line) = line.upgrade().filter(|_| *purpose != Purpose::Control) {
@@ -199,7 +203,8 @@ impl Shared {
 
     /// The port refuses from now on, and still is nobody else's.
     fn stop_listening(&self) {
-        // SAFETY: shutdown takes any descriptor. Of a listening socket it ends the listening (Linux, tcp(7)).
+        // SAFETY: shutdown takes any descriptor. Of a listening socket it ends the listening
+        // (Linux, tcp(7)).
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RD) };
     }
 
@@ -242,7 +247,8 @@ impl Shared {
 
     /// Reads what a connection is for, and carries it as far as its fate says.
     fn serve(&self, mut client: TcpStream) -> Result<()> {
-        /// A `Hello` up to its purpose: a length, an opening of 12 bytes, a process of 12 bytes, the purpose.
+        /// A `Hello` up to its purpose: a length, an opening of 12 bytes, a process of 12 bytes,
+        /// the purpose.
         const PURPOSE_AT: usize = 26;
         let mut hello = [0; PURPOSE_AT + 1];
         client.read_exact(&mut hello)?;
@@ -340,7 +346,8 @@ impl Shared {
         }
     }
 
-    /// Changes the byte at which another line would end. It counts as a cut, since that is what it leads to.
+    /// Changes the byte at which another line would end. It counts as a cut, since that is what it
+    /// leads to.
     fn change(&self, line: &Line, byte: &mut u8) {
         line.left.store(i64::MAX, Ordering::SeqCst);
         *byte ^= 1;
@@ -517,7 +524,8 @@ fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-/// A socket with this address, which others may have too if they all say so and none of them listens yet.
+/// A socket with this address, which others may have too if they all say so and none of them
+/// listens yet.
 fn bound(own: SocketAddrV4, shares: bool) -> Result<OwnedFd> {
     let failed = || Err(std::io::Error::last_os_error()).with_context(|| own.to_string());
     // SAFETY: plain numbers.

@@ -104,8 +104,9 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a change passes must not depend on luck, so its tests see the same random data each time, unless the environment names a seed.
-/// `--all` leaves it to them: each run looks at something else.
+/// Whether a change passes must not depend on luck, so its tests see the same random data each
+/// time, unless the environment names a seed. `--all` leaves it to them: each run looks at
+/// something else.
 fn choose_seeds() {
     for name in ["SEED", "PROPTEST_RNG_SEED"] {
         if std::env::var_os(name).is_none() {
@@ -130,7 +131,8 @@ fn house(tally: &mut Tally) {
     tally.record("cargo deny", deny());
 }
 
-/// `cargo deny`, installed into `target/` if this machine has none (its compilation takes minutes, once).
+/// `cargo deny`, installed into `target/` if this machine has none (its compilation takes minutes,
+/// once).
 fn deny() -> Result<()> {
     let installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status();
     let mut command = match installed {
@@ -176,8 +178,8 @@ fn unit_tests(tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// How many tests passed and which failed, from the text of Rust's test harness, and of those test programs of ours
-/// that print as it does and add the time.
+/// How many tests passed and which failed, from the text of Rust's test harness, and of those test
+/// programs of ours that print as it does and add the time.
 fn counts(text: &str) -> (u32, Vec<String>) {
     let of = |line: &str, what: &str| -> u32 {
         let before = line.split(what).next().unwrap_or("");

@@ -1,7 +1,8 @@
-//! The web view: built from `web/` into `web/dist`, which is committed so that a build without Node.js has it too.
+//! The web view: built from `web/` into `web/dist`, which is committed so that a build without
+//! Node.js has it too.
 //!
-//! Beside it stands the hash of the sources that it was built from. Without Node.js that tells whether it is current; with Node.js it is
-//! built once more and compared byte by byte.
+//! Beside it stands the hash of the sources that it was built from. Without Node.js that tells
+//! whether it is current; with Node.js it is built once more and compared byte by byte.
 
 use std::collections::BTreeMap;
 use std::fs;

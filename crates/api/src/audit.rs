@@ -1,5 +1,6 @@
-//! The audit log's chain: each entry's hash covers the entry before it, so that no edit, deletion, insertion or reordering
-//! goes unseen, and a hash kept elsewhere (an anchor) also shows a log that was cut off or written anew.
+//! The audit log's chain: each entry's hash covers the entry before it, so that no edit, deletion,
+//! insertion or reordering goes unseen, and a hash kept elsewhere (an anchor) also shows a log that
+//! was cut off or written anew.
 
 use serde::{Deserialize, Serialize};
 

@@ -121,8 +121,8 @@ pub enum PricePer {
     /// GPU-hour.
     #[default]
     Gpu,
-    /// Unit-hour, so that use costs the same on every card: a whole GPU for an hour is as many of them as it has units
-    /// ([`crate::UNIT_GFLOPS`]).
+    /// Unit-hour, so that use costs the same on every card: a whole GPU for an hour is as many of
+    /// them as it has units ([`crate::UNIT_GFLOPS`]).
     Unit,
 }
 
@@ -150,8 +150,8 @@ pub struct Rate {
 
 /// A price; it holds from a moment until the next price for the same things, or until its own end.
 ///
-/// Of several that fit, the one that names the most of tier, pool and model counts; of these the one per unit-hour, which is for GPUs
-/// that have units; and of these the latest.
+/// Of several that fit, the one that names the most of tier, pool and model counts; of these the
+/// one per unit-hour, which is for GPUs that have units; and of these the latest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WrittenPrice")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -170,7 +170,8 @@ pub struct Price {
     pub per: PricePer,
     /// Millionths of the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB.
     pub micro: u64,
-    /// From when on; the moment of its declaration unless said. Prices of the past cannot be changed.
+    /// From when on; the moment of its declaration unless said. Prices of the past cannot be
+    /// changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_ms: Option<u64>,
     /// Until before when.
@@ -310,8 +311,8 @@ pub struct DaySpent {
     pub total_micro: i64,
 }
 
-/// What one lease used on one node in one day of UTC, at one price. Charges of a period add up to the lines of its bill that have a
-/// price, in amounts; costs are rounded for each.
+/// What one lease used on one node in one day of UTC, at one price. Charges of a period add up to
+/// the lines of its bill that have a price, in amounts; costs are rounded for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Charge {
@@ -325,7 +326,8 @@ pub struct Charge {
     pub line: Line,
 }
 
-/// What somebody adds to a bill, or takes off it. Nothing that was counted is ever changed: a correction stands beside it.
+/// What somebody adds to a bill, or takes off it. Nothing that was counted is ever changed: a
+/// correction stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Correction {
@@ -360,8 +362,8 @@ pub struct NewCorrection {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CostChange {
     pub tenant: TenantPath,
-    /// What all that has been used until now costs, in millionths of the currency's unit: it changes only where a price begins in the
-    /// past.
+    /// What all that has been used until now costs, in millionths of the currency's unit: it
+    /// changes only where a price begins in the past.
     pub until_now: BeforeAndAfter,
     /// What the use of the last 30 days costs, had the new prices been there all that time.
     pub last_30_days: BeforeAndAfter,
@@ -424,8 +426,8 @@ pub struct BudgetStatus {
     pub currency: Option<Currency>,
 }
 
-/// How far the tightest of the budgets is spent that a tenant's leases count towards: its own and those above it. Whose it is and how
-/// much is not said: who spends may not see those above.
+/// How far the tightest of the budgets is spent that a tenant's leases count towards: its own and
+/// those above it. Whose it is and how much is not said: who spends may not see those above.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TightestBudget {
@@ -512,7 +514,8 @@ mod tests {
     }
 
     proptest! {
-        /// However each of four quarters' hour is cut into records, they are one GPU-hour to the unit and cost its price.
+        /// However each of four quarters' hour is cut into records, they are one GPU-hour to the
+        /// unit and cost its price.
         #[test]
         fn four_quarters_for_an_hour_are_one_gpu_hour(
             cuts in proptest::collection::vec(proptest::collection::btree_set(1..HOUR_MS, 0..20), 4),
@@ -617,7 +620,8 @@ mod tests {
     }
 
     proptest! {
-        /// What so many units cost for an hour does not depend on the card, as far as shares are exact.
+        /// What so many units cost for an hour does not depend on the card, as far as shares are
+        /// exact.
         #[test]
         fn units_cost_the_same_on_every_card(units in 1..20_u64, faster in 1..50_u64, micro in 0..1_000_000_000_u64) {
             let hour_on = |gflops: u64| {

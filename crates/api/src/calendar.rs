@@ -1,8 +1,8 @@
 //! Calendars: times of the week, by the clocks of some place.
 //!
-//! A time that clocks skip when they are put forward is the moment of the jump; one that they show twice is the first of the two. So
-//! nothing begins twice on a day, and where one time of day ends something and begins something else, the two neither overlap nor
-//! leave a gap.
+//! A time that clocks skip when they are put forward is the moment of the jump; one that they show
+//! twice is the first of the two. So nothing begins twice on a day, and where one time of day ends
+//! something and begins something else, the two neither overlap nor leave a gap.
 
 use std::fmt;
 use std::str::FromStr;
@@ -107,11 +107,13 @@ impl Calendar {
         Ok(())
     }
 
-    /// When it holds: all that is in `from_ms..until_ms` in whole or in part, from a moment until before another, in
-    /// milliseconds since 1970. In no order; they may touch and overlap. Never in an unknown zone.
+    /// When it holds: all that is in `from_ms..until_ms` in whole or in part, from a moment until
+    /// before another, in milliseconds since 1970. In no order; they may touch and overlap. Never
+    /// in an unknown zone.
     pub fn spans(&self, from_ms: u64, until_ms: u64) -> Vec<(u64, u64)> {
         let Some(zone) = &self.zone.0.zone else { return Vec::new() };
-        // What began on an earlier day may go on: a day's time, and what clocks are put forward or back by.
+        // What began on an earlier day may continue: a day's time, and what clocks are put forward
+        // or back by.
         let mut date = date_of(zone, from_ms).saturating_sub(2.days());
         let last = date_of(zone, until_ms).saturating_add(1.day());
         let mut spans = Vec::new();
@@ -134,8 +136,8 @@ impl Hours {
     }
 }
 
-/// A time zone of the IANA database that this release carries, such as `Europe/Berlin`, or a fixed distance from UTC, such as `+05:30`.
-/// [`Calendar::check`] says so if it is none.
+/// A time zone of the IANA database that this release carries, such as `Europe/Berlin`, or a fixed
+/// distance from UTC, such as `+05:30`. [`Calendar::check`] says so if it is none.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -174,7 +176,7 @@ fn moment(zone: &TimeZone, date: Date, time: TimeOfDay) -> Option<u64> {
         let after = moment.checked_add(1.millisecond()).ok()?;
         moment = zone.preceding(after).next()?.timestamp();
     }
-    // Nothing here is older than 1970; what began before goes on.
+    // Nothing here is older than 1970; what began before continues.
     Some(u64::try_from(moment.as_millisecond()).unwrap_or(0))
 }
 
@@ -307,7 +309,8 @@ mod tests {
 
     #[test]
     fn clocks_that_are_put_forward_or_back_tear_nothing() {
-        // New York skips 02:00 to 03:00 on 8 March 2026 (07:00 UTC), and shows 01:00 to 02:00 twice on 1 November (05:00 and 06:00 UTC).
+        // New York skips 02:00 to 03:00 on 8 March 2026 (07:00 UTC), and shows 01:00 to 02:00 twice
+        // on 1 November (05:00 and 06:00 UTC).
         let check = |from: &str, until: &str, day: &str, expect: &[(&str, &str)]| {
             let calendar = calendar("America/New_York", json!([{ "from": from, "until": until }]));
             let noon = |hour: &str| format!("2026-{day}T{hour}:00:00Z");

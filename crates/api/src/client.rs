@@ -46,7 +46,8 @@ pub enum Failure {
     Answer { server: String, cause: String },
 }
 
-/// Speaks to one control plane with one token. It may have several servers: if one is away, another is asked.
+/// Speaks to one control plane with one token. It may have several servers: if one is away, another
+/// is asked.
 #[derive(Clone)]
 pub struct Client {
     servers: Arc<Servers>,
@@ -141,7 +142,8 @@ impl Client {
         Client { token: bearer(&self.token.text(), Some(Box::new(renew))), ..self }
     }
 
-    /// Has `told` called with the moment at which the token expires when the server says that this is soon.
+    /// Has `told` called with the moment at which the token expires when the server says that this
+    /// is soon.
     pub fn on_expiry(self, told: impl Fn(u64) + Send + Sync + 'static) -> Client {
         Client { on_expiry: Some(Arc::new(told)), ..self }
     }
@@ -393,7 +395,8 @@ impl Failure {
         }
     }
 
-    /// Whether too many requests have come, be it with this token or from an address whose tokens hold no more.
+    /// Whether too many requests have come, be it with this token or from an address whose tokens
+    /// hold no more.
     pub fn is_too_many(&self) -> bool {
         matches!(self, Failure::Refused(problem) if problem.is(Kind::TooMany))
     }

@@ -3,8 +3,9 @@
 //! ```text
 //! sluice1.BASE64URL(JSON of Grant).BASE64URL(Ed25519 signature over everything before the last point)
 //! ```
-//! The server signs with the key of its data folder; a node learns the public key when it joins. A grant is good for one
-//! claim, before it expires; the lease then lives as long as the connection that claimed it.
+//! The server signs with the key of its data folder; a node learns the public key when it joins. A
+//! grant is good for one claim, before it expires; the lease then lives as long as the connection
+//! that claimed it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -33,20 +34,22 @@ pub struct Grant {
     /// Indices of the node's GPUs, in the order in which the program sees them.
     pub gpus: Vec<u32>,
     pub share_ppm: u32,
-    /// Millionths of each GPU that may be leased in all, this lease included: more than there are where its pool is overcommitted.
+    /// Millionths of each GPU that may be leased in all, this lease included: more than there are
+    /// where its pool is overcommitted.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     pub promised_ppm: u32,
     /// Bytes on each GPU.
     pub memory: u64,
     pub hard_cap: bool,
-    /// The most of each GPU's compute in millionths, also while it would be idle otherwise; `hard_cap` says it without.
+    /// The most of each GPU's compute in millionths, also while it would be idle otherwise;
+    /// `hard_cap` says it without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_ppm: Option<u32>,
     /// Its sessions keep their memory and get no GPU time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
-    /// Counts the sizes that the attempt was given. A grant whose version is higher than that of the lease on the node
-    /// changes what the lease has there; the first one is 0.
+    /// Counts the sizes that the attempt was given. A grant whose version is higher than that of
+    /// the lease on the node changes what the lease has there; the first one is 0.
     #[serde(default, skip_serializing_if = "is_first")]
     pub version: u32,
     /// The last moment to claim it, or to resize by it.
@@ -132,8 +135,8 @@ impl Verifier {
         BASE64.encode(self.0.as_ref())
     }
 
-    /// The grant in `text`, if the server signed it for `node` and it can still be claimed at `now_ms`. Nothing of the
-    /// text is parsed before its signature has been checked.
+    /// The grant in `text`, if the server signed it for `node` and it can still be claimed at
+    /// `now_ms`. Nothing of the text is parsed before its signature has been checked.
     pub fn check(&self, text: &str, node: NodeId, now_ms: u64) -> Result<Grant, GrantError> {
         if text.len() > SIZE_MAX {
             return Err(GrantError::Format);

@@ -4,7 +4,7 @@
 //!             a fault, or an operator
 //!  healthy ─────────────────────────▶ fenced: nothing new; its sessions finish, make room or end
 //!   ▲  ▲ │                              │
-//!   │  │ └─ a fault while the breaker ─▶ suspected: goes on as before, until an operator fences or unfences it
+//!   │  │ └─ a fault while the breaker ─▶ suspected: continues as before, until an operator fences or unfences it
 //!   │  └──── quiet for long enough ─────┤ passing faults only
 //!   └── an operator, or a machine that ─┘
 //!       has started anew
@@ -51,7 +51,8 @@ pub enum Clearing {
     /// They have the grace time, and wait in the queue again.
     #[default]
     Preempt,
-    /// They are ended within seconds, and wait in the queue again: nothing that the GPU computes can be trusted.
+    /// They are ended within seconds, and wait in the queue again: nothing that the GPU computes
+    /// can be trusted.
     End,
 }
 
@@ -76,8 +77,8 @@ impl FromStr for Clearing {
     }
 }
 
-/// What a node has found wrong with a GPU. A lasting fault is reported until the server has taken it; a passing one with every
-/// report for as long as it is there.
+/// What a node has found wrong with a GPU. A lasting fault is reported until the server has taken
+/// it; a passing one with every report for as long as it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -95,7 +96,8 @@ pub struct GpuFault {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum FenceState {
-    /// Faulty by what its node says, and used as before: so many GPUs became faulty at once that a person has to look first.
+    /// Faulty by what its node says, and used as before: so many GPUs became faulty at once that a
+    /// person has to look first.
     Suspected,
     /// Takes nothing new.
     Fenced,
@@ -111,7 +113,8 @@ pub struct GpuFence {
     pub by: String,
     pub since_ms: u64,
     pub sessions: Clearing,
-    /// Stays until an operator takes it away, or (if its node said so) its machine has started anew.
+    /// Stays until an operator takes it away, or (if its node said so) its machine has started
+    /// anew.
     pub lasting: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The identity provider whose people are taken beside the server's own tokens, and what they are here.
+//! The identity provider whose people are taken beside the server's own tokens, and what they are
+//! here.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

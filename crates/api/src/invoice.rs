@@ -5,12 +5,12 @@
 //!    │                  │                     │
 //!    ▼ discard          └──── credit note ────┴──▶ credited
 //! ```
-//! A draft is an invoice without a number, for review. Numbers are assigned without gaps when an invoice is issued, and
-//! nothing of an issued invoice changes except its state. A credit note is a numbered document too: it cancels a whole
-//! invoice, so that the period can be invoiced again.
+//! A draft is an invoice without a number, for review. Numbers are assigned without gaps when an
+//! invoice is issued, and nothing of an issued invoice changes except its state. A credit note is a
+//! numbered document too: it cancels a whole invoice, so that the period can be invoiced again.
 //!
-//! Bills are exact to the millionth. A document rounds each line to the smallest unit of its currency, half up, adds
-//! the lines, and rounds the tax on their sum.
+//! Bills are exact to the millionth. A document rounds each line to the smallest unit of its
+//! currency, half up, adds the lines, and rounds the tax on their sum.
 
 use serde::{Deserialize, Serialize};
 
@@ -131,7 +131,8 @@ pub struct InvoiceLine {
     pub amount_minor: i64,
 }
 
-/// An amount that came in for the period of an earlier invoice after that was issued. The next invoice bills it.
+/// An amount that came in for the period of an earlier invoice after that was issued. The next
+/// invoice bills it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Carried {
@@ -217,7 +218,8 @@ pub struct Invoice {
 }
 
 impl Invoice {
-    /// Returns whether its period counts as invoiced. Credit notes and cancelled invoices cover no period.
+    /// Returns whether its period counts as invoiced. Credit notes and cancelled invoices cover no
+    /// period.
     pub fn covers(&self) -> bool {
         self.credits.is_none() && self.state != InvoiceState::Credited
     }
@@ -259,7 +261,8 @@ pub struct NewInvoiceRun {
     pub draft: bool,
 }
 
-/// The result of a run. Tenants that have an invoice for the period are skipped, so a run can be repeated.
+/// The result of a run. Tenants that have an invoice for the period are skipped, so a run can be
+/// repeated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InvoiceRun {
@@ -307,7 +310,8 @@ impl Currency {
     }
 }
 
-/// Rounds millionths half up, away from zero, to the smallest unit of a currency with this number of decimal digits.
+/// Rounds millionths half up, away from zero, to the smallest unit of a currency with this number
+/// of decimal digits.
 pub fn rounded(micro: i64, minor_digits: u8) -> i64 {
     let unit = 10_i64.pow(6 - u32::from(minor_digits.min(6)));
     let minor = (micro.unsigned_abs() + unit.unsigned_abs() / 2) / unit.unsigned_abs();
@@ -316,7 +320,8 @@ pub fn rounded(micro: i64, minor_digits: u8) -> i64 {
 }
 
 impl Tax {
-    /// Computes the tax on an amount in the smallest unit of its currency, rounded half up, away from zero.
+    /// Computes the tax on an amount in the smallest unit of its currency, rounded half up, away
+    /// from zero.
     pub fn on(&self, net_minor: i64) -> i64 {
         let product = i128::from(net_minor) * i128::from(self.percent_milli);
         let tax = (product.abs() + 50_000) / 100_000 * product.signum();

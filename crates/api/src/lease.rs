@@ -6,12 +6,13 @@
 //!    │        (refused)      ▼
 //!    └───────────┴────── preempting
 //! ```
-//! A granted lease that nobody claims on its node within its hold time ends. A preempted one has a grace time, then its node ends it and it
-//! is queued again with the next attempt number, which makes grants of earlier attempts worthless.
+//! A granted lease that nobody claims on its node within its hold time ends. A preempted one has a
+//! grace time, then its node ends it and it is queued again with the next attempt number, which
+//! makes grants of earlier attempts worthless.
 //!
-//! The tasks of a running lease come and go one by one: one that ends gives its place back, an elastic lease gets further ones when there
-//! is room, and those above its minimum may be told to make room while the others go on. No number of a task is used twice within an
-//! attempt.
+//! The tasks of a running lease come and go one by one: one that ends gives its place back, an
+//! elastic lease gets further ones when there is room, and those above its minimum may be told to
+//! make room while the others continue. No number of a task is used twice within an attempt.
 
 use std::collections::BTreeMap;
 
@@ -36,10 +37,12 @@ pub struct NewLease {
     /// GPUs of each task, all on one node.
     #[serde(default = "one")]
     pub gpus: u32,
-    /// Programs that run side by side, each with GPUs of its own: it starts with all of them or not at all.
+    /// Programs that run side by side, each with GPUs of its own: it starts with all of them or not
+    /// at all.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// Up to so many tasks, as there is room. Those above `tasks` come when there is, and are the first to make room for others.
+    /// Up to so many tasks, as there is room. Those above `tasks` come when there is, and are the
+    /// first to make room for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks_max: Option<u32>,
     /// All tasks within one node, switch, rack or zone, or the lease waits.
@@ -48,12 +51,13 @@ pub struct NewLease {
     /// All tasks within one node, switch, rack or zone if that can be had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<Level>,
-    /// Each task in another node, switch, rack or zone than the others, or the lease waits; narrower than `same` and `near`. Nodes that
-    /// do not say in which one they stand take no such task.
+    /// Each task in another node, switch, rack or zone than the others, or the lease waits;
+    /// narrower than `same` and `near`. Nodes that do not say in which one they stand take no such
+    /// task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Level>,
-    /// What the GPUs of each task have in common, each with each, or the lease waits; for tasks of several GPUs. Without it those are
-    /// taken that are linked best, of those that would do.
+    /// What the GPUs of each task have in common, each with each, or the lease waits; for tasks of
+    /// several GPUs. Without it those are taken that are linked best, of those that would do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linked: Option<Link>,
     /// Millionths of each GPU's compute.
@@ -63,7 +67,8 @@ pub struct NewLease {
     /// where one is set. What is stated here counts where there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub use_default: bool,
-    /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the share that gives so many.
+    /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the
+    /// share that gives so many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_milli: Option<u64>,
     /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
@@ -72,15 +77,15 @@ pub struct NewLease {
     /// Never more than the share, even while the GPU would idle.
     #[serde(default)]
     pub hard_cap: bool,
-    /// The most of each GPU's compute in millionths, even while the GPU would idle: not below the share. Without, there is
-    /// no limit, or with `hard_cap` the share is the limit.
+    /// The most of each GPU's compute in millionths, even while the GPU would idle: not below the
+    /// share. Without, there is no limit, or with `hard_cap` the share is the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_ppm: Option<u32>,
     /// Among the leases of one tenant: higher goes first, and may preempt lower.
     #[serde(default = "usual_priority")]
     pub priority: i32,
-    /// May be ended and queued again when others have the better right. What may not be preempted is granted within
-    /// the tenant's guaranteed quota only.
+    /// May be ended and queued again when others have the better right. What may not be preempted
+    /// is granted within the tenant's guaranteed quota only.
     #[serde(default = "yes")]
     pub preemptible: bool,
     /// How firmly it holds what it has; pools may serve some tiers only, and prices differ.
@@ -104,11 +109,13 @@ pub struct NewLease {
     /// When it must have ended. Once it can no longer start in time for that, it leaves the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// How long it will take, in milliseconds: for estimates of when others start. Nothing ends because of it.
+    /// How long it will take, in milliseconds: for estimates of when others start. Nothing ends
+    /// because of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// How long what it was granted waits for its program to claim it, in milliseconds, before it is given back: 1,000 to 3,600,000, and
-    /// 60,000 unless said. Until it is claimed it costs nothing, and counts towards quotas.
+    /// How long what it was granted waits for its program to claim it, in milliseconds, before it
+    /// is given back: 1,000 to 3,600,000, and 60,000 unless said. Until it is claimed it costs
+    /// nothing, and counts towards quotas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_ms: Option<u64>,
     /// The program, for people to read.
@@ -116,7 +123,8 @@ pub struct NewLease {
     pub name: String,
 }
 
-/// How near tasks stand to each other, or how far apart. Zones, racks and switches are the nodes' labels of these names.
+/// How near tasks stand to each other, or how far apart. Zones, racks and switches are the nodes'
+/// labels of these names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -204,7 +212,8 @@ pub const PRIORITY_USUAL: i32 = 100;
 pub const PRIORITY_MAX: i32 = 300;
 /// What `hold_ms` is unless said.
 pub const HOLD_MS_USUAL: u64 = 60_000;
-/// The shortest time that a grant can wait to be claimed: shorter, and a slow network takes it away.
+/// The shortest time that a grant can wait to be claimed: shorter, and a slow network takes it
+/// away.
 pub const HOLD_MS_MIN: u64 = 1_000;
 /// The longest.
 pub const HOLD_MS_MAX: u64 = 3_600_000;
@@ -259,7 +268,8 @@ impl NewLease {
         }
     }
 
-    /// The share of a GPU of so many GFLOPS, in millionths; above a whole one where the GPU has too few units.
+    /// The share of a GPU of so many GFLOPS, in millionths; above a whole one where the GPU has too
+    /// few units.
     pub fn share_of(&self, gflops: u64) -> u64 {
         let Some(units_milli) = self.units_milli else { return u64::from(self.share_ppm) };
         let units = u128::from(units_milli) * u128::from(GPU_PPM);
@@ -376,7 +386,8 @@ pub struct Lease {
     pub gpus: u32,
     /// How many run side by side; the fewest that it starts with while it waits.
     pub tasks: u32,
-    /// Of each GPU. Where units were asked for, 0 until a place is known, and then as its first task has it.
+    /// Of each GPU. Where units were asked for, 0 until a place is known, and then as its first
+    /// task has it.
     pub share_ppm: u32,
     /// As it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -429,8 +440,8 @@ pub struct Lease {
     pub ended_at_ms: Option<u64>,
     /// Grows with every change; a watcher names the one it has seen.
     pub revision: u64,
-    /// Opens this lease and nothing else until it has ended, whatever becomes of the token that it was asked for with; only in the
-    /// answer to who asked for it. It goes where a token goes.
+    /// Opens this lease and nothing else until it has ended, whatever becomes of the token that it
+    /// was asked for with; only in the answer to who asked for it. It goes where a token goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -446,16 +457,18 @@ pub struct ResizeLease {
     /// Bytes on each GPU: not less than its programs hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// The most of each GPU's compute in millionths: not below the share, 1,000,000 for no limit, 0 for a limit that equals the share. Unless
-    /// said, a limit that equals the share goes on doing so, and another one stays.
+    /// The most of each GPU's compute in millionths: not below the share, 1,000,000 for no limit, 0
+    /// for a limit that equals the share. Unless said, a limit that equals the share continues
+    /// doing so, and another one stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_ppm: Option<u32>,
-    /// Whether its programs get no GPU time: they keep their memory, and their calls wait. What a suspended lease had of the compute is free for
-    /// others, and counts towards no quota; it has to be free again for the lease to be resumed.
+    /// Whether its programs get no GPU time: they keep their memory, and their calls wait. What a
+    /// suspended lease had of the compute is free for others, and counts towards no quota; it has
+    /// to be free again for the lease to be resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
-    /// Where there is no room or quota for it now, wait until there is, instead of being refused. It is tried whenever the scheduler looks at
-    /// its queue, before leases that wait.
+    /// Where there is no room or quota for it now, wait until there is, instead of being refused.
+    /// It is tried whenever the scheduler looks at its queue, before leases that wait.
     #[serde(default)]
     pub wait: bool,
 }
@@ -528,15 +541,20 @@ pub struct LeaseEvent {
     /// Of the entry.
     pub sequence: u64,
     pub at_ms: u64,
-    /// The token that it was done with, and its name; `server (itself)` for what the scheduler, a node or time did.
+    /// The token that it was done with, and its name; `server (itself)` for what the scheduler, a
+    /// node or time did.
     pub actor: String,
-    /// `lease.requested`, `lease.granted`, `lease.resizing`, `lease.resized`, `lease.resize_refused`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
+    /// `lease.requested`, `lease.granted`, `lease.resizing`, `lease.resized`,
+    /// `lease.resize_refused`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued`
+    /// or `lease.ended`.
     pub action: String,
-    /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets the room.
+    /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets
+    /// the room.
     pub detail: serde_json::Value,
 }
 
-/// When a waiting lease is expected to start, if those that run take as long as they said or as their like took before.
+/// When a waiting lease is expected to start, if those that run take as long as they said or as
+/// their like took before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StartEstimate {
@@ -626,7 +644,8 @@ pub struct Offer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Place {
-    /// The number of the task, from 0. That of one that has gone is not given to another one within the attempt.
+    /// The number of the task, from 0. That of one that has gone is not given to another one within
+    /// the attempt.
     #[serde(default)]
     pub task: u32,
     /// The node's name.
@@ -635,18 +654,21 @@ pub struct Place {
     pub address: String,
     /// Indices of the node's GPUs.
     pub gpus: Vec<u32>,
-    /// What its node wants to see; only in the answers to who may use the lease, and only until the task has claimed it.
+    /// What its node wants to see; only in the answers to who may use the lease, and only until the
+    /// task has claimed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
-    /// A grant by which its node changes what the task has; only in the answer to who has asked for that.
+    /// A grant by which its node changes what the task has; only in the answer to who has asked for
+    /// that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<String>,
-    /// This task has to make room, while the others go on: it is ended then.
+    /// This task has to make room, while the others continue: it is ended then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leave_at_ms: Option<u64>,
 }
 
-/// A client's word that a node refused a grant. The lease goes back to the queue; one that runs already goes on without that task.
+/// A client's word that a node refused a grant. The lease goes back to the queue; one that runs
+/// already continues without that task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -1,9 +1,10 @@
-//! What the control plane, the nodes and `sluice` say to each other: the types of the REST API, the grants that a node
-//! checks alone, the usage records, the chain of the audit log; and a blocking client.
+//! What the control plane, the nodes and `sluice` say to each other: the types of the REST API, the
+//! grants that a node checks alone, the usage records, the chain of the audit log; and a blocking
+//! client.
 //!
-//! Amounts are integers whose names carry the unit: shares in millionths of a GPU (`_ppm`), GPUs of quotas in
-//! thousandths (`_milli`), times in milliseconds since 1970 (`_ms`), money in millionths of the currency's unit
-//! (`_micro`).
+//! Amounts are integers whose names carry the unit: shares in millionths of a GPU (`_ppm`), GPUs of
+//! quotas in thousandths (`_milli`), times in milliseconds since 1970 (`_ms`), money in millionths
+//! of the currency's unit (`_micro`).
 
 pub mod audit;
 pub mod bill;
@@ -42,8 +43,9 @@ pub struct Page<T> {
 /// A whole GPU in millionths.
 pub const GPU_PPM: u32 = 1_000_000;
 
-/// A unit: the compute in which cards of all models are counted alike, a TFLOPS of 32-bit arithmetic. A GPU has
-/// [`node::Gpu::gflops`] thousandths of one; one whose driver's figures do not say has none.
+/// A unit: the compute in which cards of all models are counted alike, a TFLOPS of 32-bit
+/// arithmetic. A GPU has [`node::Gpu::gflops`] thousandths of one; one whose driver's figures do
+/// not say has none.
 pub const UNIT_GFLOPS: u64 = 1000;
 
 /// Leaves out of JSON what is 0.

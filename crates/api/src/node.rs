@@ -1,7 +1,8 @@
 //! What a node and its server say to each other: joining, and reports with their answers.
 //!
-//! A node reports in the rhythm that the last answer gave. A report brings what is true on the node now and the usage
-//! records that the server has not confirmed yet; the answer confirms them and names the leases to end.
+//! A node reports in the rhythm that the last answer gave. A report brings what is true on the node
+//! now and the usage records that the server has not confirmed yet; the answer confirms them and
+//! names the leases to end.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use crate::usage::UsageRecord;
 /// Counted by the server.
 pub type NodeId = u64;
 
-/// A node's first words, under a token of role `node`. A node that joins again under its name is the same node.
+/// A node's first words, under a token of role `node`. A node that joins again under its name is
+/// the same node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -44,8 +46,8 @@ pub struct Gpu {
     /// As `12.0`.
     pub compute_capability: String,
     pub driver_version: u32,
-    /// What its 32-bit arithmetic counts as, which its units and requests go by: what whoever runs the node has stated, else the driver's
-    /// figure, else 0. What was measured does not count.
+    /// What its 32-bit arithmetic counts as, which its units and requests go by: what whoever runs
+    /// the node has stated, else the driver's figure, else 0. What was measured does not count.
     #[serde(default)]
     pub gflops: u64,
     /// Whether `gflops` was stated.
@@ -54,10 +56,12 @@ pub struct Gpu {
     /// Peaks, from the driver's figures; not there where they say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figures: Option<Rates>,
-    /// As its node found when it first joined with this driver, to two digits; not there where it could not.
+    /// As its node found when it first joined with this driver, to two digits; not there where it
+    /// could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Rates>,
-    /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; not there where nobody says.
+    /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; not
+    /// there where nobody says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
     /// `domain:bus:device.function`, hexadecimal.
@@ -123,10 +127,12 @@ pub struct Joined {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Report {
-    /// Counted up by every report since the node joined: one that comes late is not the truth any more.
+    /// Counted up by every report since the node joined: one that comes late is not the truth any
+    /// more.
     pub sequence: u64,
-    /// Of the last answer that the node has had, 0 before the first: what a report does not mention has ended only if the server that
-    /// takes it has been heard by the node. A node of an earlier release does not say.
+    /// Of the last answer that the node has had, 0 before the first: what a report does not mention
+    /// has ended only if the server that takes it has been heard by the node. A node of an earlier
+    /// release does not say.
     #[serde(default)]
     pub leadership: Option<u64>,
     /// In the order in which the node joined with them.
@@ -242,7 +248,8 @@ pub struct ReportAnswer {
     pub leadership: u64,
     /// Leases that the node ends now.
     pub end: Vec<Attempt>,
-    /// Grants of leases that live on the node, which change what they have; sent until a report says what became of them.
+    /// Grants of leases that live on the node, which change what they have; sent until a report
+    /// says what became of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resize: Vec<String>,
     /// When to report next.
@@ -263,7 +270,8 @@ pub struct RefusedRecord {
 pub struct Drift {
     /// From when on it has been counted.
     pub since_ms: u64,
-    /// When the server last compared its sums with its leases; what nodes say it compares with every report.
+    /// When the server last compared its sums with its leases; what nodes say it compares with
+    /// every report.
     pub compared_at_ms: u64,
     /// Nodes with leases that were silent for too long.
     pub nodes_lost: u64,
@@ -318,7 +326,8 @@ pub struct Drain {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewDrain {
-    /// What is there has so many milliseconds to end, and then waits in the queue again; it goes on to its own end unless said.
+    /// What is there has so many milliseconds to end, and then waits in the queue again; it
+    /// continues to its own end unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
     #[serde(default)]

@@ -14,7 +14,8 @@ use crate::written::{WrittenPoolPrice, WrittenWindow};
 /// The pool of nodes that no declared pool claims; everybody may use it.
 pub const DEFAULT_POOL: &str = "default";
 
-/// Some GPUs, and who may use them. A GPU belongs to the pool that names it, else to the first pool, by name, that claims it.
+/// Some GPUs, and who may use them. A GPU belongs to the pool that names it, else to the first
+/// pool, by name, that claims it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -26,8 +27,8 @@ pub struct Pool {
     /// Nodes with all these labels are its as well, if there are any here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Of these nodes only the GPUs whose model has one of these in its name, in any case; without nodes and labels, such GPUs of all
-    /// nodes.
+    /// Of these nodes only the GPUs whose model has one of these in its name, in any case; without
+    /// nodes and labels, such GPUs of all nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(examples(json!(["h100"]))))]
     pub models: Vec<String>,
@@ -42,12 +43,14 @@ pub struct Pool {
     pub tiers: Vec<Tier>,
     #[serde(default, skip_serializing_if = "Sharing::is_usual")]
     pub sharing: Sharing,
-    /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases whose shares add up to more than the
-    /// GPU has share its time in proportion. A whole GPU is nobody else's, and memory is never leased twice.
+    /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases
+    /// whose shares add up to more than the GPU has share its time in proportion. A whole GPU is
+    /// nobody else's, and memory is never leased twice.
     #[serde(default = "no_overcommit", skip_serializing_if = "is_no_overcommit")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 1000))]
     pub overcommit_percent: u32,
-    /// What it is at other times: the first whose calendar holds is in force, and where none does the pool is as said above.
+    /// What it is at other times: the first whose calendar holds is in force, and where none does
+    /// the pool is as said above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personalities: Vec<Personality>,
 }
@@ -134,8 +137,9 @@ pub struct Personality {
     pub prices: Vec<PoolPrice>,
 }
 
-/// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model
-/// counts, and of these the one per unit-hour, which is for GPUs that have units.
+/// A price in a pool while a personality is in force. Of several that fit, the one that names the
+/// most of tier and model counts, and of these the one per unit-hour, which is for GPUs that have
+/// units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "WrittenPoolPrice")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -213,8 +217,8 @@ pub struct Terms<'a> {
     pub sharing: Sharing,
 }
 
-/// Personalities are looked for so far ahead: two weeks, since clocks that are put forward skip a time that is all within what they
-/// skip, and what they are put forward or back by.
+/// Personalities are looked for so far ahead: two weeks, since clocks that are put forward skip a
+/// time that is all within what they skip, and what they are put forward or back by.
 pub const AHEAD_MS: u64 = 16 * 24 * 3_600_000;
 /// Of one pool.
 const PERSONALITIES_MAX: usize = 16;
@@ -240,8 +244,8 @@ pub enum Access {
     Public,
     /// These tenants and those below them.
     Private { tenants: Vec<TenantPath> },
-    /// During the windows these tenants and those below them, at other times everybody. Whoever else is there when a window
-    /// begins has to make room.
+    /// During the windows these tenants and those below them, at other times everybody. Whoever
+    /// else is there when a window begins has to make room.
     Reserved {
         tenants: Vec<TenantPath>,
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenWindow>))]
@@ -315,7 +319,8 @@ impl Pool {
         self.personalities.get(index?)
     }
 
-    /// Which personality is in force from when on: what holds at `from_ms`, and each change before `until_ms`.
+    /// Which personality is in force from when on: what holds at `from_ms`, and each change before
+    /// `until_ms`.
     pub fn turns(&self, from_ms: u64, until_ms: u64) -> Vec<(u64, Option<usize>)> {
         // Beginnings and ends in their order; those at one moment count together.
         let mut edges = Vec::new();
@@ -382,7 +387,8 @@ impl Access {
 }
 
 impl Terms<'_> {
-    /// Whether a lease of this tenant, tier and share of each GPU may be here at a moment; at some moment, if none is said.
+    /// Whether a lease of this tenant, tier and share of each GPU may be here at a moment; at some
+    /// moment, if none is said.
     pub fn serves(&self, tenant: &TenantPath, tier: Tier, share_ppm: u32, at_ms: Option<u64>) -> bool {
         self.access.lets_in(tenant, at_ms) && self.serves_tier(tier) && self.lends(share_ppm)
     }

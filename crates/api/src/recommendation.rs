@@ -43,7 +43,7 @@ pub struct RightSize {
     pub memory: u64,
     /// The most bytes that any run had on one GPU.
     pub memory_peak: u64,
-    /// The same runs, replayed with the recommended share.
+    /// Replay of these runs with the recommended share.
     pub replay: Replayed,
 }
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::token::Token;
 
-/// The name of the header by which a request that changes something shows that a page of this server sent it.
+/// The name of the header by which a request that changes something shows that a page of this
+/// server sent it.
 pub const CSRF_HEADER: &str = "sluice-csrf";
 
 /// What a browser signs in with.
@@ -24,7 +25,8 @@ pub enum SignIn {
 pub struct Session {
     /// Whose session it is.
     pub token: Token,
-    /// The value that requests under this session need in the header `Sluice-CSRF` to change anything.
+    /// The value that requests under this session need in the header `Sluice-CSRF` to change
+    /// anything.
     pub csrf: String,
     /// When the session ends.
     pub until_ms: u64,
@@ -34,7 +36,8 @@ pub struct Session {
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SignInLink {
-    /// What stands behind the server's URL: `/#sign-in=` and the code. A fragment, so no log of requests has it.
+    /// What stands behind the server's URL: `/#sign-in=` and the code. A fragment, so no log of
+    /// requests has it.
     pub path: String,
     /// Until when it can be used.
     pub until_ms: u64,

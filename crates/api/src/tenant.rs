@@ -120,8 +120,8 @@ impl fmt::Display for TenantPath {
 pub struct Quota {
     /// Thousandths of a GPU that are this tenant's whenever it asks for them.
     pub guaranteed_milli: u32,
-    /// Thousandths of units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how many: guaranteed is
-    /// what is within all that is said.
+    /// Thousandths of units that are. Once any tenant is guaranteed units, whoever is guaranteed
+    /// anything says how many: guaranteed is what is within all that is said.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub guaranteed_units_milli: u64,
     /// Device memory that is, in MiB over all GPUs; as with units.
@@ -243,7 +243,8 @@ pub struct Declaration {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPrice>))]
     pub prices: Vec<Price>,
-    /// Of all prices, budgets, bills and invoices. Once an invoice has been issued it cannot become another one.
+    /// Of all prices, budgets, bills and invoices. Once an invoice has been issued it cannot become
+    /// another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub currency: Option<Currency>,
     /// Who bills: a name for invoices and exports.
@@ -266,7 +267,8 @@ pub struct Applied {
     /// What is allowed, and may not be meant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// What use costs before and after, of each top-level tenant for which that differs; of a dry run only.
+    /// What use costs before and after, of each top-level tenant for which that differs; of a dry
+    /// run only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub costs: Vec<CostChange>,
 }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Shows a text that came from elsewhere as what it is: signs that would end its line, move the cursor, or have what follows read
-/// in another order are written as escapes (`\\n`, `\\u{202e}`).
+/// Shows a text that came from elsewhere as what it is: signs that would end its line, move the
+/// cursor, or have what follows read in another order are written as escapes (`\\n`, `\\u{202e}`).
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_deceptive) {
         return Cow::Borrowed(text);
@@ -13,8 +13,9 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
-/// Whether a sign is none that is seen where it stands: a control character, a line or paragraph separator, or one that only says in
-/// which direction text runs (Unicode Standard Annex 9, section 2).
+/// Whether a sign is none that is seen where it stands: a control character, a line or paragraph
+/// separator, or one that only says in which direction text runs (Unicode Standard Annex 9, section
+/// 2).
 pub fn is_deceptive(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')

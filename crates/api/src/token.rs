@@ -114,7 +114,8 @@ pub struct RevokedToken {
     #[serde(flatten)]
     pub token: Token,
     pub leases: Vec<LeaseId>,
-    /// Whether they have been ended with it. Else they go on, and who has the key of one can watch and end it.
+    /// Whether they have been ended with it. Else they continue, and who has the key of one can
+    /// watch and end it.
     pub ended: bool,
 }
 

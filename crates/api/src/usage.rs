@@ -1,13 +1,16 @@
 //! Usage records: what a lease used on a node between two moments.
 //!
-//! A record's id follows from what it is about ([`UsageRecord::id_of`]), so the same record counts once however often it
-//! arrives. A lease's records tile the time in which it was held: each begins where the one before ended, by a clock that
-//! no clock step moves. All meters are integers and add up exactly, however the time was cut:
+//! A record's id follows from what it is about ([`UsageRecord::id_of`]), so the same record counts
+//! once however often it arrives. A lease's records tile the time in which it was held: each begins
+//! where the one before ended, by a clock that no clock step moves. All meters are integers and add
+//! up exactly, however the time was cut:
 //!
-//! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held, while the lease is not suspended;
+//! - `reserved` = [`UsageRecord::reserved_ppm_ms`]: share x GPUs x time held, while the lease is
+//!   not suspended;
 //! - `suspended` = [`UsageRecord::suspended_ppm_ms`]: the same while it is;
-//! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same unit. A node knows the part of its software
-//!   GPUs, whose threads say what CPU time they took; of another GPU it knows the time of turns, and takes the whole device for occupied.
+//! - `used` = `used_ppm_ms`: device time x the part of the device that was occupied, in the same
+//!   unit. A node knows the part of its software GPUs, whose threads say what CPU time they took;
+//!   of another GPU it knows the time of turns, and takes the whole device for occupied.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,12 +84,13 @@ pub enum UsageError {
 
 /// More than any GPU has.
 pub const GFLOPS_MAX: u64 = 1_000_000_000;
-/// More than any link moves while a record is open, in each direction: 70 TB. What servers of a release before this took is cut to it by their
-/// database's migration (`0015_transfer`).
+/// More than any link moves while a record is open, in each direction: 70 TB. What servers of a
+/// release before this took is cut to it by their database's migration (`0015_transfer`).
 pub const BYTES_MAX: u64 = 1 << 46;
 /// More than any GPU begins meanwhile.
 pub const KERNELS_MAX: u64 = 1 << 46;
-/// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong clock can cost.
+/// The longest that a record spans. Nodes write one every few seconds; this bounds what a wrong
+/// clock can cost.
 pub const SPAN_MAX_MS: u64 = 24 * HOUR_MS;
 
 impl UsageRecord {
@@ -132,7 +136,8 @@ impl UsageRecord {
         self.until_ms.saturating_sub(self.from_ms)
     }
 
-    /// Bounds everything that arithmetic is done with, so that sums of a period are far from an overflow.
+    /// Bounds everything that arithmetic is done with, so that sums of a period are far from an
+    /// overflow.
     pub fn check(&self) -> Result<(), UsageError> {
         let id = || self.id.chars().take(64).collect::<String>();
         if self.id != UsageRecord::id_of(self.node, self.attempt_of(), self.sequence) {
@@ -197,7 +202,8 @@ pub struct AsideDecided {
     pub records: u32,
 }
 
-/// A record as a line of a node's journal: `CHECKSUM JSON`, the checksum being 16 hexadecimal digits of the JSON's BLAKE3.
+/// A record as a line of a node's journal: `CHECKSUM JSON`, the checksum being 16 hexadecimal
+/// digits of the JSON's BLAKE3.
 pub fn journal_line(record: &UsageRecord) -> String {
     // A struct of numbers and strings always has a JSON form.
     let json = serde_json::to_string(record).unwrap_or_default();

@@ -20,7 +20,8 @@ pub mod kind {
     pub const POOL: &str = "pool";
     /// A [`super::Change`] of the prices of a meter, which is the name.
     pub const PRICE: &str = "price";
-    /// There is no going on from where the watcher was: these are other books. The stream ends with it.
+    /// There is no going on from where the watcher was: these are other books. The stream ends with
+    /// it.
     pub const ANEW: &str = "anew";
 }
 
@@ -40,7 +41,7 @@ pub struct Change {
 pub struct Event {
     /// One of [`kind`], or one of a later release.
     pub kind: String,
-    /// From which a watch goes on after this event.
+    /// From which a watch continues after this event.
     pub id: String,
     /// JSON.
     pub data: String,
@@ -81,7 +82,8 @@ impl Reader {
         None
     }
 
-    /// From where a watch goes on: the id of the last event that came whole, also of one without data.
+    /// From where a watch continues: the id of the last event that came whole, also of one without
+    /// data.
     pub fn last(&self) -> Option<&str> {
         self.last.as_deref()
     }

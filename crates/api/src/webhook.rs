@@ -38,7 +38,7 @@ kinds! {
     LeaseSuspended "lease.suspended"
     /// A lease that had to leave its GPUs waits in the queue again.
     LeaseRequeued "lease.requeued"
-    /// The server ended a lease that nobody asked it to end.
+    /// The server ended a lease without a request.
     LeaseExpired "lease.expired"
     /// A budget passed 50, 80, 95 or 100 %.
     BudgetPassed "budget.passed"
@@ -194,7 +194,7 @@ impl std::str::FromStr for DeliveryState {
     }
 }
 
-/// One event on its way to one webhook.
+/// Delivery of one event to one webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Delivery {

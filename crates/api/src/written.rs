@@ -1,8 +1,9 @@
-//! Amounts and times as people write them in declarations, beside the integers that the API answers with: `limit: 0.5` for
-//! `limit_milli: 500`, `price: 2.00` for `micro: 2000000`, `from: 2026-12-01` for `from_ms: 1796083200000`.
+//! Amounts and times as people write them in declarations, beside the integers that the API answers
+//! with: `limit: 0.5` for `limit_milli: 500`, `price: 2.00` for `micro: 2000000`,
+//! `from: 2026-12-01` for `from_ms: 1796083200000`.
 //!
-//! All of it is exact: digits are never made floating point. YAML's numbers arrive here as their text; in JSON that is not read as
-//! YAML they have to be texts.
+//! All of it is exact: digits are never made floating point. YAML's numbers arrive here as their
+//! text; in JSON that is not read as YAML they have to be texts.
 
 use std::fmt::Display;
 
@@ -38,36 +39,37 @@ pub struct WrittenQuota {
     /// GPUs that are this tenant's whenever it asks for them, such as 0.5.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,3})?$", examples("0.5")))]
     guaranteed: Option<String>,
-    /// The same in thousandths.
+    /// Guaranteed GPUs, in thousandths.
     guaranteed_milli: Option<u32>,
-    /// Units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how many: guaranteed is what is within
-    /// all that is said.
+    /// Units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how
+    /// many: guaranteed is what is within all that is said.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,9}(\\.[0-9]{1,3})?$", examples("40")))]
     guaranteed_units: Option<String>,
-    /// The same in thousandths.
+    /// Guaranteed units, in thousandths.
     guaranteed_units_milli: Option<u64>,
     /// Device memory that is, over all GPUs; as with units.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6} ?[MGT]iB$", examples("64GiB")))]
     guaranteed_memory: Option<String>,
-    /// The same in MiB.
+    /// Guaranteed memory, in MiB.
     guaranteed_memory_mib: Option<u64>,
     /// The most GPUs that it may hold.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,3})?$", examples("1.5")))]
     limit: Option<String>,
-    /// The same in thousandths.
+    /// Limit of GPUs, in thousandths.
     limit_milli: Option<u32>,
     /// The most units that it may hold.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,9}(\\.[0-9]{1,3})?$", examples("160")))]
     units_limit: Option<String>,
-    /// The same in thousandths.
+    /// Limit of units, in thousandths.
     units_limit_milli: Option<u64>,
-    /// Its part of what is left over, in proportion to its siblings' weights; 0 for none. 1 unless said.
+    /// Its part of what is left over, in proportion to its siblings' weights; 0 for none. 1 unless
+    /// said.
     #[serde(default = "weight_of_one")]
     over_quota_weight: u32,
     /// The most device memory that it may hold, over all GPUs.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6} ?[MGT]iB$", examples("64GiB")))]
     memory_limit: Option<String>,
-    /// The same in MiB.
+    /// Limit of memory, in MiB.
     memory_limit_mib: Option<u64>,
     /// The most leases it may hold at a time.
     leases_limit: Option<u32>,
@@ -141,8 +143,8 @@ impl TryFrom<WrittenBudget> for Budget {
 
 /// A price; it holds from a moment until the next price for the same things, or until its own end.
 ///
-/// Of several that fit, the one that names the most of tier, pool and model counts; of these the one per unit-hour, which is for GPUs
-/// that have units; and of these the latest.
+/// Of several that fit, the one that names the most of tier, pool and model counts; of these the
+/// one per unit-hour, which is for GPUs that have units; and of these the latest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -156,13 +158,14 @@ pub struct WrittenPrice {
     model: Option<String>,
     #[serde(default)]
     per: PricePer,
-    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or `micro` is there.
+    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or
+    /// `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
     /// The same in millionths.
     micro: Option<u64>,
-    /// From when on, such as 2026-12-01 (its midnight, UTC) or 2026-12-01T08:30:00Z; the moment of its declaration unless said.
-    /// Prices of the past cannot be changed.
+    /// From when on, such as 2026-12-01 (its midnight, UTC) or 2026-12-01T08:30:00Z; the moment of
+    /// its declaration unless said. Prices of the past cannot be changed.
     #[cfg_attr(
         feature = "openapi",
         schema(pattern = "^20[0-9]{2}-[0-9]{2}-[0-9]{2}(T.+)?$", examples("2026-12-01"))
@@ -197,8 +200,9 @@ impl TryFrom<WrittenPrice> for Price {
     }
 }
 
-/// A price in a pool while a personality is in force. Of several that fit, the one that names the most of tier and model
-/// counts, and of these the one per unit-hour, which is for GPUs that have units.
+/// A price in a pool while a personality is in force. Of several that fit, the one that names the
+/// most of tier and model counts, and of these the one per unit-hour, which is for GPUs that have
+/// units.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -210,7 +214,8 @@ pub struct WrittenPoolPrice {
     model: Option<String>,
     #[serde(default)]
     per: PricePer,
-    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or `micro` is there.
+    /// In the currency's unit per GPU-hour, unit-hour, GiB-hour or GiB, such as 2.00. This or
+    /// `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
     /// The same in millionths.
@@ -363,7 +368,8 @@ fn memory_mib(text: &str) -> Result<u64, TextError> {
     u64::try_from(mib).ok().filter(|_| is_whole).ok_or(TextError::Memory)
 }
 
-/// Milliseconds since 1970 of a day's beginning in UTC, `2026-12-01`, or of a time as of RFC 3339, `2026-12-01T08:30:00+01:00`.
+/// Milliseconds since 1970 of a day's beginning in UTC, `2026-12-01`, or of a time as of RFC 3339,
+/// `2026-12-01T08:30:00+01:00`.
 pub fn moment_ms(text: &str) -> Result<u64, TextError> {
     let midnight = |date: Date| date.to_zoned(TimeZone::UTC).map(|midnight| midnight.timestamp());
     // Not `parse`, which would read a date from a time as well, and ignore the rest.
@@ -395,7 +401,8 @@ enum Form {
     Moment,
 }
 
-/// What is declared, or a part of it, in the form in which people write it: `limit: 0.5` for `limit_milli: 500`. It is read as the same.
+/// What is declared, or a part of it, in the form in which people write it: `limit: 0.5` for
+/// `limit_milli: 500`. It is read as the same.
 pub fn as_written(value: &Value) -> Value {
     match value {
         Value::Array(values) => values.iter().map(as_written).collect(),

@@ -14,7 +14,8 @@ pub struct Echo<'a> {
 }
 
 impl Connection {
-    /// Agrees on `rounds` rounds, in each of which the node takes so many bytes and then gives so many.
+    /// Agrees on `rounds` rounds, in each of which the node takes so many bytes and then gives so
+    /// many.
     pub fn echo(
         &mut self,
         token: LeaseToken,

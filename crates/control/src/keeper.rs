@@ -82,7 +82,7 @@ impl Keeper {
     /// it would wait for this process otherwise.
     fn end_with<T>(self, ask: impl Fn(&mut Keeping) -> Result<T, Failure>) -> Result<(Usage, T), Failure> {
         drop(self.stop);
-        // A panic of the thread goes on here.
+        // A panic of the thread continues here.
         let joined = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let mut keeping = joined?;
         let last = |keeping: &mut Keeping| Ok((keeping.usage()?, ask(keeping)?));
@@ -101,7 +101,8 @@ impl Keeper {
 struct Keeping {
     connection: Connection,
     token: LeaseToken,
-    /// How long the node waits for this side to come back; none at all where the end of the connection is the end.
+    /// How long the node waits for this side to come back; none at all where the end of the
+    /// connection is the end.
     patience: Duration,
     /// Processes after which the node has asked.
     watched: BTreeMap<u32, ProcessWatch>,
@@ -127,7 +128,8 @@ impl Keeping {
         let poll = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut polled = vec![poll(self.stop.as_fd()), poll(self.connection.as_fd())];
         polled.extend(self.watched.values().map(|watch| poll(watch.as_fd())));
-        // SAFETY: the pointer and length describe `polled`. After a signal nothing is ready, and the caller waits again.
+        // SAFETY: the pointer and length describe `polled`. After a signal nothing is ready, and
+        // the caller waits again.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
         let ended = self.watched.keys().zip(&polled[2..]).filter(|(_, polled)| polled.revents != 0);
         Ready {
@@ -176,8 +178,8 @@ impl Keeping {
         }
     }
 
-    /// Connects again and takes the lease over. Fails when the node refuses or has waited long enough; once the program has ended, also when
-    /// nobody listens there, and soon.
+    /// Connects again and takes the lease over. Fails when the node refuses or has waited long
+    /// enough; once the program has ended, also when nobody listens there, and soon.
     fn come_back(&mut self, cause: Cause) -> Result<(), Failure> {
         self.connection.forget_lease();
         let mut failure = self.connection.failure(cause);
@@ -225,7 +227,8 @@ impl Keeping {
     }
 }
 
-/// Has a connection that may be followed by another one fail also while the node owes it acknowledgements.
+/// Has a connection that may be followed by another one fail also while the node owes it
+/// acknowledgements.
 fn notice_cuts(connection: &Connection, patience: Duration) {
     if !patience.is_zero() {
         // Without it a cut in such a moment is noticed late, as the kernel sees fit.

@@ -1,7 +1,8 @@
-//! A control connection to a node: leases and questions, one request and one answer at a time, with deadlines.
+//! A control connection to a node: leases and questions, one request and one answer at a time, with
+//! deadlines.
 //!
-//! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was granted, or as the
-//! [`Keeper`] that comes back for it after a cut.
+//! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was
+//! granted, or as the [`Keeper`] that comes back for it after a cut.
 
 mod keeper;
 
@@ -121,8 +122,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects and shakes hands. A node whose certificate was checked by its authority is known by its fingerprint from
-    /// then on ([`Connection::node`]).
+    /// Connects and shakes hands. A node whose certificate was checked by its authority is known by
+    /// its fingerprint from then on ([`Connection::node`]).
     pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
         let failure = |cause| Failure { node: node.place(), cause };
         let (stream, node) = connect(node).map_err(failure)?;
@@ -158,13 +159,14 @@ impl Connection {
         self.send(TokenProof { proof: token.proof(challenge, shown) })
     }
 
-    /// Ends the connection, and with it its lease, and waits until the node has done so: what the lease held is free
-    /// when this returns.
+    /// Ends the connection, and with it its lease, and waits until the node has done so: what the
+    /// lease held is free when this returns.
     pub fn close(mut self) {
         self.end_lease();
         self.stream.shut_down_writes();
         let deadline = Instant::now() + ANSWER_TIME_MAX;
-        // Ends with the node's end of file, or with an error: either way there is nothing left to wait for.
+        // Ends with the node's end of file, or with an error: either way there is nothing left to
+        // wait for.
         while read(&self.stream, self.decoder.space(READ_SIZE), deadline).is_ok() {}
     }
 
@@ -180,7 +182,8 @@ impl Connection {
         self.holds_lease = false;
     }
 
-    /// Where it goes, and by which fingerprint it knows the node: whoever follows needs no authority.
+    /// Where it goes, and by which fingerprint it knows the node: whoever follows needs no
+    /// authority.
     pub fn node(&self) -> &Endpoint {
         &self.node
     }
@@ -346,7 +349,8 @@ fn read(stream: &Stream, buffer: &mut [u8], deadline: Instant) -> Result<usize, 
     }
 }
 
-/// The leases that this process runs under, one on each of its nodes: the node and the token. Empty where there is none.
+/// The leases that this process runs under, one on each of its nodes: the node and the token. Empty
+/// where there is none.
 pub fn own_leases() -> Vec<(Endpoint, LeaseToken)> {
     let addresses = sluice_transport::own_sessions().unwrap_or_default();
     addresses.into_iter().map(|SessionAddress { node, token }| (node, token)).collect()
@@ -381,7 +385,8 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     text
 }
 
-/// The branch of NVIDIA's drivers that brought a CUDA version: programs compare it with what they need.
+/// The branch of NVIDIA's drivers that brought a CUDA version: programs compare it with what they
+/// need.
 pub fn driver_version(cuda_version: u32) -> String {
     let branch = match cuda_version {
         13_000.. => 580,

@@ -10,8 +10,9 @@ use sluice_wire::handshake::Once;
 
 use crate::{Cause, Connection, Failure};
 
-/// Connects and asks for a lease, with what `question` makes of the attempt; the answer is granted or refused. A node that was there
-/// is asked again after a cut, for as long as `patience` says: `cut` is told of one that lasts.
+/// Connects and asks for a lease, with what `question` makes of the attempt; the answer is granted
+/// or refused. A node that was there is asked again after a cut, for as long as `patience` says:
+/// `cut` is told of one that lasts.
 pub fn open_lease<Q: Into<Control>>(
     node: &Endpoint,
     patience: Duration,

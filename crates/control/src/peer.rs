@@ -10,9 +10,10 @@ use sluice_wire::{FrameDecoder, Kind};
 
 use crate::{ANSWER_TIME_MAX, Cause, Failure, READ_SIZE, connect_as, greet, read};
 
-/// Connects to the node of a session, which gives the socket to the session's worker. When this returns that one is ready,
-/// and says nothing before it is asked: another process can go on with the stream. A node beyond this machine is known by the
-/// fingerprint that the session's client knows it by; this one shows no certificate, since the token is what proves its right.
+/// Connects to the node of a session, which gives the socket to the session's worker. When this
+/// returns that one is ready, and says nothing before it is asked: another process can continue
+/// with the stream. A node beyond this machine is known by the fingerprint that the session's
+/// client knows it by; this one shows no certificate, since the token is what proves its right.
 pub fn connect_peer(node: &Endpoint, peer: Peer) -> Result<Stream, Failure> {
     open(node, peer).map_err(|cause| Failure { node: node.place(), cause })
 }

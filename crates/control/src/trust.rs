@@ -1,4 +1,5 @@
-//! By what a node beyond this machine is known, and who asks it: from the environment, so that every command finds it.
+//! By what a node beyond this machine is known, and who asks it: from the environment, so that
+//! every command finds it.
 
 use std::env;
 use std::path::PathBuf;
@@ -40,7 +41,8 @@ pub(crate) fn trust(address: &str, fingerprint: Option<Fingerprint>) -> Result<T
     }
 }
 
-/// Who asks, if that is said. What the program of a lease asks its node is proved by the lease's token.
+/// Who asks, if that is said. What the program of a lease asks its node is proved by the lease's
+/// token.
 pub(crate) fn identity(node: &Endpoint) -> Result<Option<ClientIdentity>, String> {
     if crate::own_leases().iter().any(|(own, _)| own == node) {
         return Ok(None);

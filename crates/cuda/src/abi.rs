@@ -1,7 +1,8 @@
-//! The two shapes of C type that the CUDA ABI is full of, as Rust types that no C caller can make invalid.
+//! The two shapes of C type that the CUDA ABI is full of, as Rust types that no C caller can make
+//! invalid.
 
-/// Declares C enumerations as transparent integers: a program may pass any number, so a Rust `enum` would be
-/// undefined behaviour. The numbers that CUDA names become associated constants.
+/// Declares C enumerations as transparent integers: a program may pass any number, so a Rust `enum`
+/// would be undefined behaviour. The numbers that CUDA names become associated constants.
 macro_rules! abi_enum {
     ($($(#[$doc:meta])* pub struct $name:ident($repr:ty) { $($item:ident = $value:expr,)* })*) => {$(
         $(#[$doc])*
@@ -32,8 +33,8 @@ macro_rules! abi_enum {
     )*};
 }
 
-/// Declares opaque handles. They are kept as addresses, not pointers: nobody but their driver may follow one,
-/// and the client library uses the numbers it minted.
+/// Declares opaque handles. They are kept as addresses, not pointers: nobody but their driver may
+/// follow one, and the client library uses the numbers it minted.
 macro_rules! abi_handle {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*

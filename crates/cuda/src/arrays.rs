@@ -12,9 +12,11 @@ pub const CUDA_ARRAY3D_CUBEMAP: u32 = 4;
 /// `tex2Dgather` may read it.
 pub const CUDA_ARRAY3D_TEXTURE_GATHER: u32 = 8;
 
-/// Flags of a texture (CUDA Driver API, `cuTexObjectCreate`): integers are read as they are, not as numbers of [0, 1].
+/// Flags of a texture (CUDA Driver API, `cuTexObjectCreate`): integers are read as they are, not as
+/// numbers of [0, 1].
 pub const CU_TRSF_READ_AS_INTEGER: u32 = 1;
-/// The only flag with which an array is bound to a texture reference (`cuTexRefSetArray`): the texture has its format.
+/// The only flag with which an array is bound to a texture reference (`cuTexRefSetArray`): the
+/// texture has its format.
 pub const CU_TRSA_OVERRIDE_FORMAT: u32 = 1;
 /// The only texture unit of `cuParamSetTexRef`: whichever the reference has.
 pub const CU_PARAM_TR_DEFAULT: i32 = -1;
@@ -48,7 +50,8 @@ impl CUDA_ARRAY3D_DESCRIPTOR {
         Some(channels * self.Format.channel_bytes()?)
     }
 
-    /// What a level of the array holds; level 0 is the array itself. Each further one is half as large, layers remain.
+    /// What a level of the array holds; level 0 is the array itself. Each further one is half as
+    /// large, layers remain.
     pub fn extent(&self, level: u32) -> Option<ArrayExtent> {
         let halved = |size: usize| ((size as u64).checked_shr(level).unwrap_or(0)).max(1);
         let is_layered = self.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0;
@@ -59,7 +62,8 @@ impl CUDA_ARRAY3D_DESCRIPTOR {
 }
 
 impl CUDA_ARRAY3D_DESCRIPTOR {
-    /// Bytes of device memory that a level counts as. What a driver adds to lay it out is not known.
+    /// Bytes of device memory that a level counts as. What a driver adds to lay it out is not
+    /// known.
     pub fn charge(&self, level: u32) -> Option<u64> {
         const STEP: u64 = 512;
         self.extent(level)?.bytes()?.checked_next_multiple_of(STEP)

@@ -1,4 +1,5 @@
-//! What devices, functions, pointers and pools can be asked for: attribute numbers of the CUDA Driver API.
+//! What devices, functions, pointers and pools can be asked for: attribute numbers of the CUDA
+//! Driver API.
 
 use crate::abi::abi_enum;
 
@@ -243,7 +244,8 @@ abi_enum! {
 }
 
 abi_enum! {
-    /// Attributes of a memory pool; the `MEM_` ones are 64-bit byte counts, the others 32-bit flags (`cuMemPoolGetAttribute`).
+    /// Attributes of a memory pool; the `MEM_` ones are 64-bit byte counts, the others 32-bit flags
+    /// (`cuMemPoolGetAttribute`).
     pub struct CUmemPool_attribute(u32) {
         REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
         REUSE_ALLOW_OPPORTUNISTIC = 2,

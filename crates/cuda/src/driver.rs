@@ -13,8 +13,8 @@ use crate::generated::{
 
 /// A symbol that only Sluice's client library exports.
 ///
-/// Three libraries of a machine may be called `libcuda.so.1`; a worker that took the client's for a driver would
-/// connect to itself.
+/// Three libraries of a machine may be called `libcuda.so.1`; a worker that took the client's for a
+/// driver would connect to itself.
 pub const CLIENT_MARKER: &str = "sluice_client_marker";
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,8 @@ pub enum LoadError {
     NoDriver(PathBuf),
 }
 
-/// Is told of every call of a driver, on the thread that makes it. It is called from functions of the C ABI, so it does not panic.
+/// Is told of every call of a driver, on the thread that makes it. It is called from functions of
+/// the C ABI, so it does not panic.
 pub trait Observer: Sync {
     /// This call begins.
     fn begins(&self, function: Fn);
@@ -43,7 +44,8 @@ pub(crate) static OBSERVED: OnceLock<(DriverTable, &'static dyn Observer)> = Onc
 /// Makes the driver table from the prototypes of its functions.
 macro_rules! driver_table {
     ($($name:ident($($parameter:ident: $of:ty),*);)*) => {
-        /// A CUDA driver: its functions, `None` where it has none. A null stream is the legacy default stream.
+        /// A CUDA driver: its functions, `None` where it has none. A null stream is the legacy
+        /// default stream.
         #[derive(Clone, Copy)]
         pub struct DriverTable {
             $(pub $name: Option<unsafe extern "C" fn($($parameter: $of),*) -> CUresult>,)*
@@ -60,7 +62,8 @@ macro_rules! driver_table {
             /// What `symbol` answers is null, or the address of the driver function of that name.
             pub(crate) unsafe fn resolve(symbol: impl std::ops::Fn(&str) -> *mut c_void) -> DriverTable {
                 DriverTable {
-                    // SAFETY: null is `None`, anything else is the function of that name, as the caller vouches.
+                    // SAFETY: null is `None`, anything else is the function of that name, as the
+                    // caller vouches.
                     $($name: unsafe {
                         std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn($($of),*) -> CUresult>>(
                             symbol(stringify!($name)),
@@ -69,8 +72,8 @@ macro_rules! driver_table {
                 }
             }
 
-            /// The same driver, with an observer that is told of every call. There is one such table in a process: a second
-            /// one is `None`.
+            /// The same driver, with an observer that is told of every call. There is one such
+            /// table in a process: a second one is `None`.
             pub fn observed(self, observer: &'static dyn $crate::driver::Observer) -> Option<DriverTable> {
                 $crate::driver::OBSERVED.set((self, observer)).ok()?;
                 Some(DriverTable {
@@ -79,7 +82,8 @@ macro_rules! driver_table {
                             let Some((table, observer)) = $crate::driver::OBSERVED.get() else { return CUresult::NOT_INITIALIZED };
                             let Some(function) = table.$name else { return CUresult::NOT_SUPPORTED };
                             observer.begins(Fn::$name);
-                            // SAFETY: the arguments are as the caller gave them to this very function.
+                            // SAFETY: the arguments are as the caller gave them to this very
+                            // function.
                             let result = unsafe { function($($parameter),*) };
                             observer.ended();
                             result
@@ -105,12 +109,14 @@ pub(crate) use driver_table;
 impl DriverTable {
     /// Loads a driver library and keeps it for the rest of the process.
     ///
-    /// The path is absolute, so that neither the loader's search path nor `LD_LIBRARY_PATH` decides which it is.
+    /// The path is absolute, so that neither the loader's search path nor `LD_LIBRARY_PATH` decides
+    /// which it is.
     pub fn load(path: &Path) -> Result<DriverTable, LoadError> {
         if !path.is_absolute() {
             return Err(LoadError::Relative(path.into()));
         }
-        // SAFETY: constructors of a driver library are as trustworthy as the driver that the node was told to use.
+        // SAFETY: constructors of a driver library are as trustworthy as the driver that the node
+        // was told to use.
         let library = unsafe { open(path)? };
         // SAFETY: the address is only compared with null, never called or read.
         if unsafe { address(&library, CLIENT_MARKER) }.is_some() {
@@ -125,7 +131,8 @@ impl DriverTable {
         DriverTable::load_from_search_path(false)
     }
 
-    /// The same, with the variants of functions for which a null stream is the calling thread's own.
+    /// The same, with the variants of functions for which a null stream is the calling thread's
+    /// own.
     pub fn load_as_program_per_thread() -> Result<DriverTable, LoadError> {
         DriverTable::load_from_search_path(true)
     }

@@ -6,13 +6,16 @@ use crate::CUresult;
 
 /// Runs the body of an exported driver function; a panic inside becomes `CUDA_ERROR_UNKNOWN`.
 ///
-/// Unwinding into a C frame is undefined behaviour, and a library inside a stranger's process must not abort it.
+/// Unwinding into a C frame is undefined behaviour, and a library inside a stranger's process must
+/// not abort it.
 pub fn guard(body: impl FnOnce() -> CUresult) -> CUresult {
-    // The body may leave its own state half done; its locks are then poisoned and later calls fail by themselves.
+    // The body may leave its own state half done; its locks are then poisoned and later calls fail
+    // by themselves.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::UNKNOWN)
 }
 
-/// Says once, on stderr, that a program called a function that Sluice does not have, and answers accordingly.
+/// Says once, on stderr, that a program called a function that Sluice does not have, and answers
+/// accordingly.
 pub fn absent(name: &'static str, reason: &'static str, said: &'static std::sync::Once) -> CUresult {
     said.call_once(|| {
         eprintln!("sluice: {name} is not supported ({reason}); it returned CUDA_ERROR_NOT_SUPPORTED")

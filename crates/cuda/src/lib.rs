@@ -21,7 +21,8 @@
 //! of a [`DriverTable`], which NVIDIA's library, the software GPU or a fake in a test has filled.
 //! The path between is told in `sluice_wire`.
 
-// CUDA's names are kept letter by letter, so that whoever knows the documentation can search for them.
+// CUDA's names are kept letter by letter, so that whoever knows the documentation can search for
+// them.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 mod abi;

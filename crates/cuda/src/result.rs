@@ -30,7 +30,8 @@ impl CUresult {
         CODES.iter().find(|code| code.0 == self).map(|code| code.2)
     }
 
-    /// Whether the context is lost, or the whole process: every later call in it answers the same code (CUDA Driver API, `CUresult`).
+    /// Whether the context is lost, or the whole process: every later call in it answers the same
+    /// code (CUDA Driver API, `CUresult`).
     pub fn is_sticky(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,9 @@
-//! Arrays whose memory is mapped later (CUDA Driver API, `cuMemMapArrayAsync`): the tiles they consist of, and which of them a
-//! mapping names.
+//! Arrays whose memory is mapped later (CUDA Driver API, `cuMemMapArrayAsync`): the tiles they
+//! consist of, and which of them a mapping names.
 //!
-//! A sparse array is mapped tile by tile. Levels that are smaller than a tile in some direction share its *tail*, whose tiles
-//! are counted through. A deferred array is all tail, and is mapped whole.
+//! A sparse array is mapped tile by tile. Levels that are smaller than a tile in some direction
+//! share its *tail*, whose tiles are counted through. A deferred array is all tail, and is mapped
+//! whole.
 
 use crate::arrays::{CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_LAYERED};
 use crate::structs::CUDA_ARRAY3D_DESCRIPTOR;
@@ -77,7 +78,8 @@ impl CUDA_ARRAY3D_DESCRIPTOR {
         self.Flags & CUDA_ARRAY3D_SPARSE != 0
     }
 
-    /// Whether such an array may have its memory mapped later: if it has two dimensions, in layers or not, or three.
+    /// Whether such an array may have its memory mapped later: if it has two dimensions, in layers
+    /// or not, or three.
     pub fn can_be_mapped_later(&self) -> bool {
         self.Height > 0 && self.Flags & CUDA_ARRAY3D_CUBEMAP == 0 && self.is_sparse() != self.is_deferred()
     }
@@ -198,7 +200,8 @@ mod tests {
     use super::*;
     use crate::enums::CUarray_format;
 
-    /// 300 by 200 elements of four bytes in tiles of 128 by 128, in four levels; the last two are the tail.
+    /// 300 by 200 elements of four bytes in tiles of 128 by 128, in four levels; the last two are
+    /// the tail.
     fn sparse() -> Tiling {
         let desc = CUDA_ARRAY3D_DESCRIPTOR {
             Width: 300,

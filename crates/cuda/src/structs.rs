@@ -1,4 +1,5 @@
-//! Structures of the CUDA Driver API. Field names are CUDA's; layouts are checked against cudarc's in `tests/layout.rs`.
+//! Structures of the CUDA Driver API. Field names are CUDA's; layouts are checked against cudarc's
+//! in `tests/layout.rs`.
 
 use std::ffi::{c_char, c_void};
 
@@ -231,7 +232,8 @@ pub struct CUlaunchAttributeValue {
 }
 
 impl CUlaunchAttributeValue {
-    /// For the attributes that are one number: cooperative, priority, programmatic stream serialisation, ...
+    /// For the attributes that are one number: cooperative, priority, programmatic stream
+    /// serialisation, ...
     pub fn number(&self) -> i32 {
         self.words[0] as i32
     }
@@ -261,7 +263,8 @@ pub struct CUlaunchAttribute {
     pub value: CUlaunchAttributeValue,
 }
 
-/// How `cuLaunchKernelEx` launches: grid in blocks, block in threads, dynamic shared memory in bytes.
+/// How `cuLaunchKernelEx` launches: grid in blocks, block in threads, dynamic shared memory in
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUlaunchConfig {
@@ -356,7 +359,8 @@ pub type CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 /// A function that the driver calls on the host when a stream gets there, with the stream's state.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, user_data: *mut c_void)>;
-/// A function that gets the driver's log messages: `message` has `length` bytes and a NUL behind them.
+/// A function that gets the driver's log messages: `message` has `length` bytes and a NUL behind
+/// them.
 pub type CUlogsCallback = Option<
     unsafe extern "C" fn(user_data: *mut c_void, level: CUlogLevel, message: *mut c_char, length: usize),
 >;
@@ -397,7 +401,8 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
     pub ctx: CUcontext,
 }
 
-/// A memset node of a graph: `height` rows of `width` elements of `elementSize` bytes, rows `pitch` bytes apart.
+/// A memset node of a graph: `height` rows of `width` elements of `elementSize` bytes, rows `pitch`
+/// bytes apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct CUDA_MEMSET_NODE_PARAMS {

@@ -1,4 +1,5 @@
-//! Our structures have the layout that the bindings of the crate `cudarc` (generated from CUDA 13's headers) give them.
+//! Our structures have the layout that the bindings of the crate `cudarc` (generated from CUDA 13's
+//! headers) give them.
 
 use cudarc::driver::sys as theirs;
 use sluice_cuda as ours;

@@ -1,5 +1,5 @@
-//! CONTEXT_LOCAL_STORAGE: values that libraries attach to a context. Every runtime requires it, and looks its own
-//! state up here on most calls; so reading takes a shared lock only.
+//! CONTEXT_LOCAL_STORAGE: values that libraries attach to a context. Every runtime requires it, and
+//! looks its own state up here on most calls; so reading takes a shared lock only.
 //!
 //! The only table without a size word. Public, and the answer for an absent key measured.
 
@@ -35,8 +35,8 @@ struct Value {
 
 static STORAGE: RwLock<BTreeMap<(CUcontext, usize), Value>> = RwLock::new(BTreeMap::new());
 
-/// Drops everything that was attached to `ctx`, calling the destructors. To be called when a context is destroyed
-/// or a primary context reset.
+/// Drops everything that was attached to `ctx`, calling the destructors. To be called when a
+/// context is destroyed or a primary context reset.
 pub fn context_destroyed(ctx: CUcontext) {
     // A destructor may come back to this table, so the lock is gone before the first one runs.
     let values: Vec<_> = {

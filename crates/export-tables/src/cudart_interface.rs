@@ -1,4 +1,5 @@
-//! CUDART_INTERFACE: how the CUDA runtime loads modules and finds primary contexts. Every runtime requires it.
+//! CUDART_INTERFACE: how the CUDA runtime loads modules and finds primary contexts. Every runtime
+//! requires it.
 
 use std::ffi::c_void;
 
@@ -49,7 +50,8 @@ unsafe extern "C" fn load_wrapper_with_options(
     unsafe { load_wrapper(module, wrapper) }
 }
 
-/// Slot 7 (public): called with one word, answers nothing; its purpose is unknown and nothing depends on it.
+/// Slot 7 (public): called with one word, answers nothing; its purpose is unknown and nothing
+/// depends on it.
 extern "C" fn notify(_: usize) {}
 
 /// Slot 8 (public): as slot 6, from the fat binary itself, which comes first.
@@ -64,7 +66,8 @@ unsafe extern "C" fn load_fatbin_with_options(
     unsafe { load_wrapper_with_options(module, fatbin, option_a, option_b, option_c) }
 }
 
-/// Slot 12 (public, measured): NVIDIA's driver loads its compilers here. Ours are on the node and always loaded.
+/// Slot 12 (public, measured): NVIDIA's driver loads its compilers here. Ours are on the node and
+/// always loaded.
 extern "C" fn load_compilers() -> CUresult {
     CUresult::SUCCESS
 }

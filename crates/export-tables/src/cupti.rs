@@ -1,5 +1,6 @@
-//! 7CB63F9B-...: what CUPTI, the profilers' library, asks the driver for. All of it is measured: CUPTI that is refused the
-//! table, or gets an error from slot 67, asks again to describe the error, without end, until the stack is used up.
+//! 7CB63F9B-...: what CUPTI, the profilers' library, asks the driver for. All of it is measured:
+//! CUPTI that is refused the table, or gets an error from slot 67, asks again to describe the
+//! error, without end, until the stack is used up.
 
 use std::ffi::c_void;
 
@@ -16,8 +17,8 @@ pub(crate) fn address() -> *const c_void {
     TABLE.address()
 }
 
-/// Slot 67 (measured): the only one called. After this answer profilers go on, without events of the device, of which none
-/// come over a network.
+/// Slot 67 (measured): the only one called. After this answer profilers go on, without events of
+/// the device, of which none come over a network.
 extern "C" fn attached() -> CUresult {
     CUresult::SUCCESS
 }

@@ -1,10 +1,11 @@
-//! INTEGRITY_CHECK: how the CUDA runtime makes sure that it talks to a driver that knows the answer. Every runtime
-//! asks three times, with its own version plus 0, 1 and 2, and fails with `cudaErrorSoftwareValidityNotEstablished`
-//! on a wrong answer.
+//! INTEGRITY_CHECK: how the CUDA runtime makes sure that it talks to a driver that knows the
+//! answer. Every runtime asks three times, with its own version plus 0, 1 and 2, and fails with
+//! `cudaErrorSoftwareValidityNotEstablished` on a wrong answer.
 //!
-//! The first two answers are constants. The third is an HMAC (RFC 2104) over MD2 (RFC 1319) with a fixed key, of what
-//! only this process can know: which is why the client computes it and no node could. The facts are public (ZLUDA's
-//! `dark_api`); that they amount to HMAC-MD2 is our reading of them.
+//! The first two answers are constants. The third is an HMAC (RFC 2104) over MD2 (RFC 1319) with a
+//! fixed key, of what only this process can know: which is why the client computes it and no node
+//! could. The facts are public (ZLUDA's `dark_api`); that they amount to HMAC-MD2 is our reading of
+//! them.
 
 use std::ffi::c_void;
 
@@ -95,8 +96,8 @@ fn message(process: &Process, devices: &[DeviceIdentity]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Values that ZLUDA's tests publish for one process of a real driver: the state of the inner hash after the
-    /// process part. Here it is enough that the message is laid out the same.
+    /// Values that ZLUDA's tests publish for one process of a real driver: the state of the inner
+    /// hash after the process part. Here it is enough that the message is laid out the same.
     #[test]
     fn message_has_the_layout_that_the_runtime_hashes() {
         let process = Process {

@@ -1,5 +1,6 @@
-//! 1734DC26-...: a table without a public name. cuBLASLt asks for it before bf16 products on sm_90, presumably for
-//! the shape of a launch, and crashes if the table is refused. All of it is measured.
+//! 1734DC26-...: a table without a public name. cuBLASLt asks for it before bf16 products on sm_90,
+//! presumably for the shape of a launch, and crashes if the table is refused. All of it is
+//! measured.
 
 use std::ffi::c_void;
 
@@ -16,8 +17,8 @@ pub(crate) fn address() -> *const c_void {
     TABLE.address()
 }
 
-/// Slot 4 (measured): callers accept this error and decide for themselves. Success would have to come with two
-/// words that they follow as addresses.
+/// Slot 4 (measured): callers accept this error and decide for themselves. Success would have to
+/// come with two words that they follow as addresses.
 extern "C" fn hints(_: *mut u64, _: *mut u64) -> CUresult {
     CUresult::NOT_SUPPORTED
 }

@@ -1,15 +1,17 @@
 //! The hidden tables: what `cuGetExportTable` answers.
 //!
-//! NVIDIA's runtime and libraries ask the driver for tables of functions by UUID. Nothing documents them; without
-//! them no program that links the CUDA runtime gets past its first call. This crate holds one file per table, each
-//! slot with its provenance:
+//! NVIDIA's runtime and libraries ask the driver for tables of functions by UUID. Nothing documents
+//! them; without them no program that links the CUDA runtime gets past its first call. This crate
+//! holds one file per table, each slot with its provenance:
 //!
-//! - *measured*: observed from what the runtime, cuBLAS and cuFFT of CUDA 12.9 and 13.x do with an answer;
+//! - *measured*: observed from what the runtime, cuBLAS and cuFFT of CUDA 12.9 and 13.x do with an
+//!   answer;
 //! - *public*: described by the source of ZLUDA (`dark_api`, MIT/Apache-2.0) or of scuda.
 //!
-//! The tables ask their surroundings for little, see [`Driver`]; so the client library and the stand-alone software
-//! GPU share them. A slot nobody has been seen to call answers [`CUresult::NOT_SUPPORTED`], and a table that is
-//! not here is not found: its callers go on without it.
+//! The tables ask their surroundings for little, see [`Driver`]; so the client library and the
+//! stand-alone software GPU share them. A slot nobody has been seen to call answers
+//! [`CUresult::NOT_SUPPORTED`], and a table that is not here is not found: its callers go on
+//! without it.
 
 mod context_checks;
 mod context_local_storage;
@@ -60,8 +62,8 @@ pub struct DeviceIdentity {
     pub pci_device: i32,
 }
 
-/// The table that `uuid` names, in the form that `cuGetExportTable` hands out. The first caller's `driver` serves
-/// every table of the process.
+/// The table that `uuid` names, in the form that `cuGetExportTable` hands out. The first caller's
+/// `driver` serves every table of the process.
 pub fn table(uuid: &CUuuid, driver: &'static dyn Driver) -> Option<*const c_void> {
     let _ = DRIVER.set(driver);
     let uuid = uuid.bytes;
@@ -87,7 +89,8 @@ static TABLES: &[([u8; 16], TableAddress)] = &[
 
 static DRIVER: OnceLock<&'static dyn Driver> = OnceLock::new();
 
-/// The driver behind the tables. A slot can be called only after [`table`] has handed its table out.
+/// The driver behind the tables. A slot can be called only after [`table`] has handed its table
+/// out.
 fn driver() -> Result<&'static dyn Driver, CUresult> {
     DRIVER.get().copied().ok_or(CUresult::NOT_INITIALIZED)
 }
@@ -96,7 +99,8 @@ fn driver() -> Result<&'static dyn Driver, CUresult> {
 #[repr(transparent)]
 struct Table<const N: usize>([*const c_void; N]);
 
-// SAFETY: a table is constant; its words are sizes and addresses of functions, which any thread may read.
+// SAFETY: a table is constant; its words are sizes and addresses of functions, which any thread may
+// read.
 unsafe impl<const N: usize> Sync for Table<N> {}
 
 impl<const N: usize> Table<N> {

@@ -1,4 +1,5 @@
-//! MD2 (RFC 1319) and HMAC over it (RFC 2104). Broken as a hash for decades; the CUDA runtime wants it all the same.
+//! MD2 (RFC 1319) and HMAC over it (RFC 2104). Broken as a hash for decades; the CUDA runtime wants
+//! it all the same.
 
 const BLOCK: usize = 16;
 

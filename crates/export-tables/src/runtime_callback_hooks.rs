@@ -1,4 +1,5 @@
-//! TOOLS_RUNTIME_CALLBACK_HOOKS: buffers in which tools would leave their hooks. Every runtime requires it.
+//! TOOLS_RUNTIME_CALLBACK_HOOKS: buffers in which tools would leave their hooks. Every runtime
+//! requires it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -24,7 +25,8 @@ unsafe impl<const N: usize> Sync for Buffer<N> {}
 static CALLBACK_BUFFER: Buffer<1024> = Buffer(UnsafeCell::new([0; 1024]));
 static ENABLED_BUFFER: Buffer<14> = Buffer(UnsafeCell::new([0; 14]));
 
-/// Slot 2 (public, measured): a zeroed buffer of 1024 words, in which zero means that no tool listens.
+/// Slot 2 (public, measured): a zeroed buffer of 1024 words, in which zero means that no tool
+/// listens.
 unsafe extern "C" fn callback_buffer(buffer: *mut *mut c_void, words: *mut usize) {
     // SAFETY: the runtime passes two places to write to.
     unsafe { hand_out(&CALLBACK_BUFFER, buffer, words) }

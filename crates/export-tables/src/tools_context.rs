@@ -1,4 +1,5 @@
-//! TOOLS_CONTEXT: contexts as tools see them. Required by the runtime of CUDA 13, by cuBLAS and by cuFFT.
+//! TOOLS_CONTEXT: contexts as tools see them. Required by the runtime of CUDA 13, by cuBLAS and by
+//! cuFFT.
 
 use std::ffi::c_void;
 
@@ -19,7 +20,8 @@ pub(crate) fn address() -> *const c_void {
     TABLE.address()
 }
 
-/// Slot 4 (public in scuda, measured): a number that tells contexts apart, also from destroyed ones.
+/// Slot 4 (public in scuda, measured): a number that tells contexts apart, also from destroyed
+/// ones.
 unsafe extern "C" fn context_number(ctx: CUcontext, number: *mut u64) -> CUresult {
     let value = driver().and_then(|driver| {
         let ctx = if ctx.is_null() { driver.current_context()? } else { ctx };
@@ -29,7 +31,8 @@ unsafe extern "C" fn context_number(ctx: CUcontext, number: *mut u64) -> CUresul
     unsafe { write(number, value) }
 }
 
-/// Slots 39 and 51 (measured): cuBLAS calls each once and goes on if the call succeeds; it reads nothing back.
+/// Slots 39 and 51 (measured): cuBLAS calls each once and continues if the call succeeds; it reads
+/// nothing back.
 extern "C" fn accepted() -> CUresult {
     CUresult::SUCCESS
 }

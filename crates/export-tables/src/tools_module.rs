@@ -17,8 +17,8 @@ pub(crate) fn address() -> *const c_void {
 
 type Visit = extern "C" fn(user: *mut c_void, function: CUfunction, module: CUmodule);
 
-/// Slot 7 (public in scuda; the result measured): visits every function of a module. Answers 1, not `CUDA_SUCCESS`:
-/// cuFFT takes 0 for a failure.
+/// Slot 7 (public in scuda; the result measured): visits every function of a module. Answers 1, not
+/// `CUDA_SUCCESS`: cuFFT takes 0 for a failure.
 extern "C" fn for_each_function(
     _: CUcontext,
     module: CUmodule,

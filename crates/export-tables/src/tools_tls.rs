@@ -1,4 +1,5 @@
-//! TOOLS_TLS: the calling thread's state. Every runtime requires the table; cuBLAS calls one slot of it.
+//! TOOLS_TLS: the calling thread's state. Every runtime requires the table; cuBLAS calls one slot
+//! of it.
 
 use std::ffi::c_void;
 
@@ -15,8 +16,8 @@ pub(crate) fn address() -> *const c_void {
     TABLE.address()
 }
 
-/// Slot 2 (name public, behaviour measured): the calling thread's context. What callers leave in the second
-/// argument register is junk.
+/// Slot 2 (name public, behaviour measured): the calling thread's context. What callers leave in
+/// the second argument register is junk.
 unsafe extern "C" fn thread_context(ctx: *mut CUcontext) -> CUresult {
     // SAFETY: callers pass a place for the context.
     unsafe { write(ctx, driver().and_then(|driver| driver.current_context())) }

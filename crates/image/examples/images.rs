@@ -1,5 +1,6 @@
-//! Lists the fat binaries anywhere in files (programs, shared libraries), and with `--extract DIRECTORY` first, writes the
-//! PTX that the software GPU would take: `cargo run -p sluice-image --features decompress --example images [--extract DIR] FILES`.
+//! Lists the fat binaries anywhere in files (programs, shared libraries), and with
+//! `--extract DIRECTORY` first, writes the PTX that the software GPU would take:
+//! `cargo run -p sluice-image --features decompress --example images [--extract DIR] FILES`.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,7 +1,8 @@
-//! Machine code files (cubins): what launching their kernels takes, without looking at an instruction.
+//! Machine code files (cubins): what launching their kernels takes, without looking at an
+//! instruction.
 //!
-//! A cubin is an ELF file. Kernels are function symbols marked as entries, and what is to be known of kernel `k` stands
-//! in sections named after it:
+//! A cubin is an ELF file. Kernels are function symbols marked as entries, and what is to be known
+//! of kernel `k` stands in sections named after it:
 //!
 //! ```text
 //! .nv.info.k      attributes: parameters, block and cluster sizes     .nv.info   registers and stack of all functions
@@ -9,8 +10,8 @@
 //! .nv.global, .nv.global.init   variables of the module, as object symbols
 //! ```
 //!
-//! There is no public specification. What is here was found out by compiling known PTX with `ptxas` for architectures
-//! from 8.0 to 12.0 and comparing.
+//! There is no public specification. What is here was found out by compiling known PTX with `ptxas`
+//! for architectures from 8.0 to 12.0 and comparing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -56,7 +57,8 @@ pub struct Variable {
     pub is_constant: bool,
     /// The first bytes; zeros follow.
     pub init: Vec<u8>,
-    /// Addresses of variables that stand in it: offset, the variable's name, and what is added to its address.
+    /// Addresses of variables that stand in it: offset, the variable's name, and what is added to
+    /// its address.
     pub addresses: Vec<(u64, String, i64)>,
 }
 
@@ -146,7 +148,8 @@ impl Resources {
             let (Some(symbol), Some(amount)) = (u32_at(value, 0), u32_at(value, 4)) else { continue };
             match number {
                 attribute::REGCOUNT => _ = all.registers.insert(symbol, amount),
-                // The frame is the function's own; the stack is that of what it calls, too, where that is known.
+                // The frame is the function's own; the stack is that of what it calls, too, where
+                // that is known.
                 attribute::FRAME_SIZE | attribute::MIN_STACK_SIZE => {
                     let most = all.stack.entry(symbol).or_default();
                     *most = amount.max(*most);
@@ -185,8 +188,8 @@ impl Kernel {
     }
 }
 
-/// Number and value of each attribute in a section: 4 bytes (format, number, and a value or its size), then the value
-/// where it does not fit. Ends where the section makes no sense any more.
+/// Number and value of each attribute in a section: 4 bytes (format, number, and a value or its
+/// size), then the value where it does not fit. Ends where the section makes no sense any more.
 fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     /// The format of values with a size.
     const SIZED: u8 = 4;

@@ -1,4 +1,5 @@
-//! Decompression that cannot be made to fill memory: no more is taken than the entry declares, and it cannot declare more than the limit.
+//! Decompression that cannot be made to fill memory: no more is taken than the entry declares, and
+//! it cannot declare more than the limit.
 
 use std::io::Read;
 

@@ -1,4 +1,5 @@
-//! ELF files: their size, which is all that a client has to know of machine code, and their sections and symbols.
+//! ELF files: their size, which is all that a client has to know of machine code, and their
+//! sections and symbols.
 
 use crate::ImageError;
 
@@ -56,7 +57,8 @@ impl Tables {
     }
 }
 
-/// The size in bytes of the ELF file at the start of these bytes: where its last section or table ends. It may be more than is there.
+/// The size in bytes of the ELF file at the start of these bytes: where its last section or table
+/// ends. It may be more than is there.
 pub fn size(bytes: &[u8]) -> Result<u64, ImageError> {
     let tables = Tables::read(bytes)?;
     let (offset, length, _) = tables.sections;

@@ -92,8 +92,8 @@ pub enum Variant {
 }
 
 impl Architecture {
-    /// Whether machine code for this architecture runs on a device: on its own, and on later ones of the same major
-    /// number unless it is for that one only.
+    /// Whether machine code for this architecture runs on a device: on its own, and on later ones
+    /// of the same major number unless it is for that one only.
     pub fn runs_machine_code_on(self, device: ComputeCapability) -> bool {
         match self.variant {
             Variant::Specific => self.capability == device,
@@ -125,7 +125,7 @@ impl fmt::Display for Architecture {
 }
 
 impl<'a> FatBinary<'a> {
-    /// Reads a container at the start of the bytes, which may go on after it.
+    /// Reads a container at the start of the bytes, which may continue after it.
     pub fn parse(bytes: &'a [u8]) -> Result<FatBinary<'a>, ImageError> {
         let size = container_bytes(bytes)?;
         let bytes = bytes.get(..size).ok_or(ImageError::Truncated("last entry"))?;
@@ -140,8 +140,8 @@ impl<'a> FatBinary<'a> {
         Ok(FatBinary { bytes, entries })
     }
 
-    /// The PTX entry that CUDA would compile for a device: the one for the highest architecture that the device
-    /// can run, portable before family before specific where there are several.
+    /// The PTX entry that CUDA would compile for a device: the one for the highest architecture
+    /// that the device can run, portable before family before specific where there are several.
     pub fn choose_ptx(&self, device: ComputeCapability) -> Result<&Entry<'a>, ImageError> {
         self.entries
             .iter()
@@ -150,7 +150,8 @@ impl<'a> FatBinary<'a> {
             .ok_or_else(|| ImageError::NoEligiblePtx { capability: device, available: self.summary() })
     }
 
-    /// The machine code that CUDA would run on a device, if there is any: the one for the highest architecture.
+    /// The machine code that CUDA would run on a device, if there is any: the one for the highest
+    /// architecture.
     pub fn choose_machine_code(&self, device: ComputeCapability) -> Option<&Entry<'a>> {
         self.entries
             .iter()
@@ -170,8 +171,9 @@ impl<'a> FatBinary<'a> {
         Ok(bytes)
     }
 
-    /// The containers that bytes begin with, one behind the other: what a program built as relocatable device code was linked
-    /// from travels like that, each part as [`FatBinary::subset`] makes it. Bytes that go on with anything else end there.
+    /// The containers that bytes begin with, one behind the other: what a program built as
+    /// relocatable device code was linked from travels like that, each part as
+    /// [`FatBinary::subset`] makes it. Bytes that go on with anything else end there.
     pub fn parse_all(bytes: &'a [u8]) -> Result<Vec<FatBinary<'a>>, ImageError> {
         let mut containers = vec![FatBinary::parse(bytes)?];
         let mut rest = &bytes[containers[0].bytes.len()..];

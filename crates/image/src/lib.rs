@@ -1,12 +1,14 @@
-//! Code images: what a program hands to `cuModuleLoadData`, `cuLibraryLoadData` and `cuLinkAddData`.
+//! Code images: what a program hands to `cuModuleLoadData`, `cuLibraryLoadData` and
+//! `cuLinkAddData`.
 //!
-//! An image is PTX text, an ELF file (machine code for one architecture), or a fat binary: a container of both for
-//! several architectures, its entries usually compressed. A client finds the image at a pointer ([`mod@pointer`]), names it
-//! by its [`ImageHash`] and sends it; for a software GPU, which can run PTX alone, it sends the one entry that is
-//! eligible ([`FatBinary::subset`]), still compressed. What runs it reads the text (`Image::ptx`, feature `decompress`).
+//! An image is PTX text, an ELF file (machine code for one architecture), or a fat binary: a
+//! container of both for several architectures, its entries usually compressed. A client finds the
+//! image at a pointer ([`mod@pointer`]), names it by its [`ImageHash`] and sends it; for a software
+//! GPU, which can run PTX alone, it sends the one entry that is eligible ([`FatBinary::subset`]),
+//! still compressed. What runs it reads the text (`Image::ptx`, feature `decompress`).
 //!
-//! There is no public specification of the container. What is here was found out by looking at what `nvcc`
-//! and `fatbinary` write for known options; each fact stands at its constant in [`fatbin`].
+//! There is no public specification of the container. What is here was found out by looking at what
+//! `nvcc` and `fatbinary` write for known options; each fact stands at its constant in [`fatbin`].
 
 pub mod cubin;
 #[cfg(feature = "decompress")]
@@ -19,7 +21,8 @@ use std::fmt;
 
 pub use fatbin::{Architecture, Compression, Entry, EntryKind, FatBinary, Variant};
 
-/// What an entry or image may decompress to, in bytes. The largest in CUDA's own libraries are near 100 MiB.
+/// What an entry or image may decompress to, in bytes. The largest in CUDA's own libraries are near
+/// 100 MiB.
 pub const DECOMPRESSED_BYTES_MAX: u64 = 512 << 20;
 
 /// A code image, told apart by how it begins.
@@ -78,7 +81,7 @@ impl fmt::Display for ComputeCapability {
 }
 
 impl<'a> Image<'a> {
-    /// Recognises an image. The bytes may go on after its end.
+    /// Recognises an image. The bytes may continue after its end.
     pub fn parse(bytes: &'a [u8]) -> Result<Image<'a>, ImageError> {
         if bytes.starts_with(&fatbin::CONTAINER_MAGIC.to_le_bytes()) {
             return FatBinary::parse(bytes).map(Image::FatBinary);
@@ -93,7 +96,8 @@ impl<'a> Image<'a> {
         if looks_like_ptx(text) { Ok(Image::Ptx(text)) } else { Err(ImageError::Unrecognized) }
     }
 
-    /// The PTX that a device of this capability would compile: the text itself, or the best entry's.
+    /// The PTX that a device of this capability would compile: the text itself, or the best
+    /// entry's.
     #[cfg(feature = "decompress")]
     pub fn ptx(&self, capability: ComputeCapability) -> Result<std::borrow::Cow<'a, [u8]>, ImageError> {
         match self {

@@ -1,4 +1,5 @@
-//! Images as the CUDA Driver API gets them: a pointer without a length. How far an image goes is told by itself.
+//! Images as the CUDA Driver API gets them: a pointer without a length. How far an image goes is
+//! told by itself.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
@@ -19,12 +20,13 @@ struct Wrapper {
     version: u32,
     /// A container.
     data: *const c_void,
-    /// What `data` was linked from, up to a null. `nvcc` writes version 2 with an empty list into every program.
+    /// What `data` was linked from, up to a null. `nvcc` writes version 2 with an empty list into
+    /// every program.
     list: *const *const c_void,
 }
 
-/// A record for several containers, as the CUDA runtime passes one for a program built as relocatable device code. It holds
-/// addresses: what it was made from has to stay.
+/// A record for several containers, as the CUDA runtime passes one for a program built as
+/// relocatable device code. It holds addresses: what it was made from has to stay.
 #[derive(Debug)]
 pub struct Linked {
     wrapper: Wrapper,
@@ -54,17 +56,18 @@ pub(crate) const LIST_ENTRIES_MAX: usize = 4096;
 pub struct Located<'a> {
     /// The image to load.
     pub image: &'a [u8],
-    /// For a program linked from relocatable device code (`nvcc -rdc=true`), the images it was linked from. Then
-    /// `image` holds the linked machine code, without PTX and possibly without anything, and a device that it does not
-    /// fit has to link the PTX of these.
+    /// For a program linked from relocatable device code (`nvcc -rdc=true`), the images it was
+    /// linked from. Then `image` holds the linked machine code, without PTX and possibly without
+    /// anything, and a device that it does not fit has to link the PTX of these.
     pub parts: Vec<&'a [u8]>,
 }
 
 /// Finds the image at a pointer.
 ///
 /// # Safety
-/// The pointer is null, or one that the CUDA Driver API would accept as `cuModuleLoadData`'s `image`: PTX text with
-/// a NUL at its end, or a whole ELF file, fat binary, or wrapper of a fat binary. It stays so for `'a`.
+/// The pointer is null, or one that the CUDA Driver API would accept as `cuModuleLoadData`'s
+/// `image`: PTX text with a NUL at its end, or a whole ELF file, fat binary, or wrapper of a fat
+/// binary. It stays so for `'a`.
 pub unsafe fn locate<'a>(pointer: *const c_void) -> Result<Located<'a>, ImageError> {
     // SAFETY: passed on.
     if unsafe { magic_at(pointer) }? != Some(WRAPPER_MAGIC) {
@@ -81,7 +84,7 @@ pub unsafe fn locate<'a>(pointer: *const c_void) -> Result<Located<'a>, ImageErr
         return Ok(Located { image, parts });
     }
     for index in 0..LIST_ENTRIES_MAX {
-        // SAFETY: the list goes on until its null entry, which has not been met.
+        // SAFETY: the list continues until its null entry, which has not been met.
         let entry = unsafe { wrapper.list.add(index).read_unaligned() };
         if entry.is_null() {
             return Ok(Located { image, parts });
@@ -136,7 +139,8 @@ unsafe fn magic_at(pointer: *const c_void) -> Result<Option<u32>, ImageError> {
     }
     let mut magic = [0; 4];
     for (index, byte) in magic.iter_mut().enumerate() {
-        // SAFETY: no byte of a magic number is zero, so a zero is the end of a text, and nothing is read after it.
+        // SAFETY: no byte of a magic number is zero, so a zero is the end of a text, and nothing is
+        // read after it.
         *byte = unsafe { pointer.cast::<u8>().add(index).read() };
         if *byte == 0 {
             return Ok(None);

@@ -199,7 +199,8 @@ fn a_pointer_leads_to_whole_images() {
     let (single, unlinked, linked) =
         (wrapper(1, ptr::null()), wrapper(2, &raw const list[2]), wrapper(2, list.as_ptr()));
     let located = |pointer: *const c_void| {
-        // SAFETY: each pointer of this test is to a whole image that lives as long as the test, or null.
+        // SAFETY: each pointer of this test is to a whole image that lives as long as the test, or
+        // null.
         unsafe { locate(pointer) }
     };
     let alone = |image| Ok(Located { image, parts: Vec::new() });

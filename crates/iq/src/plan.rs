@@ -1,9 +1,9 @@
 //! When a pool is full, from how its load has grown.
 //!
-//! The load of a day is the 95th percentile of its hours: what capacity has to carry, without the one
-//! hour that no plan is made for. Growth is the median of the slopes between all pairs of days (Theil
-//! and Sen), which weekends and single days do not bend; its bounds are those of Sen 1968 at 95 %. What
-//! a day needs is the trend and the nine of ten days that lie below it.
+//! The load of a day is the 95th percentile of its hours: what capacity has to carry, without the
+//! one hour that no plan is made for. Growth is the median of the slopes between all pairs of days
+//! (Theil and Sen), which weekends and single days do not bend; its bounds are those of Sen 1968 at
+//! 95 %. What a day needs is the trend and the nine of ten days that lie below it.
 
 use serde::Serialize;
 
@@ -17,7 +17,8 @@ pub const DAYS_MIN: usize = 14;
 const BOUNDS: f64 = 1.96;
 /// Beyond this a date says nothing.
 const FAR_DAYS: f64 = 3650.0;
-/// What is held and not used counts as free to reclaim with this reserve, as right-sizing keeps one.
+/// What is held and not used counts as free to reclaim with this reserve, as right-sizing keeps
+/// one.
 const RESERVE: f64 = 1.1;
 
 /// What a pool carried in one hour, in GPUs.
@@ -60,8 +61,8 @@ pub struct Plan {
     pub reclaimable: f64,
 }
 
-/// Looks this many days ahead of the last hour. There are to be [`DAYS_MIN`] days at least; hours that are not there count
-/// as empty.
+/// Looks this many days ahead of the last hour. There are to be [`DAYS_MIN`] days at least; hours
+/// that are not there count as empty.
 pub fn plan(hours: &[Hour], capacity: f64, horizon_days: f64) -> Option<Plan> {
     let loads = loads(hours);
     if loads.len() < DAYS_MIN {

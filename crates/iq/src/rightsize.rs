@@ -1,14 +1,14 @@
 //! Shares and memory that fit.
 //!
 //! The share is the smallest one at which no more than one run in a hundred would have been slowed
-//! by more than 5 %. The replay stretches each interval in which a run used more GPU time than
-//! the smaller share guarantees: it assumes that the GPU is full and gives the run its guarantee and
+//! by more than 5 %. The replay stretches each interval in which a run used more GPU time than the
+//! smaller share guarantees: it assumes that the GPU is full and gives the run its guarantee and
 //! nothing beyond, which is the worst that the scheduler does. Use is taken as a tenth more than
 //! was measured, so that the next run has room to differ.
 //!
 //! What a run used says nothing about what it would have used with more. A run that at some time
-//! used all of a share that was less than the GPU is therefore never given less. Without that rule a
-//! program that follows each recommendation would be slowed by up to 5 % again and again.
+//! used all of a share that was less than the GPU is therefore never given less. Without that rule
+//! a program that follows each recommendation would be slowed by up to 5 % again and again.
 
 use serde::Serialize;
 

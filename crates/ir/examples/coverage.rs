@@ -1,6 +1,7 @@
 //! Lowers every entry of PTX files and tells what fails and why: `coverage FILE...`.
 //!
-//! For looking at what real programs need. Prints one line per reason with its count and an example.
+//! For looking at what real programs need. Prints one line per reason with its count and an
+//! example.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Prints a kernel as passes leave it, each value with its shape in blocks of whole rows: `lower FILE [ENTRY]`.
+//! Prints a kernel as passes leave it, each value with its shape in blocks of whole rows:
+//! `lower FILE [ENTRY]`.
 
 use sluice_ir::analysis::{BlockShape, Shape, Shapes};
 use sluice_ir::{lower, passes, verify};

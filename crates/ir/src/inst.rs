@@ -1,20 +1,23 @@
 //! The instructions.
 //!
-//! Few and orthogonal: what PTX says with modifiers (saturation, subnormal flushing, wide products, carries,
-//! bit fields, funnel shifts, packed halves) the lowering spells out in these. Every instruction acts on each
-//! active lane by itself, but for the *collective* ones ([`Inst::is_collective`]).
+//! Few and orthogonal: what PTX says with modifiers (saturation, subnormal flushing, wide products,
+//! carries, bit fields, funnel shifts, packed halves) the lowering spells out in these. Every
+//! instruction acts on each active lane by itself, but for the *collective* ones
+//! ([`Inst::is_collective`]).
 //!
-//! **All pure instructions are total**: whatever their operands, in active and inactive lanes, they give a value and
-//! do not trap. Integer division by zero gives all ones, the remainder then is the dividend; `MIN / -1` wraps.
+//! **All pure instructions are total**: whatever their operands, in active and inactive lanes, they
+//! give a value and do not trap. Integer division by zero gives all ones, the remainder then is the
+//! dividend; `MIN / -1` wraps.
 
 use crate::texture::Sampling;
 use crate::types::{GlobalId, Type, Value};
 
-/// One instruction. The types of its results are [`Inst::result_types`]; how many results an instruction *has* in a
-/// kernel is in [`crate::InstData`].
+/// One instruction. The types of its results are [`Inst::result_types`]; how many results an
+/// instruction *has* in a kernel is in [`crate::InstData`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Inst {
-    // ---- Values -------------------------------------------------------------------------------------------
+    // ---- Values
+    // -------------------------------------------------------------------------------------------
     /// The same bits in all lanes. Floats are given by their bits.
     Const {
         ty: Type,
@@ -50,8 +53,9 @@ pub enum Inst {
         ty: Type,
         arg: Value,
     },
-    /// Four bytes picked out of the eight in `args[0]` (bytes 0-3) and `args[1]` (4-7), by the four nibbles of
-    /// `args[2]` whose bit 3 replicates the byte's sign. All I32. PTX ISA, "prmt", default mode.
+    /// Four bytes picked out of the eight in `args[0]` (bytes 0-3) and `args[1]` (4-7), by the four
+    /// nibbles of `args[2]` whose bit 3 replicates the byte's sign. All I32. PTX ISA, "prmt",
+    /// default mode.
     Permute {
         args: [Value; 3],
     },
@@ -79,25 +83,28 @@ pub enum Inst {
         to: Type,
         arg: Value,
     },
-    /// What differs per launch, block, warp or thread. I32, or I64 where [`SpecialRegister::ty`] says so.
+    /// What differs per launch, block, warp or thread. I32, or I64 where [`SpecialRegister::ty`]
+    /// says so.
     Special {
         register: SpecialRegister,
     },
 
-    // ---- Addresses ----------------------------------------------------------------------------------------
+    // ---- Addresses
+    // ----------------------------------------------------------------------------------------
     /// The address of a module variable: I64, decided when the module is loaded.
     GlobalAddress {
         global: GlobalId,
     },
-    /// The generic address (I64) of the first byte of a window: block's shared memory, thread's local frame or the
-    /// launch's parameter block. See [`Space`].
+    /// The generic address (I64) of the first byte of a window: block's shared memory, thread's
+    /// local frame or the launch's parameter block. See [`Space`].
     WindowBase {
         window: Window,
     },
 
-    // ---- Memory -------------------------------------------------------------------------------------------
-    /// `count` (1, 2, 4 or 8) consecutive elements from `addr + offset`, as `count` results. Where `guard` is 0
-    /// nothing is read and the results are 0.
+    // ---- Memory
+    // -------------------------------------------------------------------------------------------
+    /// `count` (1, 2, 4 or 8) consecutive elements from `addr + offset`, as `count` results. Where
+    /// `guard` is 0 nothing is read and the results are 0.
     Load {
         place: Place,
         ty: Type,
@@ -113,8 +120,9 @@ pub enum Inst {
         order: MemoryOrder,
         guard: Option<Value>,
     },
-    /// Read, modify, write as one step. With a result (0 where `guard` is 0) it is `atom`, the old value; without
-    /// one it is `red`. `compare` is the expected value of [`AtomicOp::Exchange`] with comparison and None otherwise.
+    /// Read, modify, write as one step. With a result (0 where `guard` is 0) it is `atom`, the old
+    /// value; without one it is `red`. `compare` is the expected value of [`AtomicOp::Exchange`]
+    /// with comparison and None otherwise.
     Atomic {
         op: AtomicOp,
         place: Place,
@@ -124,8 +132,9 @@ pub enum Inst {
         order: MemoryOrder,
         guard: Option<Value>,
     },
-    /// A texture instruction: four results, which are integers or the bits of floats as the texture says. `object` (I64) is the
-    /// texture's number; `place` and `level` are I32, integers or the bits of floats as `sampling` says.
+    /// A texture instruction: four results, which are integers or the bits of floats as the texture
+    /// says. `object` (I64) is the texture's number; `place` and `level` are I32, integers or the
+    /// bits of floats as `sampling` says.
     Sample {
         sampling: Sampling,
         object: Value,
@@ -137,9 +146,10 @@ pub enum Inst {
         scope: Scope,
     },
 
-    // ---- Lanes together (collective): see `Inst::is_collective` -----------------------------------------------
-    /// `shfl.sync`: results are the value (I32) and whether the source lane was in range (I1). `lane` and `clamp` are
-    /// PTX's operands b and c (I32), `mask` the member mask (I32).
+    // ---- Lanes together (collective): see `Inst::is_collective`
+    // -----------------------------------------------
+    /// `shfl.sync`: results are the value (I32) and whether the source lane was in range (I1).
+    /// `lane` and `clamp` are PTX's operands b and c (I32), `mask` the member mask (I32).
     Shuffle {
         mode: ShuffleMode,
         value: Value,
@@ -153,7 +163,8 @@ pub enum Inst {
         predicate: Value,
         mask: Value,
     },
-    /// `match.sync` on I32 or I64. Any: one I32 mask. All: the I32 mask (0 when they differ) and an I1.
+    /// `match.sync` on I32 or I64. Any: one I32 mask. All: the I32 mask (0 when they differ) and an
+    /// I1.
     Match {
         kind: MatchKind,
         ty: Type,
@@ -173,21 +184,22 @@ pub enum Inst {
     },
     /// The lanes that execute this together, I32. Not collective: it waits for nobody.
     ActiveMask,
-    /// `barrier.cta`: `id` and `count` are I32; without a count all threads of the block take part. `predicate` is
-    /// there for the reductions, whose result is I1 (I32 for popc).
+    /// `barrier.cta`: `id` and `count` are I32; without a count all threads of the block take part.
+    /// `predicate` is there for the reductions, whose result is I1 (I32 for popc).
     Barrier {
         kind: BarrierKind,
         id: Value,
         count: Option<Value>,
         predicate: Option<Value>,
     },
-    /// `barrier.cluster`: be counted without waiting, or wait until all threads of the cluster that have not exited
-    /// have been counted.
+    /// `barrier.cluster`: be counted without waiting, or wait until all threads of the cluster that
+    /// have not exited have been counted.
     ClusterBarrier {
         waits: bool,
     },
 
-    // ---- The rest -----------------------------------------------------------------------------------------
+    // ---- The rest
+    // -----------------------------------------------------------------------------------------
     /// Let other warps run; up to `nanoseconds` (I32).
     Nanosleep {
         nanoseconds: Value,
@@ -201,9 +213,10 @@ pub enum Inst {
 
 /// The operand of a memory access: where, in which space, plus a constant.
 ///
-/// `addr` is I64 in [`Space::Generic`], [`Space::Global`] and [`Space::Const`], where it is the address itself, and
-/// I32 in the windows [`Space::Shared`], [`Space::Local`], [`Space::Param`], where it is an offset from the
-/// window's start (unsigned; `addr + offset` wraps at 32 bits before it is checked against the window's size).
+/// `addr` is I64 in [`Space::Generic`], [`Space::Global`] and [`Space::Const`], where it is the
+/// address itself, and I32 in the windows [`Space::Shared`], [`Space::Local`], [`Space::Param`],
+/// where it is an offset from the window's start (unsigned; `addr + offset` wraps at 32 bits before
+/// it is checked against the window's size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub space: Space,
@@ -211,17 +224,19 @@ pub struct Place {
     pub offset: i32,
 }
 
-/// State spaces. Global and Const are the generic address space with a promise; the other three are windows into it.
+/// State spaces. Global and Const are the generic address space with a promise; the other three are
+/// windows into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
     Generic,
     Global,
     /// Read-only module variables.
     Const,
-    /// The block's shared memory: static part first, dynamic part at [`crate::SharedLayout::dynamic_offset`].
+    /// The block's shared memory: static part first, dynamic part at
+    /// [`crate::SharedLayout::dynamic_offset`].
     Shared,
-    /// The thread's own frame of [`crate::Kernel::local_bytes`] bytes, and behind it the stack where the kernel needs one
-    /// ([`crate::Kernel::needs_stack`]): consecutive for one thread.
+    /// The thread's own frame of [`crate::Kernel::local_bytes`] bytes, and behind it the stack
+    /// where the kernel needs one ([`crate::Kernel::needs_stack`]): consecutive for one thread.
     Local,
     /// The launch's parameter block, read-only, the same for all threads.
     Param,
@@ -261,7 +276,8 @@ impl MemoryOrder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ordering {
-    /// Loads only: memory that nobody writes while the kernel runs (`ld.const`, `ld.param`, `ld.global.nc`).
+    /// Loads only: memory that nobody writes while the kernel runs (`ld.const`, `ld.param`,
+    /// `ld.global.nc`).
     Invariant,
     Weak,
     /// Not merged, split or reordered with other volatile accesses of the thread.
@@ -302,8 +318,8 @@ pub enum UnaryOp {
     FAbs,
     /// A subnormal becomes a zero of its sign (`.ftz`), F32.
     FlushSubnormal,
-    // Approximations, F32 and (Rcp, Rsqrt) F64, within the error that PTX ISA states for `.approx`. Correctly rounded
-    // results are always allowed.
+    // Approximations, F32 and (Rcp, Rsqrt) F64, within the error that PTX ISA states for `.approx`.
+    // Correctly rounded results are always allowed.
     Rcp,
     Rsqrt,
     /// 2 to the power.
@@ -332,8 +348,8 @@ pub enum BinaryOp {
     And,
     Or,
     Xor,
-    /// Shifts take an unsigned I32 amount; amounts of the width or more shift everything out (fill with the sign in
-    /// [`BinaryOp::ShrS`]), as in PTX.
+    /// Shifts take an unsigned I32 amount; amounts of the width or more shift everything out (fill
+    /// with the sign in [`BinaryOp::ShrS`]), as in PTX.
     Shl,
     ShrS,
     ShrU,
@@ -341,7 +357,8 @@ pub enum BinaryOp {
     MaxS,
     MinU,
     MaxU,
-    /// IEEE 754-2019 minimumNumber: a NaN loses against a number, -0 is below +0, two NaNs give the canonical NaN.
+    /// IEEE 754-2019 minimumNumber: a NaN loses against a number, -0 is below +0, two NaNs give the
+    /// canonical NaN.
     FMin,
     FMax,
     /// IEEE 754-2019 minimum: a NaN wins (`.NaN`), canonical.
@@ -439,15 +456,17 @@ pub enum ConvertOp {
     HalfToFloat,
     /// The bits of a bfloat16 (I16) to F32 or F64, exact.
     BfloatToFloat,
-    /// F32 or F64 to the bits of a half (I16), one rounding; overflow to infinity or the largest by direction.
+    /// F32 or F64 to the bits of a half (I16), one rounding; overflow to infinity or the largest by
+    /// direction.
     FloatToHalf(Rounding),
     /// F32 or F64 to the bits of a bfloat16 (I16).
     FloatToBfloat(Rounding),
     /// I8-I64 to F32 or F64.
     SignedToFloat(Rounding),
     UnsignedToFloat(Rounding),
-    /// F32 or F64 to I8-I64, rounded in the given direction, then clamped to the range. NaN gives 0 from F32 to at most
-    /// 32 bits and only the top bit set otherwise (PTX ISA, "cvt"), for both signs.
+    /// F32 or F64 to I8-I64, rounded in the given direction, then clamped to the range. NaN gives 0
+    /// from F32 to at most 32 bits and only the top bit set otherwise (PTX ISA, "cvt"), for both
+    /// signs.
     FloatToSigned(Rounding),
     FloatToUnsigned(Rounding),
     /// To an integral float of the same type.
@@ -456,8 +475,8 @@ pub enum ConvertOp {
     FloatToTf32(Rounding),
 }
 
-/// Special registers (PTX ISA, "Special Registers"). The lowering derives lane masks from the lane, and a block's place in
-/// its cluster from the block's index and the cluster's size.
+/// Special registers (PTX ISA, "Special Registers"). The lowering derives lane masks from the lane,
+/// and a block's place in its cluster from the block's index and the cluster's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SpecialRegister {
     TidX,
@@ -493,7 +512,8 @@ pub enum SpecialRegister {
     TotalSharedBytes,
     /// The thread's local memory: its frame, and its stack where the kernel needs one.
     LocalBytes,
-    /// `%envregN`, 0 to 31. Together 1 and 2 are the address of the grid barrier's workspace in cooperative launches.
+    /// `%envregN`, 0 to 31. Together 1 and 2 are the address of the grid barrier's workspace in
+    /// cooperative launches.
     EnvReg(u8),
 }
 
@@ -652,9 +672,9 @@ pub enum Effect {
 }
 
 impl Inst {
-    /// Waits for all lanes of a member mask or for other warps. [`crate::passes::split_at_sync`] puts such an instruction
-    /// first in its block (or behind one of the same mask), so a back end that gathers lanes at block starts has them
-    /// together there.
+    /// Waits for all lanes of a member mask or for other warps. [`crate::passes::split_at_sync`]
+    /// puts such an instruction first in its block (or behind one of the same mask), so a back end
+    /// that gathers lanes at block starts has them together there.
     pub fn is_collective(&self) -> bool {
         matches!(
             self,

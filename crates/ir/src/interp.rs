@@ -1,11 +1,12 @@
 //! The reference interpreter: what a kernel means, slowly.
 //!
-//! It is the oracle of the back end's tests, so it takes the other road wherever there is one: each thread has its own
-//! place and its own values, threads take turns of random length (lockstep would hide what relies on it), and a
-//! collective instruction happens when all lanes of its member mask that have not ended stand at it.
+//! It is the oracle of the back end's tests, so it takes the other road wherever there is one: each
+//! thread has its own place and its own values, threads take turns of random length (lockstep would
+//! hide what relies on it), and a collective instruction happens when all lanes of its member mask
+//! that have not ended stand at it.
 //!
-//! One cluster runs at a time (without clusters, one block), in the order of indices, which is enough for kernels whose blocks
-//! wait only for those of their cluster and for earlier ones.
+//! One cluster runs at a time (without clusters, one block), in the order of indices, which is
+//! enough for kernels whose blocks wait only for those of their cluster and for earlier ones.
 
 mod cluster;
 mod memory;
@@ -192,7 +193,8 @@ impl RunningBlock {
         Ok(())
     }
 
-    /// Lets those go on whose collective instruction or barrier is complete; whether there were any.
+    /// Lets those go on whose collective instruction or barrier is complete; whether there were
+    /// any.
     fn release(&mut self, kernel: &Kernel) -> Result<bool, InterpFault> {
         let warps = self.threads.len().div_ceil(32);
         let mut released = false;

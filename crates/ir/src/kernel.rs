@@ -5,19 +5,20 @@ use crate::types::{BlockId, InstId, Type, Value};
 
 /// One entry of a PTX module, with all functions that it calls inlined.
 ///
-/// Execution starts at block 0 with all threads of the block of threads. Values are per thread; a value defined in a
-/// block can be used in that block and in those it dominates.
+/// Execution starts at block 0 with all threads of the block of threads. Values are per thread; a
+/// value defined in a block can be used in that block and in those it dominates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kernel {
     pub name: String,
     pub params: ParamLayout,
     pub shared: SharedLayout,
-    /// Size of each thread's frame in [`crate::Space::Local`], in bytes, a multiple of `local_align`.
+    /// Size of each thread's frame in [`crate::Space::Local`], in bytes, a multiple of
+    /// `local_align`.
     pub local_bytes: u32,
     /// A power of two.
     pub local_align: u32,
-    /// Functions that call themselves keep their frames behind the kernel's own, in as much local memory as the launch has
-    /// for them.
+    /// Functions that call themselves keep their frames behind the kernel's own, in as much local
+    /// memory as the launch has for them.
     pub needs_stack: bool,
     /// `.maxntid`.
     pub max_threads: Option<[u32; 3]>,
@@ -25,7 +26,8 @@ pub struct Kernel {
     pub required_threads: Option<[u32; 3]>,
     /// Names of the module variables that [`Inst::GlobalAddress`] refers to.
     pub globals: Vec<String>,
-    /// Why [`crate::RuntimeFunction::Missing`] is called: a line of the PTX, and what cannot be done there.
+    /// Why [`crate::RuntimeFunction::Missing`] is called: a line of the PTX, and what cannot be
+    /// done there.
     pub missing: Vec<String>,
     /// What [`crate::RuntimeFunction::CheckAccess`] checks: the memory accesses of a kernel that
     /// was instrumented ([`crate::passes::instrument`]).
@@ -84,7 +86,8 @@ pub struct SharedLayout {
     pub static_bytes: u32,
     /// Of the whole, a power of two; at least 16.
     pub align: u32,
-    /// Where `.extern .shared` arrays start, all of them at the same place; None when the kernel has none.
+    /// Where `.extern .shared` arrays start, all of them at the same place; None when the kernel
+    /// has none.
     pub dynamic_offset: Option<u32>,
 }
 

@@ -1,22 +1,26 @@
-//! The intermediate representation of the software GPU: what a kernel is between PTX and machine code.
+//! The intermediate representation of the software GPU: what a kernel is between PTX and machine
+//! code.
 //!
-//! A [`Kernel`] is in SSA form with block parameters. Its meaning is that of one thread, as in PTX; each value
-//! exists once per lane, so it is a vector of 32 lanes to those who look at a warp, and the few instructions that look
-//! across lanes say so ([`Inst::is_collective`]). Nothing here assumes lockstep: a back end may run the lanes
-//! of a warp together as long as they agree, and the analyses say where they do.
+//! A [`Kernel`] is in SSA form with block parameters. Its meaning is that of one thread, as in PTX;
+//! each value exists once per lane, so it is a vector of 32 lanes to those who look at a warp, and
+//! the few instructions that look across lanes say so ([`Inst::is_collective`]). Nothing here
+//! assumes lockstep: a back end may run the lanes of a warp together as long as they agree, and the
+//! analyses say where they do.
 //!
 //! - [`types`], [`inst`], [`kernel`]: the definition. [`builder`]: a convenient way to write one.
 //! - [`lower`]: from PTX, by way of [`ssa`]. [`verify`]: every invariant, checked.
-//! - [`passes`]: better code, and the order of blocks. [`analysis`]: what is known about the lanes of a value.
+//! - [`passes`]: better code, and the order of blocks. [`analysis`]: what is known about the lanes
+//!   of a value.
 //!
 //! # What a back end can rely on
 //! After the passes:
-//! - Blocks are numbered in a reverse post-order that keeps each loop's blocks consecutive and gives it one back edge,
-//!   from its last block. Running the pending block of the lowest number first therefore keeps the lanes of a
-//!   loop in the same iteration and gathers them at the earliest common block. A target with a number not above
-//!   its source is a back edge.
-//! - A collective instruction is the first of its block, or the first one is a collective instruction of the warp with the
-//!   same member mask (the same value), so that its lanes are there already.
+//! - Blocks are numbered in a reverse post-order that keeps each loop's blocks consecutive and
+//!   gives it one back edge, from its last block. Running the pending block of the lowest number
+//!   first therefore keeps the lanes of a loop in the same iteration and gathers them at the
+//!   earliest common block. A target with a number not above its source is a back edge.
+//! - A collective instruction is the first of its block, or the first one is a collective
+//!   instruction of the warp with the same member mask (the same value), so that its lanes are
+//!   there already.
 //! - Edges may be critical; parameters of a block are assigned in parallel.
 
 pub mod analysis;

@@ -1,13 +1,14 @@
 //! From a PTX syntax tree to a kernel in SSA form.
 //!
-//! Statement by statement: a PTX register is a [`Variable`](crate::ssa::Variable), a label starts a block, and a call
-//! lowers the callee's body in place, or jumps to the one that is there (there are no calls in the IR). A predicated instruction computes for all lanes and
-//! keeps the old value where the guard is false; memory accesses carry the guard; what cannot be done for
-//! all lanes is branched around. What the compiler cannot do ends the grid where it is reached ([`Kernel::missing`]): large
-//! libraries have kernels in which only some paths ask for it.
+//! Statement by statement: a PTX register is a [`Variable`](crate::ssa::Variable), a label starts a
+//! block, and a call lowers the callee's body in place, or jumps to the one that is there (there
+//! are no calls in the IR). A predicated instruction computes for all lanes and keeps the old value
+//! where the guard is false; memory accesses carry the guard; what cannot be done for all lanes is
+//! branched around. What the compiler cannot do ends the grid where it is reached
+//! ([`Kernel::missing`]): large libraries have kernels in which only some paths ask for it.
 //!
-//! Reading order: this file (functions, blocks, dispatch), [`layout`] (where variables live), [`operand`], then the files by kind
-//! of instruction.
+//! Reading order: this file (functions, blocks, dispatch), [`layout`] (where variables live),
+//! [`operand`], then the files by kind of instruction.
 
 mod call;
 mod cluster;
@@ -45,19 +46,20 @@ use call::Candidates;
 use layout::{Home, Layout};
 use subroutine::{StackFrame, Subroutine};
 
-/// What a kernel lacks is named so often at most, and in so many characters: the program chooses both.
+/// What a kernel lacks is named so often at most, and in so many characters: the program chooses
+/// both.
 const MISSING_MAX: usize = 256;
 const MISSING_CHARS_MAX: usize = 100;
 
-/// The most instructions (and blocks, and registers) that one kernel may have, inlined functions counted as often as they
-/// are called.
+/// The most instructions (and blocks, and registers) that one kernel may have, inlined functions
+/// counted as often as they are called.
 pub const INSTRUCTIONS_MAX: usize = 1 << 20;
 
 /// The deepest nesting of calls that are inlined.
 pub const CALL_DEPTH_MAX: usize = 128;
 
-/// The entry named `entry` as a kernel, with everything it calls inlined. The result satisfies [`crate::verify`] and has
-/// not been through any pass.
+/// The entry named `entry` as a kernel, with everything it calls inlined. The result satisfies
+/// [`crate::verify`] and has not been through any pass.
 pub fn lower_kernel(module: &Module, entry: &str) -> Result<Kernel, LowerError> {
     let fail = |line, kind| LowerError { entry: entry.to_owned(), line, kind };
     let function = module
@@ -114,7 +116,8 @@ struct Lowering<'m> {
     block: Option<BlockId>,
     /// PTX line of the current instruction.
     line: u32,
-    /// Guard of the current instruction, where it keeps old values (see the module's documentation).
+    /// Guard of the current instruction, where it keeps old values (see the module's
+    /// documentation).
     guard: Option<Value>,
     frame: Frame<'m>,
     /// Functions that are being inlined into each other.
@@ -150,7 +153,8 @@ struct Frame<'m> {
 }
 
 impl<'m> Frame<'m> {
-    /// An instance with registers, which belong to a frame on the stack, and without labels and variables.
+    /// An instance with registers, which belong to a frame on the stack, and without labels and
+    /// variables.
     fn new(
         body: &'m Body,
         continuation: Option<BlockId>,
@@ -260,7 +264,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    // ---- Blocks -------------------------------------------------------------------------------------------
+    // ---- Blocks
+    // -------------------------------------------------------------------------------------------
 
     fn start_block(&mut self, block: BlockId) {
         self.block = Some(block);
@@ -283,7 +288,7 @@ impl<'m> Lowering<'m> {
         Builder { block: self.here(), kernel: &mut self.kernel, line: self.line }
     }
 
-    /// Lowers what `f` does for the lanes whose guard holds, and goes on with all of them.
+    /// Lowers what `f` does for the lanes whose guard holds, and continues with all of them.
     fn branch_around(&mut self, guard: Option<Value>, f: impl FnOnce(&mut Self) -> Lowered) -> Lowered {
         let Some(guard) = guard else { return f(self) };
         let then = self.kernel.add_block();
@@ -300,7 +305,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    // ---- Instructions -------------------------------------------------------------------------------------
+    // ---- Instructions
+    // -------------------------------------------------------------------------------------
 
     fn instruction(&mut self, i: &'m Instruction) -> Lowered {
         let guard = i.guard.map(|guard| self.guard_value(guard));
@@ -327,7 +333,8 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// What is not supported becomes the end of the grid, here. Whatever was written of it before does no harm.
+    /// What is not supported becomes the end of the grid, here. Whatever was written of it before
+    /// does no harm.
     fn unless_missing(&mut self, done: Lowered) -> Lowered {
         let Err(LowerErrorKind::Unsupported(what)) = done else { return done };
         // An instruction may be long, and be in a function that is called often.
@@ -455,7 +462,8 @@ impl<'m> Lowering<'m> {
                 let policy = self.build().i64(0);
                 self.write(operand(i, 0)?, policy)
             }
-            // Hints, and waiting for grids that have always ended: launches of a stream run one after the other.
+            // Hints, and waiting for grids that have always ended: launches of a stream run one
+            // after the other.
             Griddepcontrol | Prefetch | Prefetchu | Discard | Applypriority | Setmaxnreg | Pmevent
             | Brkpt => Ok(()),
             _ => Err(unsupported(i)),
@@ -463,8 +471,8 @@ impl<'m> Lowering<'m> {
     }
 }
 
-/// Whether an instruction must not be executed for lanes whose guard is false: it waits for lanes or has an effect
-/// that carries no guard.
+/// Whether an instruction must not be executed for lanes whose guard is false: it waits for lanes
+/// or has an effect that carries no guard.
 fn is_collective(i: &Instruction) -> bool {
     use Opcode::*;
     // Copies in bulk and changes of barriers are loops.

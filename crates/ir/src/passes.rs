@@ -13,7 +13,8 @@ pub mod value_numbering;
 
 use crate::kernel::Kernel;
 
-/// What every kernel goes through between lowering and a back end. Afterwards [`crate::verify::verify_scheduled`] holds.
+/// What every kernel goes through between lowering and a back end. Afterwards
+/// [`crate::verify::verify_scheduled`] holds.
 pub fn pipeline(kernel: &mut Kernel) {
     optimize(kernel);
     schedule(kernel);
@@ -31,7 +32,8 @@ pub fn optimize(kernel: &mut Kernel) {
     simplify_cfg::run(kernel);
     params::run(kernel);
     value_numbering::run(kernel);
-    // Needs the constant addresses that the walk before has found, and leaves copies and conversions for the next.
+    // Needs the constant addresses that the walk before has found, and leaves copies and
+    // conversions for the next.
     if promote_local::run(kernel) {
         params::run(kernel);
         value_numbering::run(kernel);

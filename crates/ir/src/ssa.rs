@@ -1,9 +1,11 @@
 //! From variables that are assigned many times to SSA values.
 //!
-//! PTX registers, and local memory that is never addressed, are variables. While blocks are filled, reading a variable that
-//! the block has not assigned gives a placeholder value; [`Variables::finish`] replaces the placeholders: by the one
-//! definition where it dominates, otherwise by block parameters at the iterated dominance frontier of the definitions,
-//! where the variable is live (pruned SSA; Cytron et al., "Efficiently Computing Static Single Assignment Form").
+//! PTX registers, and local memory that is never addressed, are variables. While blocks are filled,
+//! reading a variable that the block has not assigned gives a placeholder value;
+//! [`Variables::finish`] replaces the placeholders: by the one definition where it dominates,
+//! otherwise by block parameters at the iterated dominance frontier of the definitions, where the
+//! variable is live (pruned SSA; Cytron et al., "Efficiently Computing Static Single Assignment
+//! Form").
 
 mod spill;
 
@@ -24,7 +26,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub struct Variables {
     types: Vec<Type>,
-    /// By variable: its value at this point of the block that is being filled, valid where `seen` is that block.
+    /// By variable: its value at this point of the block that is being filled, valid where `seen`
+    /// is that block.
     current: Vec<Value>,
     seen: Vec<u32>,
     /// By variable: the last block that assigned it.
@@ -154,7 +157,8 @@ fn at<T: Default>(table: &mut Vec<T>, block: u32) -> &mut T {
     &mut table[index]
 }
 
-/// Renames one variable after the other; the tables by block are reused, their entries valid where stamped.
+/// Renames one variable after the other; the tables by block are reused, their entries valid where
+/// stamped.
 struct Renamer<'k> {
     kernel: &'k mut Kernel,
     cfg: &'k Cfg,
@@ -166,7 +170,8 @@ struct Renamer<'k> {
     live_in: Vec<u32>,
     has_param: Vec<u32>,
     has_write: Vec<u32>,
-    /// Value of the variable at the block's end; meaningful where written or live in and already visited.
+    /// Value of the variable at the block's end; meaningful where written or live in and already
+    /// visited.
     out: Vec<Value>,
     out_stamp: Vec<u32>,
     work: Vec<BlockId>,
@@ -227,7 +232,8 @@ impl<'k> Renamer<'k> {
         }
     }
 
-    /// Marks the blocks at whose start the variable is wanted: backwards from the reads to the writes.
+    /// Marks the blocks at whose start the variable is wanted: backwards from the reads to the
+    /// writes.
     fn find_live_blocks(&mut self, sites: &Sites) {
         self.work.extend(sites.reads.iter().map(|(block, _)| *block));
         while let Some(block) = self.work.pop() {
@@ -242,7 +248,8 @@ impl<'k> Renamer<'k> {
         }
     }
 
-    /// Parameters at the iterated dominance frontier of the writes (and of the entry, where the variable is 0).
+    /// Parameters at the iterated dominance frontier of the writes (and of the entry, where the
+    /// variable is 0).
     fn place_params(&mut self, ty: Type, sites: &Sites) -> Vec<(BlockId, Value)> {
         let mut joins = Vec::new();
         self.work.extend(sites.writes.iter().map(|(block, _)| *block));

@@ -16,9 +16,10 @@
 //!   exit
 //! ```
 //!
-//! Parameters are `offset:bytes:align`. Results stand on the left; the types of block parameters are written, those of
-//! results follow from their instructions. Numbers of values are kept, numbers of instructions are not. Source
-//! lines are left out. [`parse`] reads what [`std::fmt::Display`] writes.
+//! Parameters are `offset:bytes:align`. Results stand on the left; the types of block parameters
+//! are written, those of results follow from their instructions. Numbers of values are kept,
+//! numbers of instructions are not. Source lines are left out. [`parse`] reads what
+//! [`std::fmt::Display`] writes.
 
 mod names;
 mod parse;

@@ -1,8 +1,9 @@
-//! What textures and surfaces read (CUDA C++ Programming Guide, "Texture Fetching"): images in device memory, and how
-//! coordinates become elements. The reference interpreter and compiled code share it, so that both read the same.
+//! What textures and surfaces read (CUDA C++ Programming Guide, "Texture Fetching"): images in
+//! device memory, and how coordinates become elements. The reference interpreter and compiled code
+//! share it, so that both read the same.
 //!
-//! Kernels name an image by a number that a driver has put into the tables here. Entries are shared: one that is found stays
-//! as it is for as long as the finder keeps it.
+//! Kernels name an image by a number that a driver has put into the tables here. Entries are
+//! shared: one that is found stays as it is for as long as the finder keeps it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,8 @@ pub enum Channel {
     F32,
 }
 
-/// Where the memory of an image is that has it in pieces: addresses of the image are only names for its bytes.
+/// Where the memory of an image is that has it in pieces: addresses of the image are only names for
+/// its bytes.
 pub trait Pieces: Send + Sync + std::fmt::Debug {
     /// Where the byte with this name is now; None where there is no memory.
     fn find(&self, name: u64) -> Option<u64>;
@@ -240,8 +242,8 @@ impl Texture {
         }
     }
 
-    /// What `tex1Dfetch` reads, where whole channels are read as they are: most reads of textures are of this kind, and need
-    /// none of the rest.
+    /// What `tex1Dfetch` reads, where whole channels are read as they are: most reads of textures
+    /// are of this kind, and need none of the rest.
     pub fn row(&self, sampling: Sampling) -> Option<Row> {
         let [image] = self.levels.as_slice() else { return None };
         let is_plain = sampling.geometry == Geometry::D1
@@ -338,7 +340,8 @@ impl<'t> Look<'t> {
         }
         let corner = place.map(|at| floor(at - 0.5));
         let low = corner.map(|at| at as f64);
-        // Hardware keeps eight bits of the fraction (CUDA C++ Programming Guide, "Linear Filtering").
+        // Hardware keeps eight bits of the fraction (CUDA C++ Programming Guide, "Linear
+        // Filtering").
         let weight: [f32; 3] = std::array::from_fn(|i| {
             round(((place[i] - 0.5 - low[i]) * 256.0).clamp(0.0, 256.0)) as f32 / 256.0
         });
@@ -361,7 +364,8 @@ impl<'t> Look<'t> {
         Ok(sum.map(f32::to_bits))
     }
 
-    /// `tld4`: a channel of the four elements that a linear read would blend, from the lower left against the clock.
+    /// `tld4`: a channel of the four elements that a linear read would blend, from the lower left
+    /// against the clock.
     fn gather<T: Texels + ?Sized>(
         &self,
         channel: u8,
@@ -462,7 +466,8 @@ impl<'t> Look<'t> {
     /// The same for one outside, as the texture's address mode says.
     #[cold]
     fn moved_inside(&self, at: i64, axis: usize, size: i64) -> Option<i64> {
-        // Repeating needs coordinates from 0 to 1; without them it is clamping (CUDA Driver API, `cuTexObjectCreate`).
+        // Repeating needs coordinates from 0 to 1; without them it is clamping (CUDA Driver API,
+        // `cuTexObjectCreate`).
         let mode = match self.sampler.address_modes[axis] {
             AddressMode::Wrap | AddressMode::Mirror if !self.sampler.is_normalized => AddressMode::Clamp,
             _ if self.sampling.geometry == Geometry::Cube => AddressMode::Clamp,
@@ -497,8 +502,8 @@ fn blend(a: u32, b: u32, weight: f32) -> u32 {
     (f32::from_bits(a) * (1.0 - weight) + f32::from_bits(b) * weight).to_bits()
 }
 
-/// The face of a cube that a direction points to, and where on it, from 0 to 1 (CUDA C++ Programming Guide, "Cubemap
-/// Textures").
+/// The face of a cube that a direction points to, and where on it, from 0 to 1 (CUDA C++
+/// Programming Guide, "Cubemap Textures").
 fn face_of([x, y, z]: [f32; 3]) -> (u32, f64, f64) {
     let [ax, ay, az] = [x, y, z].map(f32::abs);
     let (face, m, s, t) = if ax >= ay && ax >= az {

@@ -4,9 +4,9 @@ use std::fmt;
 
 /// The type of a value, in each of the 32 lanes.
 ///
-/// There is no half type: `f16` and `bf16` live as the bits of an [`Type::I16`], pairs of them as an
-/// [`Type::I32`], and the lowering computes on them through F32 or F64. 128-bit values are pairs of [`Type::I64`].
-/// Integers have no sign; operations do.
+/// There is no half type: `f16` and `bf16` live as the bits of an [`Type::I16`], pairs of them as
+/// an [`Type::I32`], and the lowering computes on them through F32 or F64. 128-bit values are pairs
+/// of [`Type::I64`]. Integers have no sign; operations do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
     /// A predicate: 0 or 1.

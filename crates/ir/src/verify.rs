@@ -2,18 +2,19 @@
 //!
 //! The invariants, each with its own variant of [`Defect`]:
 //! 1. Block 0 is the entry; no edge leads to it and it has no parameters.
-//! 2. Every id names an entry of its table. A value's definition is where its table says, and an instruction is in
-//!    at most one block, once.
-//! 3. Each use is dominated by its definition: earlier in the block, or in a block that dominates it. (Unreachable blocks
-//!    are not looked at.)
+//! 2. Every id names an entry of its table. A value's definition is where its table says, and an
+//!    instruction is in at most one block, once.
+//! 3. Each use is dominated by its definition: earlier in the block, or in a block that dominates
+//!    it. (Unreachable blocks are not looked at.)
 //! 4. Operands have the types that their instruction asks for.
 //! 5. An edge passes as many arguments as its target has parameters, of their types.
-//! 6. Shapes of instructions: vector accesses of 1, 2, 4 or 8 elements, conversions between types that fit, `red`
-//!    without results.
+//! 6. Shapes of instructions: vector accesses of 1, 2, 4 or 8 elements, conversions between types
+//!    that fit, `red` without results.
 //! 7. Offsets of the layouts lie within what they describe.
 //!
-//! [`verify_scheduled`] adds what passes promise to a back end: blocks numbered as [`crate`]'s documentation says, and
-//! collective instructions first in their blocks, or behind one that has gathered the same lanes.
+//! [`verify_scheduled`] adds what passes promise to a back end: blocks numbered as [`crate`]'s
+//! documentation says, and collective instructions first in their blocks, or behind one that has
+//! gathered the same lanes.
 
 use crate::analysis::{Cfg, Dominators, Loops};
 use crate::inst::{ConvertOp, Inst, Space, UnaryOp};

@@ -1,4 +1,5 @@
-//! Matrix instructions on the reference interpreter against plain loops, on small integers that every format holds exactly.
+//! Matrix instructions on the reference interpreter against plain loops, on small integers that
+//! every format holds exactly.
 #![cfg(feature = "interp")]
 
 use sluice_ir::interp::{self, Launch, SparseMemory};

@@ -1,7 +1,8 @@
-//! Damaged PTX: whatever it says, lowering gives a kernel or an error, and passes keep a kernel well formed.
+//! Damaged PTX: whatever it says, lowering gives a kernel or an error, and passes keep a kernel
+//! well formed.
 //!
-//! Lines are dropped, doubled and moved, words exchanged. `SLUICE_MUTATIONS` asks for more than the usual number, and
-//! `SLUICE_PTX_DIR` for other texts.
+//! Lines are dropped, doubled and moved, words exchanged. `SLUICE_MUTATIONS` asks for more than the
+//! usual number, and `SLUICE_PTX_DIR` for other texts.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,10 @@
-//! Passes must not change what a kernel does: each kernel of `tests/ptx` runs on the reference interpreter as it was lowered and as
-//! passes leave it, on the same random data, and memory must come out the same.
+//! Passes must not change what a kernel does: each kernel of `tests/ptx` runs on the reference
+//! interpreter as it was lowered and as passes leave it, on the same random data, and memory must
+//! come out the same.
 //!
-//! Kernels are called by a convention: an 8-byte parameter is the address of a buffer of random small numbers, a 4-byte
-//! one is 37. Two blocks of 64 threads; threads of different blocks and warps must not race.
-//! `SLUICE_PTX_DIR` names another directory with kernels of that kind.
+//! Kernels are called by a convention: an 8-byte parameter is the address of a buffer of random
+//! small numbers, a 4-byte one is 37. Two blocks of 64 threads; threads of different blocks and
+//! warps must not race. `SLUICE_PTX_DIR` names another directory with kernels of that kind.
 #![cfg(feature = "interp")]
 
 use std::path::{Path, PathBuf};

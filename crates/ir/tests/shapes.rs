@@ -1,9 +1,11 @@
-//! What the analysis says about lanes, on kernels in text form: a line `expect` names values and their shapes.
+//! What the analysis says about lanes, on kernels in text form: a line `expect` names values and
+//! their shapes.
 
 use sluice_ir::analysis::{BlockShape, Shape, Shapes};
 use sluice_ir::{BlockId, Value, text, verify};
 
-/// Checks `expect v1 uniform`, `expect v2 affine 4`, `expect v3 varying`, `expect b0 divergent`, `expect b1 together`.
+/// Checks `expect v1 uniform`, `expect v2 affine 4`, `expect v3 varying`, `expect b0 divergent`,
+/// `expect b1 together`.
 fn check(block_shape: BlockShape, case: &str) {
     let (expected, kernel): (Vec<&str>, Vec<&str>) =
         case.lines().map(str::trim_end).partition(|line| line.trim_start().starts_with("expect"));

@@ -1,7 +1,8 @@
 //! The software GPU against the same computation in C: `cargo bench -p sluice-jit`.
 //!
-//! Needs gcc. `cargo bench -p sluice-jit -- sgemm` runs one, `OMP_NUM_THREADS=1` compares single threads by CPU time.
-//! Both use all cores; each pair of measurements alternates, and the median of several is shown.
+//! Needs gcc. `cargo bench -p sluice-jit -- sgemm` runs one, `OMP_NUM_THREADS=1` compares single
+//! threads by CPU time. Both use all cores; each pair of measurements alternates, and the median of
+//! several is shown.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -50,7 +51,8 @@ fn build_c() -> Library {
     unsafe { Library::new(&library) }.expect("the library loads")
 }
 
-/// Alternates the two and prints the rates of their medians; `work` is what one run does, in units of 1e-9.
+/// Alternates the two and prints the rates of their medians; `work` is what one run does, in units
+/// of 1e-9.
 fn compare(name: &str, unit: &str, work: f64, mut gpu: impl FnMut(), mut c: impl FnMut()) {
     let is_single = std::env::var("OMP_NUM_THREADS").is_ok_and(|count| count == "1");
     let time = |run: &mut dyn FnMut()| {

@@ -1,7 +1,8 @@
 //! Runs the warps of one block on one thread until all have exited.
 //!
-//! Warps take turns: each runs until it stops at a barrier, yields in a long loop, or exits. A warp that comes to an
-//! end without stopping leaves its memory to the next, so a kernel without barriers runs in the memory of one warp.
+//! Warps take turns: each runs until it stops at a barrier, yields in a long loop, or exits. A warp
+//! that comes to an end without stopping leaves its memory to the next, so a kernel without
+//! barriers runs in the memory of one warp.
 //!
 //! ```text
 //!   not started -> running -> stopped (parked lanes) -> running ... -> finished
@@ -68,7 +69,8 @@ pub(crate) struct BlockMemory {
     pub sms: u32,
 }
 
-/// One block in execution. Runtime functions called by compiled code reach it through [`WarpContext::run`].
+/// One block in execution. Runtime functions called by compiled code reach it through
+/// [`WarpContext::run`].
 pub(crate) struct BlockRun<'a> {
     pub shape: &'a LaunchShape,
     pub control: &'a LaunchControl,
@@ -170,7 +172,8 @@ impl<'a> BlockRun<'a> {
         BlockRun { monitor: Some(Monitor::new(watch)), ..self }
     }
 
-    /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1 to `count`.
+    /// Runs blocks from `index` on, in the order of their numbers, to their end. Says how many: 1
+    /// to `count`.
     pub(crate) fn run(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
         self.cluster.reset(self.shape.threads);
         let begun = self.begin(index, count, frames)?;
@@ -187,7 +190,8 @@ impl<'a> BlockRun<'a> {
         }
     }
 
-    /// Begins to run blocks as [`BlockRun::run`] does: all but the last of them to their end, the last for a while.
+    /// Begins to run blocks as [`BlockRun::run`] does: all but the last of them to their end, the
+    /// last for a while.
     pub(crate) fn begin(&self, index: [u32; 3], count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
         self.index.set(index);
         self.started.set(0);
@@ -239,8 +243,9 @@ impl<'a> BlockRun<'a> {
         })
     }
 
-    /// Runs blocks whose warps do not wait for each other: the code goes from warp to warp and from block to block by
-    /// itself, in the same memory, up to the first warp that yields. From there on those of its block take turns.
+    /// Runs blocks whose warps do not wait for each other: the code goes from warp to warp and from
+    /// block to block by itself, in the same memory, up to the first warp that yields. From there
+    /// on those of its block take turns.
     fn run_many(&self, count: u32, frames: &mut Frames) -> Result<u32, FaultKind> {
         let context = self.start(0, frames);
         // SAFETY: the context is valid and ours.
@@ -266,9 +271,9 @@ impl<'a> BlockRun<'a> {
         Ok(count - blocks_left)
     }
 
-    /// Runs all warps from barrier to barrier, for as long as each comes to the next one as a whole; the code goes
-    /// from warp to warp by itself. Returns how many have finished when that ends; what has not is ready, waits at a
-    /// barrier or for lanes of its own.
+    /// Runs all warps from barrier to barrier, for as long as each comes to the next one as a
+    /// whole; the code goes from warp to warp by itself. Returns how many have finished when that
+    /// ends; what has not is ready, waits at a barrier or for lanes of its own.
     fn run_in_phases(&self, frames: &mut Frames) -> Result<u32, FaultKind> {
         let first = self.start_linked(frames);
         let yielded = loop {
@@ -366,7 +371,8 @@ impl<'a> BlockRun<'a> {
     }
 
     fn is_ready(&self, context: *mut WarpContext) -> bool {
-        // SAFETY: contexts in `warps` are valid until they are given back, and only this thread uses them.
+        // SAFETY: contexts in `warps` are valid until they are given back, and only this thread
+        // uses them.
         unsafe { (*context).ready != 0 }
     }
 
@@ -461,8 +467,8 @@ impl<'a> BlockRun<'a> {
 
     /// Runs a warp and those linked behind it until the last stops, or one yields: that one.
     fn enter(&self, context: *mut WarpContext) -> Result<Option<*mut WarpContext>, FaultKind> {
-        // SAFETY: the context is valid, the code is its launch's, and runtime functions beneath it hold nothing that
-        // needs dropping when they leave.
+        // SAFETY: the context is valid, the code is its launch's, and runtime functions beneath it
+        // hold nothing that needs dropping when they leave.
         let returned = unsafe {
             (*context).fuel = if (*context).rotation == 0 { FUEL } else { FUEL_ROTATING };
             entry::enter(context, self.shape.code.function, &raw mut (*self.guard).saved_sp)
@@ -523,8 +529,9 @@ impl<'a> BlockRun<'a> {
         }
     }
 
-    /// With every warp stuck: lets lanes that wait for others of their warp go on without them. Real devices would
-    /// hang; programs that get here name lanes in a member mask that took another path.
+    /// With every warp stuck: lets lanes that wait for others of their warp go on without them.
+    /// Real devices would hang; programs that get here name lanes in a member mask that took
+    /// another path.
     pub(crate) fn force_waiting(&self) -> bool {
         let mut any = false;
         for (number, warp) in self.warps.borrow_mut().iter_mut().enumerate() {
@@ -535,7 +542,8 @@ impl<'a> BlockRun<'a> {
                 block.lacks_lanes(number as u32);
             }
             for node in warp.waiting.drain(..) {
-                // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its code's.
+                // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its
+                // code's.
                 unsafe {
                     (*warp.context).force = 1;
                     self.shape.code.traits.frame.make_ready(warp.context, node, 0);
@@ -559,13 +567,13 @@ impl BlockRun<'_> {
     /// Ends the grid with a fault.
     pub(crate) fn leave(&self, kind: FaultKind) -> ! {
         self.fault.set(Some(kind));
-        // SAFETY: compiled code called us, so the `enter` that stored `saved_sp` has not returned; the frames between
-        // are compiled code and runtime functions that own nothing.
+        // SAFETY: compiled code called us, so the `enter` that stored `saved_sp` has not returned;
+        // the frames between are compiled code and runtime functions that own nothing.
         unsafe { entry::leave((*self.guard).saved_sp, status::FAULTED) }
     }
 
-    /// `lanes` of `warp` come to barrier `id`. They go on at `node` when all have come; with `node` `None` they only
-    /// count. `votes` are those whose predicate is true.
+    /// `lanes` of `warp` come to barrier `id`. They go on at `node` when all have come; with `node`
+    /// `None` they only count. `votes` are those whose predicate is true.
     pub(crate) fn arrive(&self, id: u32, threads: u32, warp: u32, node: Option<u32>, lanes: u32, votes: u32) {
         let mut barriers = self.barriers.borrow_mut();
         let barrier = &mut barriers[id as usize % BARRIERS];
@@ -582,8 +590,8 @@ impl BlockRun<'_> {
         self.release_if_complete(barrier, id);
     }
 
-    /// `lanes` of `warp` come to the barrier of their cluster: to continue at `node` when all threads have arrived or, with
-    /// `node` `None`, only to be counted.
+    /// `lanes` of `warp` come to the barrier of their cluster: to continue at `node` when all
+    /// threads have arrived or, with `node` `None`, only to be counted.
     pub(crate) fn arrive_at_cluster(&self, warp: u32, node: Option<u32>, lanes: u32) {
         let frame = self.shape.code.traits.frame;
         let mut warps = self.warps.borrow_mut();
@@ -610,7 +618,8 @@ impl BlockRun<'_> {
         let warps = self.warps.borrow();
         for parked in barrier.parked.drain(..) {
             let context = warps[parked.warp as usize].context;
-            // SAFETY: a warp with parked lanes has a context of this layout, and nodes are its code's.
+            // SAFETY: a warp with parked lanes has a context of this layout, and nodes are its
+            // code's.
             unsafe {
                 (*context).barrier_votes[id as usize % BARRIERS] = barrier.votes;
                 (*context).barrier_arrived[id as usize % BARRIERS] = barrier.arrived;
@@ -620,7 +629,8 @@ impl BlockRun<'_> {
         (barrier.arrived, barrier.expected, barrier.votes) = (0, 0, 0);
     }
 
-    /// `lanes` threads have exited: barriers of all threads wait for fewer, and so do lanes of their warp.
+    /// `lanes` threads have exited: barriers of all threads wait for fewer, and so do lanes of
+    /// their warp.
     pub(crate) fn exited(&self, warp: u32, lanes: u32) {
         self.live_threads.set(self.live_threads.get() - lanes.count_ones());
         for (id, barrier) in self.barriers.borrow_mut().iter_mut().enumerate() {

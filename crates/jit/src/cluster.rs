@@ -1,8 +1,10 @@
-//! Clusters (PTX ISA, "Cluster of Cooperative Thread Arrays"): one thread runs the blocks of a cluster in turns.
+//! Clusters (PTX ISA, "Cluster of Cooperative Thread Arrays"): one thread runs the blocks of a
+//! cluster in turns.
 //!
-//! At the cluster's barrier (`barrier.cluster`) arriving and waiting are separate. A thread that waits needs the phase in
-//! which it has arrived to be complete, and that is the current phase or the one before: no phase completes without it. So
-//! the parity of the phase in which each lane has arrived last says whether the lane has to wait.
+//! At the cluster's barrier (`barrier.cluster`) arriving and waiting are separate. A thread that
+//! waits needs the phase in which it has arrived to be complete, and that is the current phase or
+//! the one before: no phase completes without it. So the parity of the phase in which each lane has
+//! arrived last says whether the lane has to wait.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -111,7 +113,8 @@ impl ClusterBarrier {
         self.complete(frame);
     }
 
-    /// Parks the lanes of a warp that have to wait; they continue at `node` with the phase's end. Returns the others.
+    /// Parks the lanes of a warp that have to wait; they continue at `node` with the phase's end.
+    /// Returns the others.
     pub(crate) fn wait(&self, arrivals: Arrivals, context: *mut WarpContext, node: u32, lanes: u32) -> u32 {
         let waiting = lanes & arrivals.0[self.phase.get() as usize & 1];
         if waiting != 0 {
@@ -137,8 +140,8 @@ impl ClusterBarrier {
         self.arrived.set(0);
         self.phase.set(self.phase.get().wrapping_add(1));
         for Parked { context, node, lanes } in self.parked.borrow_mut().drain(..) {
-            // SAFETY: parked lanes keep their warp alive, its memory has the launch's layout, this thread alone uses it, and the
-            // node is its code's.
+            // SAFETY: parked lanes keep their warp alive, its memory has the launch's layout, this
+            // thread alone uses it, and the node is its code's.
             unsafe { frame.make_ready(context, node, lanes) };
         }
     }

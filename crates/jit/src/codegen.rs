@@ -1,7 +1,8 @@
 //! Cranelift code for one warp of a kernel.
 //!
-//! [`plan`] decides what runs once and what runs per lane, and where values live; [`emitter`] writes the control
-//! flow; [`lanes`], [`chunks`], [`chains`], [`scalar`], [`memory`] and [`collective`] write the instructions.
+//! [`plan`] decides what runs once and what runs per lane, and where values live; [`emitter`]
+//! writes the control flow; [`lanes`], [`chunks`], [`chains`], [`scalar`], [`memory`] and
+//! [`collective`] write the instructions.
 
 mod chains;
 mod chunks;

@@ -41,8 +41,8 @@ impl Compiler {
         Ok(Compiler { machine: Arc::new(Machine::host()?) })
     }
 
-    /// Limits the memory that compilations take, all threads together, to about this many bytes. A kernel that would take
-    /// more is refused; others wait for each other.
+    /// Limits the memory that compilations take, all threads together, to about this many bytes. A
+    /// kernel that would take more is refused; others wait for each other.
     pub fn set_memory_max(&self, bytes: u64) {
         self.machine.memory.set_max(bytes);
     }
@@ -54,8 +54,8 @@ impl Compiler {
         Ok(compiled)
     }
 
-    /// The same without machine code, which is made when a launch needs it: libraries ask what each of their kernels takes, and
-    /// launch a few.
+    /// The same without machine code, which is made when a launch needs it: libraries ask what each
+    /// of their kernels takes, and launch a few.
     pub fn prepare(&self, kernel: Kernel) -> CompiledKernel {
         CompiledKernel { kernel, machine: self.machine.clone(), forms: Default::default() }
     }
@@ -84,7 +84,8 @@ impl CompiledKernel {
         &self.kernel.globals
     }
 
-    /// What a [`crate::FaultKind::Missing`] means: a line of the PTX, and what cannot be done there.
+    /// What a [`crate::FaultKind::Missing`] means: a line of the PTX, and what cannot be done
+    /// there.
     pub fn missing(&self, what: u32) -> Option<&str> {
         self.kernel.missing.get(what as usize).map(String::as_str)
     }
@@ -94,7 +95,8 @@ impl CompiledKernel {
         self.kernel.local_bytes
     }
 
-    /// Bytes of local memory per thread of a launch that gives `stack_bytes` to kernels that need a stack.
+    /// Bytes of local memory per thread of a launch that gives `stack_bytes` to kernels that need a
+    /// stack.
     pub fn local_bytes_with(&self, stack_bytes: u32) -> u32 {
         let stack = if self.kernel.needs_stack { stack_bytes } else { 0 };
         // Frames on the stack are aligned as the kernel's own; windows are shorter than 4 GiB.
@@ -117,7 +119,8 @@ impl CompiledKernel {
         self.code(block).map(drop)
     }
 
-    /// Whether the machine code for blocks of this shape, or the reason why there is none, is there.
+    /// Whether the machine code for blocks of this shape, or the reason why there is none, is
+    /// there.
     pub fn is_loaded(&self, block: [u32; 3]) -> bool {
         self.forms[Form::of(&self.kernel, block) as usize].get().is_some()
     }
@@ -129,7 +132,8 @@ impl CompiledKernel {
         start.saturating_add(dynamic_bytes)
     }
 
-    /// What Cranelift cannot lower it panics at; whoever asked for the kernel gets an error instead.
+    /// What Cranelift cannot lower it panics at; whoever asked for the kernel gets an error
+    /// instead.
     fn compile(&self, tids: Tids, lanes: usize) -> Result<MachineCode, CompileError> {
         let _taken = self.machine.memory.take(&self.kernel)?;
         let compile = AssertUnwindSafe(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
@@ -158,7 +162,8 @@ impl CompiledKernel {
 enum Form {
     /// 32 neighbours in x, equal in y and z.
     Rows,
-    /// The same with 16: where nothing in the kernel tells how wide a warp is, a row of 16 threads is one.
+    /// The same with 16: where nothing in the kernel tells how wide a warp is, a row of 16 threads
+    /// is one.
     HalfRows,
     /// The same with 8.
     QuarterRows,

@@ -1,7 +1,8 @@
 //! How much memory compilations may take, all threads together.
 //!
-//! What a kernel takes is estimated from its size before its compilation begins: the code generator cannot be stopped. Its
-//! time grows with the same numbers, so a limit on memory is one on time as well.
+//! What a kernel takes is estimated from its size before its compilation begins: the code generator
+//! cannot be stopped. Its time grows with the same numbers, so a limit on memory is one on time as
+//! well.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,8 +11,8 @@ use sluice_ir::Kernel;
 
 use crate::compile::CompileError;
 
-/// Bytes that the code generator takes for a block and for an instruction, measured on kernels of 500 to 8,000 blocks and of
-/// 15,000 to 60,000 instructions.
+/// Bytes that the code generator takes for a block and for an instruction, measured on kernels of
+/// 500 to 8,000 blocks and of 15,000 to 60,000 instructions.
 const BLOCK_BYTES: u64 = 88 << 10;
 const INSTRUCTION_BYTES: u64 = 2700;
 
@@ -42,7 +43,8 @@ impl CompileMemory {
         self.max.store(bytes, Ordering::Relaxed);
     }
 
-    /// Waits until other compilations leave room for this kernel. Refuses what the limit has no room for at all.
+    /// Waits until other compilations leave room for this kernel. Refuses what the limit has no
+    /// room for at all.
     pub(crate) fn take(&self, kernel: &Kernel) -> Result<Taken<'_>, CompileError> {
         let blocks = kernel.blocks.len();
         let instructions: usize = kernel.blocks.iter().map(|block| block.insts.len()).sum();

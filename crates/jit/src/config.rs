@@ -12,13 +12,15 @@ use crate::order::BlockOrder;
 pub struct LaunchConfig<'a> {
     /// Blocks in x, y, z; none of them zero.
     pub grid: [u32; 3],
-    /// Threads per block in x, y, z; none of them zero, at most [`LaunchConfig::BLOCK_THREADS_MAX`] together.
+    /// Threads per block in x, y, z; none of them zero, at most [`LaunchConfig::BLOCK_THREADS_MAX`]
+    /// together.
     pub block: [u32; 3],
-    /// Blocks per cluster in x, y, z, at most [`LaunchConfig::CLUSTER_BLOCKS_MAX`] together; each divides the grid's.
-    /// The blocks of a cluster are there at the same time. None where nothing asks for clusters.
+    /// Blocks per cluster in x, y, z, at most [`LaunchConfig::CLUSTER_BLOCKS_MAX`] together; each
+    /// divides the grid's. The blocks of a cluster are there at the same time. None where nothing
+    /// asks for clusters.
     pub cluster: Option<[u32; 3]>,
-    /// Whether all blocks are there at the same time, so that they may wait for each other (`grid.sync()`). Each then
-    /// has memory of its own in the arena.
+    /// Whether all blocks are there at the same time, so that they may wait for each other
+    /// (`grid.sync()`). Each then has memory of its own in the arena.
     pub cooperative: bool,
     /// Bytes of shared memory beyond the kernel's static ones.
     pub dynamic_shared_bytes: u32,
@@ -27,8 +29,8 @@ pub struct LaunchConfig<'a> {
     pub stack_bytes: u32,
     /// The parameter buffer, laid out as the kernel declares its parameters.
     pub params: &'a [u8],
-    /// Addresses of the module's global and constant variables, in the order in which the kernel lists them
-    /// ([`crate::CompiledKernel::globals`]).
+    /// Addresses of the module's global and constant variables, in the order in which the kernel
+    /// lists them ([`crate::CompiledKernel::globals`]).
     pub globals: &'a [u64],
     /// Threads of the executor that may take part; at least 1.
     pub threads_max: u32,
@@ -84,12 +86,13 @@ impl Default for LaunchConfig<'_> {
 /// The memory that a launch may touch.
 #[derive(Clone, Debug)]
 pub struct LaunchMemory<'a> {
-    /// Host addresses that are device addresses too. An access outside faults; one inside that hits an
-    /// unmapped page faults as well. Only device allocations and arenas may be mapped in there.
+    /// Host addresses that are device addresses too. An access outside faults; one inside that hits
+    /// an unmapped page faults as well. Only device allocations and arenas may be mapped in there.
     pub range: Range<u64>,
-    /// Readable and writable memory inside `range`, 256-byte aligned, for parameters, shared and local memory.
-    /// One launch at a time owns it; [`crate::Executor::arena_bytes`] says how long it must be. Its content needs
-    /// no initialisation, and pages that are never touched cost nothing.
+    /// Readable and writable memory inside `range`, 256-byte aligned, for parameters, shared and
+    /// local memory. One launch at a time owns it; [`crate::Executor::arena_bytes`] says how long
+    /// it must be. Its content needs no initialisation, and pages that are never touched cost
+    /// nothing.
     pub arena: Range<u64>,
     /// Where device `malloc` takes from; without one it returns null.
     pub heap: Option<&'a DeviceHeap>,

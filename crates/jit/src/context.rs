@@ -1,7 +1,8 @@
 //! The state of one warp, as compiled code and the runtime share it.
 //!
-//! A warp's memory is one piece: this header, then the frame that the kernel's [`FrameLayout`] describes. Compiled
-//! code keeps the header's address in one register and reaches everything from there.
+//! A warp's memory is one piece: this header, then the frame that the kernel's [`FrameLayout`]
+//! describes. Compiled code keeps the header's address in one register and reaches everything from
+//! there.
 
 use std::sync::atomic::AtomicU32;
 
@@ -13,8 +14,8 @@ pub(crate) const BARRIERS: usize = 16;
 /// Header of a warp's memory. Compiled code addresses fields by `offset_of!`.
 #[repr(C, align(64))]
 pub(crate) struct WarpContext {
-    /// Nodes with lanes that are ready: a bit per node with up to 64 nodes, else a bit per word of the frame's last level
-    /// ([`FrameLayout::levels`]). Zero when no lane can run.
+    /// Nodes with lanes that are ready: a bit per node with up to 64 nodes, else a bit per word of
+    /// the frame's last level ([`FrameLayout::levels`]). Zero when no lane can run.
     pub ready: u64,
     /// The launch's control word.
     pub control: *const AtomicU32,
@@ -38,14 +39,16 @@ pub(crate) struct WarpContext {
     pub fuel: u32,
     /// Which of several ready groups goes first: 0 is the lowest block.
     pub rotation: u32,
-    /// Not 0: all live lanes of the warp go on together at this node, behind barrier `resume_barrier`.
+    /// Not 0: all live lanes of the warp go on together at this node, behind barrier
+    /// `resume_barrier`.
     pub resume_node: u32,
     pub resume_barrier: u32,
     /// Not 0: lanes that wait for others of their warp go on without them.
     pub force: u32,
     pub warp_index: u32,
     pub warps: u32,
-    /// Threads of the block in warps behind this one, for code that goes on with the next by itself.
+    /// Threads of the block in warps behind this one, for code that continues with the next by
+    /// itself.
     pub threads_left: u32,
     /// Blocks behind this one, in the order of their numbers, for the same code.
     pub blocks_left: u32,
@@ -69,7 +72,8 @@ pub(crate) struct WarpContext {
     /// Bytes from the shared memory of a block to that of the next of its cluster.
     pub cluster_shared_stride: u64,
     pub grid_id: u64,
-    /// Of each named barrier's last completion: threads whose predicate was true, and threads that came.
+    /// Of each named barrier's last completion: threads whose predicate was true, and threads that
+    /// came.
     pub barrier_votes: [u32; BARRIERS],
     pub barrier_arrived: [u32; BARRIERS],
     /// Thread index of each lane; filled only for code that asks for it.
@@ -91,7 +95,8 @@ pub(crate) mod status {
 /// Back edges that a warp takes before its siblings get a turn.
 pub(crate) const FUEL: u32 = 1 << 14;
 
-/// Runs a warp until it stops, then those behind it ([`WarpContext::next`]); returns early when one yields or faults.
+/// Runs a warp until it stops, then those behind it ([`WarpContext::next`]); returns early when one
+/// yields or faults.
 pub(crate) type WarpFunction = unsafe extern "C" fn(*mut WarpContext) -> u64;
 
 /// Levels of words that a frame has at most, which [`FrameLayout::BLOCKS_MAX`] follows from.
@@ -99,8 +104,9 @@ const LEVELS_MAX: usize = 2;
 
 /// Places in a warp's memory, in bytes from the header's start.
 ///
-/// Which nodes are ready is a tree of words: each word of the first level has a bit per node, each word of the next one a bit
-/// per word of the level before that is not zero, and [`WarpContext::ready`] is its root.
+/// Which nodes are ready is a tree of words: each word of the first level has a bit per node, each
+/// word of the next one a bit per word of the level before that is not zero, and
+/// [`WarpContext::ready`] is its root.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameLayout {
     /// Nodes, each with a mask of pending lanes.
@@ -136,7 +142,8 @@ impl FrameLayout {
         layout
     }
 
-    /// Where the levels of words start, that with a bit per node first. There is none with up to 64 nodes.
+    /// Where the levels of words start, that with a bit per node first. There is none with up to 64
+    /// nodes.
     pub(crate) fn levels(&self) -> &[u32] {
         &self.starts[..self.level_count as usize]
     }
@@ -148,7 +155,8 @@ impl FrameLayout {
     pub(crate) unsafe fn make_ready(&self, warp: *mut WarpContext, block: u32, lanes: u32) {
         debug_assert!(block < self.blocks);
         let bytes = warp.cast::<u8>();
-        // SAFETY: the caller vouches for memory and layout; `pending` and the levels are aligned for their types.
+        // SAFETY: the caller vouches for memory and layout; `pending` and the levels are aligned
+        // for their types.
         unsafe {
             let pending = bytes.add(self.pending as usize).cast::<u32>().add(block as usize);
             *pending |= lanes;
@@ -190,7 +198,8 @@ impl FrameLayout {
     /// # Safety
     /// `warp` points to a warp's memory with this layout.
     pub(crate) unsafe fn clear(&self, warp: *mut WarpContext) {
-        // SAFETY: levels and pending masks are adjacent behind the header and inside the warp's memory.
+        // SAFETY: levels and pending masks are adjacent behind the header and inside the warp's
+        // memory.
         unsafe {
             (*warp).ready = 0;
             let header = size_of::<WarpContext>();
@@ -215,7 +224,8 @@ mod tests {
             let mut memory = vec![Line([0; 64]); layout.size as usize / 64];
             let warp = memory.as_mut_ptr().cast::<WarpContext>();
             for node in [0, blocks / 2, blocks - 1] {
-                // SAFETY: the memory is aligned and long enough for the layout, and the nodes are below its count.
+                // SAFETY: the memory is aligned and long enough for the layout, and the nodes are
+                // below its count.
                 unsafe {
                     layout.clear(warp);
                     assert!(!layout.is_ready(warp, node));

@@ -1,8 +1,9 @@
 //! Pause, resume and cancel of running device code.
 //!
-//! Each launch has a control word that compiled code reads at its safepoints (block starts and loop back edges).
-//! Zero lets it go on; anything else sends it into [`LaunchControl::at_safepoint`], which waits out a pause and
-//! reports a cancellation. [`Control`] sets the words of all launches that were made with it.
+//! Each launch has a control word that compiled code reads at its safepoints (block starts and loop
+//! back edges). Zero lets it continue; anything else sends it into [`LaunchControl::at_safepoint`],
+//! which waits out a pause and reports a cancellation. [`Control`] sets the words of all launches
+//! that were made with it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -13,10 +14,12 @@ const PAUSE: u32 = 1;
 const CANCEL: u32 = 2;
 const HOLD: u32 = 4;
 
-/// Who wants to know that device code orders what it writes for, or reads from, those outside the device.
+/// Who wants to know that device code orders what it writes for, or reads from, those outside the
+/// device.
 pub struct SystemOrder {
-    /// At a fence of system scope, and before a release: what the thread has written is there, and what it writes next is not.
-    /// False if that cannot be taken yet: the thread asks again, unless its launch is cancelled, and pauses in between if it is to.
+    /// At a fence of system scope, and before a release: what the thread has written is there, and
+    /// what it writes next is not. False if that cannot be taken yet: the thread asks again, unless
+    /// its launch is cancelled, and pauses in between if it is to.
     pub released: Box<dyn Fn() -> bool + Send + Sync>,
     /// At a fence of system scope, and after an acquiring load.
     pub acquired: Box<dyn Fn() + Send + Sync>,
@@ -24,7 +27,8 @@ pub struct SystemOrder {
 
 static SYSTEM_ORDER: OnceLock<SystemOrder> = OnceLock::new();
 
-/// Says who wants to know, for all device code of the process from now on; the first who says so does.
+/// Says who wants to know, for all device code of the process from now on; the first who says so
+/// does.
 pub fn on_system_order(order: SystemOrder) {
     let _ = SYSTEM_ORDER.set(order);
 }
@@ -73,7 +77,8 @@ struct State {
 struct Stint {
     clock: libc::clockid_t,
     begin: Duration,
-    /// How many parts the thread has begun and not ended: the clock is asked for the first and the last, since that is a system call.
+    /// How many parts the thread has begun and not ended: the clock is asked for the first and the
+    /// last, since that is a system call.
     parts: u32,
 }
 
@@ -82,8 +87,8 @@ impl Control {
         Control::default()
     }
 
-    /// Stops device code at its next safepoint, in launches that run now and in later ones, until [`Control::resume`].
-    /// Returns at once.
+    /// Stops device code at its next safepoint, in launches that run now and in later ones, until
+    /// [`Control::resume`]. Returns at once.
     pub fn pause(&self) {
         let mut state = self.lock();
         state.paused = true;
@@ -104,8 +109,9 @@ impl Control {
         self.0.resumed.notify_all();
     }
 
-    /// Stops device code at its next safepoint until [`Control::release`], for less time than anybody would notice. Returns when
-    /// no device code runs, or after `patience`: false then, and some may run still.
+    /// Stops device code at its next safepoint until [`Control::release`], for less time than
+    /// anybody would notice. Returns when no device code runs, or after `patience`: false then, and
+    /// some may run still.
     pub fn hold(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.lock();
@@ -129,21 +135,22 @@ impl Control {
         self.0.resumed.notify_all();
     }
 
-    /// How much time threads have lost so far between the end of a pause and their waking up, added up over all threads:
-    /// a busy machine takes its time.
+    /// How much time threads have lost so far between the end of a pause and their waking up, added
+    /// up over all threads: a busy machine takes its time.
     pub fn late(&self) -> Duration {
         self.lock().late
     }
 
-    /// The calling thread does work of the device until it drops this; its CPU time counts, once where it does so within such work.
+    /// The calling thread does work of the device until it drops this; its CPU time counts, once
+    /// where it does so within such work.
     pub fn work(&self) -> Working<'_> {
         let clock = own_clock();
         self.lock().begin(clock);
         Working { control: self, clock }
     }
 
-    /// CPU time that work has taken so far, added up over all threads. What is paused takes none, and neither does what waits for
-    /// a processor.
+    /// CPU time that work has taken so far, added up over all threads. What is paused takes none,
+    /// and neither does what waits for a processor.
     pub fn worked(&self) -> Duration {
         let state = self.lock();
         state.worked + state.stints.iter().map(Stint::elapsed).sum::<Duration>()
@@ -157,7 +164,8 @@ impl Control {
         }
     }
 
-    /// Ends all launches, those that run and those that come later, with [`crate::FaultKind::Cancelled`].
+    /// Ends all launches, those that run and those that come later, with
+    /// [`crate::FaultKind::Cancelled`].
     pub fn cancel(&self) {
         let mut state = self.lock();
         state.cancelled = true;
@@ -231,7 +239,8 @@ impl Stint {
 /// The CPU-time clock of the calling thread, by a name that all threads of the process know it by.
 fn own_clock() -> libc::clockid_t {
     let mut clock = libc::CLOCK_THREAD_CPUTIME_ID;
-    // SAFETY: the thread is alive, being this one, and `clock` outlives the call. For a thread that is alive it cannot fail.
+    // SAFETY: the thread is alive, being this one, and `clock` outlives the call. For a thread that
+    // is alive it cannot fail.
     unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) };
     clock
 }
@@ -264,7 +273,8 @@ pub struct LaunchControl {
 }
 
 impl LaunchControl {
-    /// Ends the launch with [`crate::FaultKind::Cancelled`] at its next safepoint, also while paused.
+    /// Ends the launch with [`crate::FaultKind::Cancelled`] at its next safepoint, also while
+    /// paused.
     pub fn cancel(&self) {
         let _state = self.control.lock();
         self.word.fetch_or(CANCEL, Ordering::Relaxed);
@@ -276,7 +286,8 @@ impl LaunchControl {
         &self.word
     }
 
-    /// The calling thread runs device code until it drops this; its CPU time counts. A safepoint is the first thing that it comes to.
+    /// The calling thread runs device code until it drops this; its CPU time counts. A safepoint is
+    /// the first thing that it comes to.
     pub(crate) fn enter(&self) -> Inside<'_> {
         let clock = own_clock();
         let mut state = self.control.lock();
@@ -285,7 +296,7 @@ impl LaunchControl {
         Inside { control: &self.control, clock }
     }
 
-    /// Waits while paused or held; says whether to go on (`false`: cancelled).
+    /// Waits while paused or held; says whether to continue (`false`: cancelled).
     pub(crate) fn at_safepoint(&self) -> bool {
         if self.word.load(Ordering::Relaxed) == GO {
             return true;
@@ -359,7 +370,7 @@ mod tests {
         assert_eq!(control.late(), late);
     }
 
-    /// Another thread sees the CPU time of work while it goes on; what is asleep takes none.
+    /// Another thread sees the CPU time of work while it continues; what is asleep takes none.
     #[test]
     fn work_is_the_cpu_time_of_those_who_do_it() {
         const LONG: Duration = Duration::from_millis(20);
@@ -407,7 +418,8 @@ mod tests {
         assert_eq!(control.worked(), worked, "that was no work");
     }
 
-    /// Threads go round between safepoints, and touch a word in between; nobody does while they are held.
+    /// Threads go round between safepoints, and touch a word in between; nobody does while they are
+    /// held.
     #[test]
     fn nobody_runs_while_all_are_held() {
         const FOREVER: Duration = Duration::from_secs(600);

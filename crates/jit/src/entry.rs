@@ -1,13 +1,14 @@
-//! The way into compiled code and the two ways out: its return, and [`leave`] from anywhere beneath it.
+//! The way into compiled code and the two ways out: its return, and [`leave`] from anywhere beneath
+//! it.
 
 use crate::context::{WarpContext, WarpFunction};
 
-/// Calls `code(warp)` and returns what it returns. The stack pointer to come back to is stored in `*saved_sp` first, so
-/// that [`leave`] can end the call early.
+/// Calls `code(warp)` and returns what it returns. The stack pointer to come back to is stored in
+/// `*saved_sp` first, so that [`leave`] can end the call early.
 ///
 /// # Safety
-/// `code` is compiled code for a warp memory like `warp`; `saved_sp` stays valid until the call ends. Frames
-/// between here and a `leave` own nothing that needs dropping.
+/// `code` is compiled code for a warp memory like `warp`; `saved_sp` stays valid until the call
+/// ends. Frames between here and a `leave` own nothing that needs dropping.
 pub(crate) unsafe fn enter(warp: *mut WarpContext, code: WarpFunction, saved_sp: *mut usize) -> u64 {
     // SAFETY: the assembly keeps the C calling convention; the rest is the caller's promise.
     unsafe { sluice_jit_enter(warp, code, saved_sp) }
@@ -22,7 +23,8 @@ pub(crate) unsafe fn leave(saved_sp: usize, status: u32) -> ! {
     unsafe { sluice_jit_leave(saved_sp, status) }
 }
 
-/// Where a signal handler sends a faulting thread: the first two argument registers hold `saved_sp` and the status.
+/// Where a signal handler sends a faulting thread: the first two argument registers hold `saved_sp`
+/// and the status.
 #[cfg(target_os = "linux")]
 pub(crate) fn leave_address() -> usize {
     sluice_jit_leave as *const () as usize

@@ -1,8 +1,8 @@
 //! Spreads the blocks of grids over threads.
 //!
-//! A launch becomes a [`Grid`]. The launching thread works on it together with pool threads that are idle; each
-//! takes the block with the next index, so a block that spins on blocks before it (decoupled look-back) is sure
-//! that those have been started, and makes progress.
+//! A launch becomes a [`Grid`]. The launching thread works on it together with pool threads that
+//! are idle; each takes the block with the next index, so a block that spins on blocks before it
+//! (decoupled look-back) is sure that those have been started, and makes progress.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -32,7 +32,8 @@ const GRID_WORKSPACE_BYTES: u64 = ARENA_ALIGN;
 /// Alignment of what is placed in an arena.
 const ARENA_ALIGN: u64 = 256;
 
-/// A pool of threads that run grids. Launches from several threads share it, the earliest grid first.
+/// A pool of threads that run grids. Launches from several threads share it, the earliest grid
+/// first.
 pub struct Executor {
     pool: Arc<Pool>,
     threads: u32,
@@ -51,8 +52,8 @@ struct Queue {
 }
 
 impl Executor {
-    /// An executor that runs up to `threads` blocks of a launch at a time (at least 1). The launching thread is one
-    /// of them, so `threads - 1` are started.
+    /// An executor that runs up to `threads` blocks of a launch at a time (at least 1). The
+    /// launching thread is one of them, so `threads - 1` are started.
     pub fn new(threads: usize) -> std::io::Result<Executor> {
         let threads = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
         let pool = Arc::new(Pool { queue: Mutex::default(), changed: Condvar::new() });
@@ -100,7 +101,8 @@ impl Executor {
         self.check(kernel, config, memory)?;
         let code = kernel.code(config.block)?;
         let layout = ArenaLayout::new(kernel, config, self.threads);
-        // SAFETY: the arena is mapped, writable and ours by the contract of `LaunchMemory`, and long enough.
+        // SAFETY: the arena is mapped, writable and ours by the contract of `LaunchMemory`, and
+        // long enough.
         let params = unsafe {
             let params = memory.arena.start as *mut u8;
             params.copy_from_nonoverlapping(config.params.as_ptr(), config.params.len());
@@ -262,8 +264,8 @@ impl Pool {
 }
 
 impl Queue {
-    /// Enters the earliest grid that takes another thread. Called under the queue's lock, so that a launch that has
-    /// removed its grid knows everybody who is inside.
+    /// Enters the earliest grid that takes another thread. Called under the queue's lock, so that a
+    /// launch that has removed its grid knows everybody who is inside.
     fn enter(&mut self) -> Option<(Arc<Grid>, u32)> {
         let grid = self.grids.front()?.clone();
         let participant = grid.participants.fetch_add(1, Ordering::Relaxed);
@@ -315,7 +317,8 @@ struct Work<'a> {
     fault: Mutex<Option<Fault>>,
 }
 
-// SAFETY: the pointers in `shape` are to memory that is only read through them and outlives the launch.
+// SAFETY: the pointers in `shape` are to memory that is only read through them and outlives the
+// launch.
 unsafe impl Sync for Work<'_> {}
 
 impl Work<'_> {
@@ -369,8 +372,9 @@ impl Work<'_> {
         }
     }
 
-    /// Runs clusters, whose blocks may wait for each other, one after the other. Those of a cooperative launch may wait for
-    /// other clusters as well: each is begun as soon as possible, and those that are not at their end get a turn each.
+    /// Runs clusters, whose blocks may wait for each other, one after the other. Those of a
+    /// cooperative launch may wait for other clusters as well: each is begun as soon as possible,
+    /// and those that are not at their end get a turn each.
     fn run_together(&self, participant: u32, guard: *mut Guard) -> (u64, Option<Fault>) {
         let clusters = self.blocks / self.cluster_blocks();
         let mut residents: Vec<Cluster<'_>> = Vec::new();
@@ -470,7 +474,8 @@ impl Work<'_> {
         index(number, self.shape.grid)
     }
 
-    /// Records the first fault and ends the launch for the other threads, whose own cancellation then is no news.
+    /// Records the first fault and ends the launch for the other threads, whose own cancellation
+    /// then is no news.
     fn fail(&self, fault: Fault) {
         let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
@@ -487,8 +492,8 @@ fn index(number: u64, size: [u32; 3]) -> [u32; 3] {
     if number < x { [number, 0, 0] } else { [number % x, number / x % y, number / x / y] }.map(|i| i as u32)
 }
 
-/// Where things are in an arena: the parameters, the grid's workspace, then shared and local memory for each thread of
-/// the executor that takes part, or for each block of a cooperative launch.
+/// Where things are in an arena: the parameters, the grid's workspace, then shared and local memory
+/// for each thread of the executor that takes part, or for each block of a cooperative launch.
 #[derive(Clone, Copy)]
 struct ArenaLayout {
     params_bytes: u64,

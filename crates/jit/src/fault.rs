@@ -51,11 +51,12 @@ pub enum FaultKind {
     Assert,
     /// An instruction that no machine executes: `brx` out of range, a null function.
     IllegalInstruction,
-    /// What the compiler could not do was reached; [`crate::CompiledKernel::missing`] says what it is.
+    /// What the compiler could not do was reached; [`crate::CompiledKernel::missing`] says what it
+    /// is.
     Missing { what: u32 },
     /// The calls of a thread need more stack than the launch gives.
     StackOverflow,
-    /// Every thread of the block waits and none can go on.
+    /// Every thread of the block waits and none can continue.
     Deadlock,
     /// [`crate::Control::cancel`] or [`crate::LaunchControl::cancel`].
     Cancelled,

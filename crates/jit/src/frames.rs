@@ -12,8 +12,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Memory for one warp, and whether it is fresh (uninitialised) rather than given back by an earlier warp.
-    /// All calls on one object pass the same layout.
+    /// Memory for one warp, and whether it is fresh (uninitialised) rather than given back by an
+    /// earlier warp. All calls on one object pass the same layout.
     pub(crate) fn take(&mut self, frame: FrameLayout) -> (*mut WarpContext, bool) {
         if let Some(context) = self.free.pop() {
             return (context, false);

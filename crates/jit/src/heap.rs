@@ -1,5 +1,5 @@
-//! The device heap behind device-side `malloc` and `free` (CUDA C++ Programming Guide, Dynamic Global Memory
-//! Allocation). It outlives launches: what one kernel allocates, another may free.
+//! The device heap behind device-side `malloc` and `free` (CUDA C++ Programming Guide, Dynamic
+//! Global Memory Allocation). It outlives launches: what one kernel allocates, another may free.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Alignment of every allocation.
 const ALIGN: u64 = 16;
 
-/// First-fit allocator over a range of device memory. Its bookkeeping is outside of that memory, so device code
-/// cannot damage it.
+/// First-fit allocator over a range of device memory. Its bookkeeping is outside of that memory, so
+/// device code cannot damage it.
 #[derive(Debug)]
 pub struct DeviceHeap {
     state: Mutex<State>,

@@ -1,4 +1,5 @@
-//! Textures and surfaces that a block has used, so that they are looked up once and not by each instruction.
+//! Textures and surfaces that a block has used, so that they are looked up once and not by each
+//! instruction.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ impl<T> Remembered<T> {
     #[inline]
     unsafe fn get(&self, object: u64, find: impl FnOnce(u64) -> Option<Arc<T>>) -> Option<&T> {
         let place = object as usize % REMEMBERED;
-        // SAFETY: one thread uses this, and by this function's contract nothing else refers to an entry.
+        // SAFETY: one thread uses this, and by this function's contract nothing else refers to an
+        // entry.
         let entry = unsafe { &mut (&mut *self.0.get())[place] };
         if entry.as_ref().is_none_or(|(known, _)| *known != object) {
             *entry = Some((object, find(object)?));

@@ -1,17 +1,20 @@
-//! Runs CUDA kernels on CPU threads: a Cranelift back end for [`sluice_ir`] and the runtime beneath it.
+//! Runs CUDA kernels on CPU threads: a Cranelift back end for [`sluice_ir`] and the runtime beneath
+//! it.
 //!
 //! ```text
 //!   Compiler::compile(kernel)  ->  CompiledKernel         machine code that runs one warp
 //!   Executor::launch(kernel, config, memory, control)     a grid of blocks over a pool of threads
 //! ```
 //!
-//! A compiled kernel is a function over a [`context::WarpContext`]. It is a state machine: every value that
-//! lives across IR blocks has its place in the warp's frame, and a mask of pending lanes per IR block says where
-//! lanes wait. So a warp leaves its machine stack whenever it stops (barrier, yield) and is entered again
-//! through its dispatcher; no warp needs a stack of its own, and a block of 1024 threads costs 32 frames.
+//! A compiled kernel is a function over a [`context::WarpContext`]. It is a state machine: every
+//! value that lives across IR blocks has its place in the warp's frame, and a mask of pending lanes
+//! per IR block says where lanes wait. So a warp leaves its machine stack whenever it stops
+//! (barrier, yield) and is entered again through its dispatcher; no warp needs a stack of its own,
+//! and a block of 1024 threads costs 32 frames.
 //!
-//! Device addresses are host addresses inside one range given at launch ([`LaunchMemory`]). Each access is
-//! checked against it; what is inside but not mapped is caught as a signal. Either ends the grid with a [`Fault`].
+//! Device addresses are host addresses inside one range given at launch ([`LaunchMemory`]). Each
+//! access is checked against it; what is inside but not mapped is caught as a signal. Either ends
+//! the grid with a [`Fault`].
 
 mod codegen;
 mod compile;

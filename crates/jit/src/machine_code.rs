@@ -24,9 +24,11 @@ pub(crate) struct CodeTraits {
     pub lane_tids: bool,
     /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.
     pub rotates: bool,
-    /// Whether warps wait for each other at barriers, or lanes for lanes at collective instructions.
+    /// Whether warps wait for each other at barriers, or lanes for lanes at collective
+    /// instructions.
     pub has_sync: bool,
-    /// Whether it goes on by itself when a warp has exited: with the block's next, and with the next blocks.
+    /// Whether it continues by itself when a warp has exited: with the block's next, and with the
+    /// next blocks.
     pub goes_on: bool,
 }
 
@@ -36,7 +38,8 @@ unsafe impl Send for MachineCode {}
 unsafe impl Sync for MachineCode {}
 
 impl MachineCode {
-    /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this layout.
+    /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this
+    /// layout.
     pub(crate) fn new(bytes: &[u8], traits: CodeTraits) -> io::Result<MachineCode> {
         let len = bytes.len().max(1);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -49,7 +52,8 @@ impl MachineCode {
         }
         let memory = NonNull::new(address.cast::<u8>()).expect("a mapping is not at null");
         let code = MachineCode { memory, len, traits };
-        // SAFETY: the mapping is writable, ours alone and `len` long; then it becomes executable instead.
+        // SAFETY: the mapping is writable, ours alone and `len` long; then it becomes executable
+        // instead.
         let protected = unsafe {
             memory.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             libc::mprotect(address, len, libc::PROT_READ | libc::PROT_EXEC)

@@ -34,7 +34,8 @@ pub(crate) extern "C" fn half_to_float(bits: u32) -> f32 {
         // Infinity, or a NaN, which stays one.
         return f32::from_bits(sign | 0x7f80_0000 | (rest & 0x3ff) << 13);
     }
-    // As a float of the same fields the value is 2^-112 times what it should be, subnormals included.
+    // As a float of the same fields the value is 2^-112 times what it should be, subnormals
+    // included.
     let magnitude = f32::from_bits(rest << 13) * f32::from_bits(0x7780_0000);
     f32::from_bits(sign | magnitude.to_bits())
 }

@@ -17,8 +17,8 @@ pub(crate) fn mode(rounding: Rounding) -> u32 {
     }
 }
 
-/// Runs `operation` under the rounding direction `mode`. Its operands must come out of a `black_box` inside and its
-/// result go into one, which keeps the compiler from moving it out.
+/// Runs `operation` under the rounding direction `mode`. Its operands must come out of a
+/// `black_box` inside and its result go into one, which keeps the compiler from moving it out.
 fn rounded<T>(mode: u32, operation: impl FnOnce() -> T) -> T {
     let before = set_control(mode);
     let result = black_box(operation());
@@ -101,7 +101,8 @@ macro_rules! from_unsigned {
         pub(crate) extern "C" fn $name(value: u64, mode: u32) -> $to {
             match i64::try_from(value) {
                 Ok(value) => $signed(value, mode),
-                // Halved with the lost bit kept as sticky: the same rounding, and doubling is exact.
+                // Halved with the lost bit kept as sticky: the same rounding, and doubling is
+                // exact.
                 Err(_) => $signed((value >> 1 | value & 1) as i64, mode) * 2.0,
             }
         }

@@ -1,8 +1,8 @@
 //! Functions that compiled code calls.
 //!
-//! Each gets the warp first where it needs it. They may end the grid ([`BlockRun::leave`]) or be left by a signal
-//! when device memory turns out to be unmapped, so none of them holds a lock or owns anything while it touches
-//! device memory.
+//! Each gets the warp first where it needs it. They may end the grid ([`BlockRun::leave`]) or be
+//! left by a signal when device memory turns out to be unmapped, so none of them holds a lock or
+//! owns anything while it touches device memory.
 
 pub(crate) mod atomics;
 mod checks;
@@ -29,7 +29,8 @@ pub(crate) mod fault_code {
     pub(crate) const OUT_OF_WINDOW: u32 = 1;
     pub(crate) const TRAP: u32 = 2;
 
-    /// The kind of a failed access that had to be a multiple of `align`: it may have been misaligned instead.
+    /// The kind of a failed access that had to be a multiple of `align`: it may have been
+    /// misaligned instead.
     pub(crate) fn of_access(code: u32, align: u32) -> u32 {
         code | align << 8
     }
@@ -81,7 +82,8 @@ pub(crate) unsafe extern "C" fn exited(warp: *mut WarpContext, lanes: u32) {
     unsafe { run(warp).exited(number(warp), lanes) }
 }
 
-/// Lanes come to a barrier of `threads` threads (0: all); they go on at `node`, or do not stop (-1).
+/// Lanes come to a barrier of `threads` threads (0: all); they continue at `node`, or do not stop
+/// (-1).
 pub(crate) unsafe extern "C" fn barrier(
     warp: *mut WarpContext,
     id: u32,
@@ -95,14 +97,16 @@ pub(crate) unsafe extern "C" fn barrier(
     unsafe { run(warp).arrive(id, threads, number(warp), node, lanes, votes) }
 }
 
-/// Lanes come to the barrier of their cluster. They go on at `node` when all threads have arrived, or do not stop (-1).
+/// Lanes come to the barrier of their cluster. They go on at `node` when all threads have arrived,
+/// or do not stop (-1).
 pub(crate) unsafe extern "C" fn cluster_barrier(warp: *mut WarpContext, node: u32, lanes: u32) {
     let node = (node != u32::MAX).then_some(node);
     // SAFETY: see `fault`.
     unsafe { run(warp).arrive_at_cluster(number(warp), node, lanes) }
 }
 
-/// What reducing barriers gave, by lane: their counts to `out` and, as bits, whether all or any of their threads voted.
+/// What reducing barriers gave, by lane: their counts to `out` and, as bits, whether all or any of
+/// their threads voted.
 pub(crate) unsafe extern "C" fn barrier_results(
     warp: *const WarpContext,
     barriers: *const [u32; LANES],
@@ -126,8 +130,8 @@ pub(crate) unsafe extern "C" fn barrier_results(
     bits
 }
 
-/// `lanes` are at a collective instruction of `members`. Returns 1 if they go on; else they have been left pending
-/// at `node`, which is not ready, until others come.
+/// `lanes` are at a collective instruction of `members`. Returns 1 if they continue; else they have
+/// been left pending at `node`, which is not ready, until others come.
 pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes: u32, members: u32) -> u32 {
     // SAFETY: see `fault`; the node is the code's.
     unsafe {
@@ -178,7 +182,8 @@ pub(crate) unsafe extern "C" fn system_release(warp: *mut WarpContext) {
     }
 }
 
-/// What the warp has read was written outside the device, and it is about to read what was written before that.
+/// What the warp has read was written outside the device, and it is about to read what was written
+/// before that.
 pub(crate) extern "C" fn system_acquire() {
     if let Some(order) = control::system_order() {
         (order.acquired)();
@@ -202,7 +207,8 @@ pub(crate) unsafe extern "C" fn free(warp: *mut WarpContext, address: u64) {
     }
 }
 
-/// `printf`: formats and hands the text to the launch's output. Returns the number of arguments, or -1.
+/// `printf`: formats and hands the text to the launch's output. Returns the number of arguments, or
+/// -1.
 pub(crate) unsafe extern "C" fn vprintf(warp: *mut WarpContext, format: u64, arguments: u64) -> i32 {
     // SAFETY: see `fault`.
     let run = unsafe { run(warp) };

@@ -1,7 +1,8 @@
 //! Turns SIGSEGV and SIGBUS inside the device address range into a fault of the grid.
 //!
-//! A thread that enters compiled code publishes a [`Guard`]; the handler looks only at its own thread's. A signal
-//! that is not ours (no guard, or an address outside of the range) goes to the handler that was there before.
+//! A thread that enters compiled code publishes a [`Guard`]; the handler looks only at its own
+//! thread's. A signal that is not ours (no guard, or an address outside of the range) goes to the
+//! handler that was there before.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -48,8 +49,8 @@ fn install() {
 
 fn replace(signal: libc::c_int) -> libc::sigaction {
     let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: both structures are valid; a zeroed `sigaction` is one with the default action, which remains should
-    // the call fail.
+    // SAFETY: both structures are valid; a zeroed `sigaction` is one with the default action, which
+    // remains should the call fail.
     unsafe {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -63,11 +64,13 @@ fn replace(signal: libc::c_int) -> libc::sigaction {
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let guard = GUARD.get();
     if !guard.is_null() {
-        // SAFETY: a published guard is valid, and only this thread uses it; the kernel hands a valid siginfo.
+        // SAFETY: a published guard is valid, and only this thread uses it; the kernel hands a
+        // valid siginfo.
         let (guard, address) = unsafe { (&mut *guard, (*info).si_addr() as u64) };
         if address.wrapping_sub(guard.memory_base) < guard.memory_size {
             guard.address = Some(address);
-            // SAFETY: `context` is the interrupted thread's, which is inside the `enter` that stored `saved_sp`.
+            // SAFETY: `context` is the interrupted thread's, which is inside the `enter` that
+            // stored `saved_sp`.
             unsafe { resume_at_leave(context.cast(), guard.saved_sp) };
             return;
         }
@@ -113,8 +116,8 @@ unsafe fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
                 }
             }
         }
-        // The instruction faults again under the default action, which ends the process with the right signal.
-        // SAFETY: `signal` and SIG_DFL are async-signal-safe.
+        // The instruction faults again under the default action, which ends the process with the
+        // right signal. SAFETY: `signal` and SIG_DFL are async-signal-safe.
         _ => unsafe {
             libc::signal(signal, libc::SIG_DFL);
         },

@@ -12,8 +12,8 @@
 //! //@ fault illegal address       how the launch fails instead
 //! ```
 //!
-//! All buffers must agree with the interpreter's, whether or not something is expected of them. `//@ unordered` lifts
-//! that where the order of threads shows in the result.
+//! All buffers must agree with the interpreter's, whether or not something is expected of them.
+//! `//@ unordered` lifts that where the order of threads shows in the result.
 
 mod common;
 

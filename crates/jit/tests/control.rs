@@ -52,7 +52,8 @@ fn an_endless_kernel_can_be_paused_resumed_and_cancelled() {
         let launched = scope.spawn(|| device.executor.launch(&kernel, &config, &device.memory(), &control));
         wait_until("the start", || count() != 0);
         device.control.pause();
-        // Stopped once two readings agree between which it would have counted far, also beside other work.
+        // Stopped once two readings agree between which it would have counted far, also beside
+        // other work.
         wait_until("the pause", || {
             let before = count();
             std::thread::sleep(Duration::from_millis(100));

@@ -1,8 +1,9 @@
-//! Random structured programs on compiled code, against the reference interpreter on the kernel as it was lowered: the
-//! interpreter knows neither passes nor shapes nor lockstep.
+//! Random structured programs on compiled code, against the reference interpreter on the kernel as
+//! it was lowered: the interpreter knows neither passes nor shapes nor lockstep.
 //!
-//! A program is nested branches and loops, left and continued at any level, over eight registers that start out
-//! uniform, affine or varying; lanes talk to each other where all of them are. `SLUICE_SEEDS=FIRST..LAST` picks programs.
+//! A program is nested branches and loops, left and continued at any level, over eight registers
+//! that start out uniform, affine or varying; lanes talk to each other where all of them are.
+//! `SLUICE_SEEDS=FIRST..LAST` picks programs.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Places for connections: those of leases and sessions, and, apart from them, those of peers that have said something and not proved
-//! anything yet. (Those that have said nothing have other places, [`silent`](crate::silent).)
+//! Places for connections: those of leases and sessions, and, apart from them, those of peers that
+//! have said something and not proved anything yet. (Those that have said nothing have other
+//! places, [`silent`](crate::silent).)
 //!
 //! ```text
 //!   silent --> unproven -- a token, a lease, a session --> proven --> ended
@@ -62,8 +63,8 @@ impl Places {
         Arc::new(Places { state: Mutex::new(state), left: Condvar::new(), proven_max, unproven_max })
     }
 
-    /// Enters a connection. `ends` is its socket, which is shut down if the connection has to make way for another one. `None` where
-    /// too many of those have not ended yet.
+    /// Enters a connection. `ends` is its socket, which is shut down if the connection has to make
+    /// way for another one. `None` where too many of those have not ended yet.
     pub(crate) fn enter(self: &Arc<Places>, source: Source, ends: OwnedFd) -> Option<Place> {
         let mut state = self.lock();
         let deadline = Instant::now() + DISPLACED_ENDS;
@@ -95,7 +96,8 @@ impl Places {
     }
 }
 
-/// A number of connections, or fewer where this process may not open so many files: at most one for so many of these.
+/// A number of connections, or fewer where this process may not open so many files: at most one for
+/// so many of these.
 pub(crate) fn within_descriptors(connections: usize, descriptors_each: u64) -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: the call writes one structure, or leaves it as it is.
@@ -104,7 +106,8 @@ pub(crate) fn within_descriptors(connections: usize, descriptors_each: u64) -> u
 }
 
 impl Place {
-    /// The peer has shown a token, or has a lease or a session: from now on nothing displaces the connection.
+    /// The peer has shown a token, or has a lease or a session: from now on nothing displaces the
+    /// connection.
     pub(crate) fn prove(&mut self) -> Result<(), Full> {
         let Is::Unproven(entry) = self.is else { return Ok(()) };
         let mut state = self.places.lock();

@@ -1,7 +1,8 @@
 //! Who may use one GPU now: deficit-weighted turns over the sessions that compete for it.
 //!
-//! The core is pure. Events come in with the time they happened at, decisions come out; there is no clock and
-//! no I/O, so the tests below drive it through hours of simulated time. `turns.rs` is the shell around it.
+//! The core is pure. Events come in with the time they happened at, decisions come out; there is no
+//! clock and no I/O, so the tests below drive it through hours of simulated time. `turns.rs` is the
+//! shell around it.
 //!
 //! ```text
 //!            want                 grant                 recall
@@ -11,35 +12,41 @@
 //!    +------------------------- done, no more --+--------------------+------------------------+
 //! ```
 //!
-//! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The turn goes to the
-//! waiting lease with the least virtual time, so debt and credit carry over from turn to turn by themselves, and
-//! a lease that waits alone gets everything (work-conserving). The holder may get one quantum ahead of those that
-//! wait, so a backlogged 90/10 pair hands over rarely, and a session that waits for each of its short kernels gets
-//! the turn back soon, as long as it is owed time.
+//! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The
+//! turn goes to the waiting lease with the least virtual time, so debt and credit carry over from
+//! turn to turn by themselves, and a lease that waits alone gets everything (work-conserving). The
+//! holder may get one quantum ahead of those that wait, so a backlogged 90/10 pair hands over
+//! rarely, and a session that waits for each of its short kernels gets the turn back soon, as long
+//! as it is owed time.
 //!
-//! A program that computes without pause still leaves the GPU for moments: its client is woken late, its next batch
-//! is not queued yet. So a lease that is back within `gap_ns` is owed what the others used meanwhile, up to
-//! `credit_ns`, and makes up for it. One that was away for longer was idle, and being idle earns no more credit than a
-//! quantum. However much a lease is owed, those that wait for it run for a moment every `patience_ns`, or as often as
-//! their share asks for.
+//! A program that computes without pause still leaves the GPU for moments: its client is woken
+//! late, its next batch is not queued yet. So a lease that is back within `gap_ns` is owed what the
+//! others used meanwhile, up to `credit_ns`, and makes up for it. One that was away for longer was
+//! idle, and being idle earns no more credit than a quantum. However much a lease is owed, those
+//! that wait for it run for a moment every `patience_ns`, or as often as their share asks for.
 //!
-//! Shares may add up to more than the GPU, where its pool is overcommitted: they are weights, so all get their proportion.
+//! Shares may add up to more than the GPU, where its pool is overcommitted: they are weights, so
+//! all get their proportion.
 //!
-//! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most `credit_ns` is kept. A hard cap
-//! is a limit that equals the share. A lease that has emptied its bucket runs again after a quantum if others have work.
-//! While it is alone it runs once per `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn
-//! costs its start, which fewer and longer turns make small beside what the limit grants.
+//! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most
+//! `credit_ns` is kept. A hard cap is a limit that equals the share. A lease that has emptied its
+//! bucket runs again after a quantum if others have work. While it is alone it runs once per
+//! `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn costs its start,
+//! which fewer and longer turns make small beside what the limit grants.
 //!
-//! A *premium* lease has a second bucket, which fills at the rate of its share. While there is something in it the lease
-//! gets the turn as soon as it has work, and keeps it: what has the turn is recalled at once, however little it has had. So
-//! the latency of a service within its share is that of an idle GPU and one hand-over, and what the others lose is bounded
-//! by the share and by what the bucket holds, the share of `burst_ns`. With an empty bucket it competes like all others.
+//! A *premium* lease has a second bucket, which fills at the rate of its share. While there is
+//! something in it the lease gets the turn as soon as it has work, and keeps it: what has the turn
+//! is recalled at once, however little it has had. So the latency of a service within its share is
+//! that of an idle GPU and one hand-over, and what the others lose is bounded by the share and by
+//! what the bucket holds, the share of `burst_ns`. With an empty bucket it competes like all
+//! others.
 //!
-//! Share and limit may change while sessions of the lease run ([`Arbiter::set_weight`]). What the lease is ahead or behind
-//! in GPU time stays the same, so neither a raise nor a cut is an advantage for what has been used already.
+//! Share and limit may change while sessions of the lease run ([`Arbiter::set_weight`]). What the
+//! lease is ahead or behind in GPU time stays the same, so neither a raise nor a cut is an
+//! advantage for what has been used already.
 //!
-//! A *suspended* session is idle as far as the others are concerned, whatever work it has: a turn that it holds is
-//! recalled, and it gets none until it is resumed.
+//! A *suspended* session is idle as far as the others are concerned, whatever work it has: a turn
+//! that it holds is recalled, and it gets none until it is resumed.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +66,8 @@ pub struct SessionKey(pub u64);
 pub struct Weight {
     /// 1 to [`PPM`].
     pub share_ppm: u32,
-    /// The most that it gets, even while nobody else waits: not less than the share, and [`PPM`] for no limit.
+    /// The most that it gets, even while no other waits: not less than the share, and [`PPM`]
+    /// for no limit.
     pub limit_ppm: u32,
     /// Its work preempts that of others as long as it stays within its share.
     pub premium: bool,
@@ -68,7 +76,8 @@ pub struct Weight {
 /// How long turns last.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How far sessions may get ahead of each other: the usual length of a turn that somebody else waits for.
+    /// How far sessions may get ahead of each other: the usual length of a turn that another
+    /// waits for.
     pub quantum_ns: u64,
     /// No turn is shorter, unless its holder has no work.
     pub slice_min_ns: u64,
@@ -80,9 +89,11 @@ pub struct Pace {
     pub patience_ns: u64,
     /// How often a lease runs that is alone and always at its limit.
     pub period_ns: u64,
-    /// For how long a premium lease may have the whole GPU at once, times its share, after it used nothing for a while.
+    /// For how long a premium lease may have the whole GPU at once, times its share, after it used
+    /// nothing for a while.
     pub burst_ns: u64,
-    /// A recalled holder that has not given the turn back after this long no longer keeps the others waiting.
+    /// A recalled holder that has not given the turn back after this long no longer keeps the
+    /// others waiting.
     pub overrun_ns: u64,
 }
 
@@ -106,7 +117,8 @@ impl Default for Pace {
 pub enum Action {
     /// This session has the turn.
     Grant(SessionKey),
-    /// Somebody waits: this holder gives the turn back as soon as it has no work, without being recalled.
+    /// Another waits: this holder gives the turn back as soon as it has no work, without being
+    /// recalled.
     Press(SessionKey),
     /// This session must stop at the next opportunity and report what it used.
     Recall(SessionKey),
@@ -161,7 +173,8 @@ struct Precedence {
     /// Below zero after a turn that lasted longer.
     tokens_ns: i64,
     at_ns: u64,
-    /// It was emptied, and is of no use until a quantum has flowed in: the turn would change hands for moments.
+    /// It was emptied, and is of no use until a quantum has flowed in: the turn would change hands
+    /// for moments.
     exhausted: bool,
 }
 
@@ -210,7 +223,7 @@ impl State {
 }
 
 impl Arbiter {
-    /// A GPU that nobody uses.
+    /// A GPU without use.
     pub fn new(pace: Pace) -> Arbiter {
         Arbiter {
             pace,
@@ -223,7 +236,8 @@ impl Arbiter {
         }
     }
 
-    /// A session begins. Sessions of one lease share its weight, which is the one that was named last.
+    /// A session begins. Sessions of one lease share its weight, which is the one that was named
+    /// last.
     pub fn join(&mut self, now_ns: u64, session: SessionKey, lease: LeaseKey, weight: Weight) {
         self.set_weight(now_ns, lease, weight);
         let full_bucket = self.pace.quantum_ns as i64;
@@ -242,7 +256,8 @@ impl Arbiter {
         self.sessions.entry(session).or_insert(idle);
     }
 
-    /// Gives a session no turn any more; the next decision recalls the one that it holds. Suspending twice is harmless.
+    /// Gives a session no turn any more; the next decision recalls the one that it holds.
+    /// Suspending twice is harmless.
     pub fn suspend(&mut self, now_ns: u64, session: SessionKey) {
         let Some(entry) = self.sessions.get_mut(&session).filter(|s| s.suspended.is_none()) else { return };
         let waits = matches!(entry.state, State::Waiting { .. });
@@ -257,7 +272,8 @@ impl Arbiter {
         }
     }
 
-    /// Lets a suspended session compete again. It comes back as one that was idle: nothing is owed to it.
+    /// Lets a suspended session compete again. It comes back as one that was idle: nothing is owed
+    /// to it.
     pub fn resume(&mut self, now_ns: u64, session: SessionKey) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         if entry.suspended.take() == Some(Work::Some) {
@@ -265,8 +281,8 @@ impl Arbiter {
         }
     }
 
-    /// Changes the weight of a lease that is known here, in force from the next decision on. A lease that is not known
-    /// gets its weight from [`Arbiter::join`].
+    /// Changes the weight of a lease that is known here, in force from the next decision on. A
+    /// lease that is not known gets its weight from [`Arbiter::join`].
     pub fn set_weight(&mut self, now_ns: u64, key: LeaseKey, weight: Weight) {
         let holds_since =
             self.sessions.values().filter(|s| s.lease == key).find_map(|s| s.state.running_since());
@@ -275,7 +291,8 @@ impl Arbiter {
         lease.tokens_ns = if lease.weight.is_limited() {
             lease.tokens_at(now_ns)
         } else {
-            // Without a limit nobody kept account: the turn so far does not count, and a full quantum is to be had.
+            // Without a limit nobody kept account: the turn so far does not count, and a full
+            // quantum is to be had.
             let used_ns = holds_since.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
             i64::try_from(self.pace.quantum_ns.saturating_add(used_ns)).unwrap_or(i64::MAX)
         };
@@ -288,8 +305,8 @@ impl Arbiter {
         lease.virtual_time = self.virtual_now + weight.virtual_of(ahead_ns);
     }
 
-    /// A session has ended, however it ended. A turn that it held is charged up to now and free again.
-    /// Its lease keeps its debt until [`Arbiter::forget`].
+    /// A session has ended, however it ended. A turn that it held is charged up to now and free
+    /// again. Its lease keeps its debt until [`Arbiter::forget`].
     pub fn leave(&mut self, now_ns: u64, session: SessionKey) {
         let Some(state) = self.sessions.get(&session).map(|s| s.state) else { return };
         if let Some(since_ns) = state.running_since() {
@@ -385,7 +402,8 @@ impl Arbiter {
         self.settle_arrivals();
     }
 
-    /// What to do at `now_ns`. The shell calls it after every event and when [`Decision::wake_at_ns`] has come.
+    /// What to do at `now_ns`. The shell calls it after every event and when
+    /// [`Decision::wake_at_ns`] has come.
     pub fn step(&mut self, now_ns: u64) -> Decision {
         let mut decision = Decision::default();
         if let Some(holder) = self.holder {
@@ -398,7 +416,8 @@ impl Arbiter {
         decision
     }
 
-    /// A holder that nobody waits for keeps the turn while it idles: that saves a hand-over per kernel.
+    /// A holder that nobody waits for keeps the turn while it idles: that saves a hand-over per
+    /// kernel.
     fn press_holder(&mut self, decision: &mut Decision) {
         let Some(holder) = self.holder else { return };
         if let State::Holding { since_ns, pressed: false } = self.sessions[&holder].state
@@ -448,8 +467,8 @@ impl Arbiter {
         [capped_ns, fair_ns].into_iter().flatten().min()
     }
 
-    /// The holder may get one quantum ahead of whoever waits. One that is owed more gets the turn sooner, after
-    /// `slice_min_ns` at the soonest.
+    /// The holder may get one quantum ahead of those that wait. One that is owed more gets the turn
+    /// sooner, after `slice_min_ns` at the soonest.
     fn fair_end(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
         let Pace { quantum_ns, slice_min_ns, .. } = self.pace;
         let own_key = self.sessions[&holder].lease;
@@ -467,7 +486,8 @@ impl Arbiter {
                 (None, true) => return since_ns.max(lease.runnable_at_if_limited(quantum_ns)),
                 _ => {}
             }
-            // As of its arrival: measured against a holder that runs on, nothing would ever be owed to it.
+            // As of its arrival: measured against a holder that runs on, nothing would ever be owed
+            // to it.
             let owed_since = match lease.arrival {
                 Some(arrival) => {
                     let credit = self.credit(lease.weight, own.weight.virtual_ns(quantum_ns), arrival);
@@ -480,7 +500,7 @@ impl Arbiter {
             let fair_ns = since_ns.saturating_add(u64::try_from(slice_ns).unwrap_or(u64::MAX / 2));
             let impatient_ns = self.impatient_at(waiting).max(since_ns + slice_min_ns);
             let fair_ns = fair_ns.min(impatient_ns);
-            // One that has used up its cap disturbs nobody until it may run.
+            // One that has used up its cap disturbs no other until it may run.
             if lease.may_run(now_ns, quantum_ns) {
                 fair_ns
             } else {
@@ -543,8 +563,8 @@ impl Arbiter {
         quantum_ns.max(pause_ns * limit_ppm / PPM)
     }
 
-    /// Newcomers start no further behind those who ran than their credit. A session that is away between two kernels
-    /// keeps what the holder got ahead of it meanwhile.
+    /// Newcomers start no further behind those who ran than their credit. A session that is away
+    /// between two kernels keeps what the holder got ahead of it meanwhile.
     fn settle_arrivals(&mut self) {
         let arrivals: Vec<_> = self.leases.iter().filter_map(|(&key, l)| Some((key, l.arrival?))).collect();
         for (key, arrival) in arrivals {
@@ -557,15 +577,16 @@ impl Arbiter {
         }
     }
 
-    /// How far in virtual time a lease that comes back may be behind a holder for whom a quantum is worth `held`: at
-    /// least a quantum of its own or of the holder, whichever is more.
+    /// How far in virtual time a lease that comes back may be behind a holder for whom a quantum is
+    /// worth `held`: at least a quantum of its own or of the holder, whichever is more.
     fn credit(&self, weight: Weight, held: i128, arrival: Arrival) -> i128 {
         let Pace { quantum_ns, credit_ns, .. } = self.pace;
         held.max(weight.virtual_ns(if arrival.after_gap { credit_ns } else { quantum_ns }))
     }
 
-    /// When a waiting session has waited long enough, whoever is owed more: not before the turn that it then gets is
-    /// its due, so that impatience earns it no more than its share, or than its part where all shares are more than the GPU.
+    /// When a waiting session has waited long enough, one that is owed more: not before the turn
+    /// that it then gets is its due, so that impatience earns it no more than its share, or than
+    /// its part where all shares are more than the GPU.
     fn impatient_at(&self, waiting: &Session) -> u64 {
         let State::Waiting { since_ns, .. } = waiting.state else { return u64::MAX };
         let Pace { slice_min_ns, patience_ns, .. } = self.pace;
@@ -694,7 +715,8 @@ impl Lease {
         self.tokens_ns.saturating_add(self.weight.inflow_ns(elapsed_ns))
     }
 
-    /// A limited lease runs again once so much has flowed in: each turn costs its start, and shorter ones more of them.
+    /// A limited lease runs again once so much has flowed in: each turn costs its start, and
+    /// shorter ones more of them.
     fn may_run(&self, now_ns: u64, needs_ns: u64) -> bool {
         !self.weight.is_limited() || self.tokens_at(now_ns) >= needs_ns as i64
     }
@@ -720,7 +742,8 @@ impl Lease {
         since_ns.saturating_add(u64::try_from(lasts_ns).unwrap_or(u64::MAX / 4))
     }
 
-    /// When a turn that began at `since_ns` has used the bucket up while it kept filling; never where there is no limit.
+    /// When a turn that began at `since_ns` has used the bucket up while it kept filling; never
+    /// where there is no limit.
     fn exhausted_at(&self, since_ns: u64) -> Option<u64> {
         let drain_ppm = PPM.checked_sub(u64::from(self.weight.limit_ppm)).filter(|&d| d > 0)?;
         // What the turn has used before the bucket was last looked at is not taken out of it yet.

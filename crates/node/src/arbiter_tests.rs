@@ -1,5 +1,6 @@
-//! The arbiter in simulated time: each simulated session says how long it keeps running once recalled, and how
-//! long it works and rests; the simulation measures what share of the GPU each one got.
+//! The arbiter in simulated time: each simulated session says how long it keeps running once
+//! recalled, and how long it works and rests; the simulation measures what share of the GPU each
+//! one got.
 
 use super::*;
 
@@ -395,7 +396,8 @@ fn random_mixes_keep_the_shares() {
     }
 }
 
-/// Of a GPU of which more is leased than there is, everybody gets the part that its share is of all shares.
+/// Of a GPU of which more is leased than there is, everybody gets the part that its share is of all
+/// shares.
 #[test]
 fn shares_of_an_overcommitted_gpu_are_a_proportion() {
     let two = [Program::backlogged(750_000), Program { lease: 1, ..Program::backlogged(750_000) }];
@@ -480,7 +482,8 @@ const fn weight(share_ppm: u32, limit_ppm: u32) -> Change {
     Change::Weight(Weight { share_ppm, limit_ppm, premium: false })
 }
 
-/// GPU time of each program in the time from the first to the second number of used times, in percent of it.
+/// GPU time of each program in the time from the first to the second number of used times, in
+/// percent of it.
 fn percent_between(before: &[u64], after: &[u64], length_ns: u64) -> Vec<f64> {
     before.iter().zip(after).map(|(b, a)| 100.0 * (a - b) as f64 / length_ns as f64).collect()
 }

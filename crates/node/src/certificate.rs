@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DnType, KeyPair};
 
-/// Certificate and key in `folder` as PEM files; if there are none, made now and signed by itself. Clients know it by its
-/// fingerprint, so it stays the same for as long as the folder does.
+/// Certificate and key in `folder` as PEM files; if there are none, made now and signed by itself.
+/// Clients know it by its fingerprint, so it stays the same for as long as the folder does.
 pub fn own_certificate(folder: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let files = (folder.join("certificate.pem"), folder.join("key.pem"));
     if files.0.is_file() && files.1.is_file() {
@@ -33,7 +33,8 @@ fn make(folder: &Path) -> io::Result<()> {
     let failed = io::Error::other::<rcgen::Error>;
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
-    // A host's name need not be one that certificates can hold; who pins the certificate does not look at it.
+    // A host's name need not be one that certificates can hold; who pins the certificate does not
+    // look at it.
     let names = [host, "localhost"].into_iter().filter(|name| !name.is_empty()).map(str::to_owned);
     let mut params = CertificateParams::new(names.collect::<Vec<_>>())
         .or_else(|_| CertificateParams::new(vec!["localhost".to_owned()]))

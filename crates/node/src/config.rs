@@ -26,15 +26,17 @@ pub struct NodeConfig {
     pub cache: Option<PathBuf>,
     /// The server to lend through; without one the node lends by itself.
     pub join: Option<JoinConfig>,
-    /// The token by which a node without a server knows whom it lends to; without one that is whoever reaches it.
+    /// The token by which a node without a server knows whom it lends to; without one that is
+    /// whoever reaches it.
     pub token: Option<NodeToken>,
     /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
     pub nvml: Option<PathBuf>,
-    /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing, or in which a worker that was killed
-    /// stays for twice that.
+    /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing,
+    /// or in which a worker that was killed stays for twice that.
     pub driver_patience: Duration,
-    /// Most bytes of this machine's memory that one session may make its worker keep, beside device memory: images and modules, what
-    /// the nodes of graphs hold, and the buffers of copies in graphs.
+    /// Most bytes of this machine's memory that one session may make its worker keep, beside device
+    /// memory: images and modules, what the nodes of graphs hold, and the buffers of copies in
+    /// graphs.
     pub host_memory: u64,
     /// Most bytes of this machine's memory that hold memory which has left GPUs; half of the
     /// machine's unless said.
@@ -48,7 +50,8 @@ pub struct NodeConfig {
     /// For tests: the memory of sessions leaves their GPUs and comes back at random moments, which
     /// follow from this seed.
     pub churn: Option<u64>,
-    /// Most connections of leases and sessions at a time. Those that have not proved anything have other places.
+    /// Most connections of leases and sessions at a time. Those that have not proved anything have
+    /// other places.
     pub connections_max: usize,
     /// How long a lease and its sessions outlive a cut connection.
     pub linger: Duration,
@@ -113,8 +116,8 @@ pub enum GpuSelection {
     Auto,
     /// NVIDIA's, by the system's own `libcuda.so.1`.
     Nvidia,
-    /// Software GPUs that compute on this machine's CPUs; without `memory` (bytes each) they share half of the
-    /// machine's.
+    /// Software GPUs that compute on this machine's CPUs; without `memory` (bytes each) they share
+    /// half of the machine's.
     Software { count: u32, memory: Option<u64> },
     /// Cards that record what they are asked and compute nothing: `model` is h200, a100 or rtx5090.
     Recording { model: String, count: u32 },

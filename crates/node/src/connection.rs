@@ -1,7 +1,8 @@
 //! One connection: who is there, and what for.
 //!
-//! Nothing that a peer sends before it has proved a token, a lease or a session costs more than a thread and a few hundred bytes.
-//! Each step has a deadline however many bytes come, and until its proof a connection makes way for newer ones ([`admission`](crate::admission)):
+//! Nothing that a peer sends before it has proved a token, a lease or a session costs more than a
+//! thread and a few hundred bytes. Each step has a deadline however many bytes come, and until its
+//! proof a connection makes way for newer ones ([`admission`](crate::admission)):
 //!
 //! | step | deadline |
 //! |---|---|
@@ -50,7 +51,8 @@ const QUESTION_PATIENCE: Duration = Duration::from_secs(10);
 const IDLE_PATIENCE: Duration = Duration::from_secs(30);
 /// and this long, once it has, from the first byte of a message to its last.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of a message to a node: what is asked of one has a name and a grant of a server at most.
+/// Most bytes of a message to a node: what is asked of one has a name and a grant of a server at
+/// most.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// A peer that has proved nothing and takes none of what it is sent for this long is gone.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
@@ -59,7 +61,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// Characters of a program's name that are kept.
 const NAME_MAX: usize = 256;
 
-/// How a handshake of TLS begins: the type of its record, and a version of which this half never changes (RFC 8446, section 5.1).
+/// How a handshake of TLS begins: the type of its record, and a version of which this half never
+/// changes (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 
 /// The answer to whoever shows no certificate where one is needed.
@@ -148,7 +151,8 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
     }
 }
 
-/// The peer's process, watched from here if it can be seen. `None` if it has ended already: nobody is there to come back after a cut.
+/// The peer's process, watched from here if it can be seen. `None` if it has ended already: nobody
+/// is there to come back after a cut.
 fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
     let is_here = hello.process_space != 0 && hello.process_space == registry.process_space;
     let watch = match is_here.then(|| ProcessWatch::new(hello.process)) {
@@ -218,7 +222,8 @@ fn refuse_plain_text(stream: &Stream, deadline: Instant) {
     }
 }
 
-/// Says so much, and waits until the peer has hung up: a socket that is closed with bytes unread takes the answer along.
+/// Says so much, and waits until the peer has hung up: a socket that is closed with bytes unread
+/// takes the answer along.
 fn say_last(mut stream: &Stream, bytes: &[u8], deadline: Instant) {
     if stream.write_all(bytes).is_ok() {
         stream.shut_down_writes();
@@ -283,8 +288,8 @@ fn read_hello(stream: &Stream, deadline: Instant) -> Result<Hello, ConnectionErr
     }
 }
 
-/// Hands the socket to a worker: to one that was started for an earlier attempt of the same client, or to a new one, and stays until
-/// that has ended.
+/// Hands the socket to a worker: to one that was started for an earlier attempt of the same client,
+/// or to a new one, and stays until that has ended.
 fn session(
     registry: &Registry,
     stream: Stream,
@@ -305,7 +310,7 @@ fn session(
                 // The client cannot know that the session is new.
                 send(&stream, SessionResumed { received: 0 }.into())?;
             }
-            // As for connections of a session that goes on (`registry/cuts.rs`).
+            // As for connections of a session that continues (`registry/cuts.rs`).
             sluice_transport::make_room(stream.as_fd());
             let keys = stream.keys()?;
             registry.start_session(opening, client, stream.as_fd().try_clone_to_owned()?, keys)
@@ -314,7 +319,8 @@ fn session(
     };
     match started {
         Ok(session) => {
-            // From here on the worker alone has the socket: its end is the end that the client sees.
+            // From here on the worker alone has the socket: its end is the end that the client
+            // sees.
             drop(stream);
             registry.serve_session(session);
             Ok(())
@@ -341,7 +347,8 @@ fn go_on(registry: &Registry, stream: Stream, resume: &Resume, peer: &str) -> Re
     Err(ConnectionError::Refused(reason))
 }
 
-/// Hands the socket of another node to the worker that copies into whose memory; the worker answers.
+/// Hands the socket of another node to the worker that copies into whose memory; the worker
+/// answers.
 fn admit_peer(registry: &Registry, stream: Stream, peer: &Peer) -> Result<(), ConnectionError> {
     let keys = stream.keys()?;
     if registry.admit_peer(peer, stream.as_fd(), keys) {
@@ -363,8 +370,8 @@ struct Rights {
     shown: Option<Fingerprint>,
 }
 
-/// Answers questions and holds at most one lease, which ends when its holder does. An error comes with whether the peer had proved
-/// anything.
+/// Answers questions and holds at most one lease, which ends when its holder does. An error comes
+/// with whether the peer had proved anything.
 fn control(
     registry: &Registry,
     stream: Stream,
@@ -435,7 +442,8 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
     }
 }
 
-/// How far the peer has proved that it has the node's token: once, since whoever guesses is to begin anew each time.
+/// How far the peer has proved that it has the node's token: once, since whoever guesses is to
+/// begin anew each time.
 ///
 /// ```text
 /// Wanted -- a question --> Challenged -- its proof --> Shown
@@ -466,7 +474,8 @@ impl Line {
         Ok((&*self.stream).write_all(&bytes)?)
     }
 
-    /// As far as that is possible without waiting: a peer that takes nothing does not hear it, and has to come back.
+    /// As far as that is possible without waiting: a peer that takes nothing does not hear it, and
+    /// has to come back.
     pub(crate) fn send_now(&self, message: impl Into<Control>) {
         let mut bytes = Vec::new();
         let Ok(_writing) = self.writing.try_lock() else { return };
@@ -490,7 +499,8 @@ fn send(mut stream: &Stream, message: Control) -> Result<(), ConnectionError> {
     Ok(stream.write_all(&bytes)?)
 }
 
-/// The lease of a control connection. Dropped, it ends, unless the connection was cut: then its holder is waited for.
+/// The lease of a control connection. Dropped, it ends, unless the connection was cut: then its
+/// holder is waited for.
 struct HeldLease<'a> {
     registry: &'a Registry,
     line: Arc<Line>,
@@ -596,7 +606,8 @@ impl HeldLease<'_> {
         refused(WRONG_TOKEN)
     }
 
-    /// The peer has shown that it may be here. Where there is no place for it, it is told so before its connection ends.
+    /// The peer has shown that it may be here. Where there is no place for it, it is told so before
+    /// its connection ends.
     fn prove(&mut self) -> Result<(), ConnectionError> {
         if let Err(full) = self.place.prove() {
             self.line.send(refused(&full.to_string()))?;

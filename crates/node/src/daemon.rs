@@ -1,7 +1,7 @@
 //! The daemon: listens, accepts, and gives each connection a thread.
 //!
-//! Connections are few and long (one per client process and one per lease), so a blocking thread each is the
-//! simplest thing that works; a session's thread only waits for its worker.
+//! Connections are few and long (one per client process and one per lease), so a blocking thread
+//! each is the simplest thing that works; a session's thread only waits for its worker.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -216,7 +216,8 @@ impl Node {
                 let text = format!("turned away: it said nothing within {} s", HELLO_PATIENCE.as_secs());
                 self.registry.strangers.say(&accepted.peer, Kind::TurnedAway, &text);
             }
-            // The newest first: where more come than can be served, the old ones are those that have waited in vain.
+            // The newest first: where more come than can be served, the old ones are those that
+            // have waited in vain.
             for accepted in news.speaking.into_iter().rev() {
                 self.begin(accepted);
             }
@@ -383,8 +384,8 @@ fn bind_tcp(address: &str) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Connections that wait to be accepted, at most; the system may allow fewer (`net.core.somaxconn`). One beyond them is tried again by its
-/// client's system after a second.
+/// Connections that wait to be accepted, at most; the system may allow fewer
+/// (`net.core.somaxconn`). One beyond them is tried again by its client's system after a second.
 const QUEUE: libc::c_int = 4096;
 /// Connections that are accepted of one listener before the others are looked at.
 const ACCEPTED_AT_ONCE: usize = 64;
@@ -414,7 +415,8 @@ fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
     Ok(Listener::Unix { listener, path: path.to_owned() })
 }
 
-/// Binds a name that no other node has and no file system: who may come in has the token of a lease. With it comes where that is.
+/// Binds a name that no other node has and no file system: who may come in has the token of a
+/// lease. With it comes where that is.
 fn bind_nearby() -> io::Result<(Listener, String)> {
     let name: String = registry::random().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let name = sluice_transport::node_socket(&name);

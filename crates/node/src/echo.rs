@@ -1,4 +1,5 @@
-//! Plain transfers over a control connection, for `sluice bench remoting` to compare with: no frames, no GPU.
+//! Plain transfers over a control connection, for `sluice bench remoting` to compare with: no
+//! frames, no GPU.
 
 use std::io::{self, Read, Write};
 

@@ -1,7 +1,8 @@
 //! What the sessions of a lease share with each other: device memory and events.
 //!
-//! An export lives while a session holds it: the one that made it, or one that has imported it. Its memory counts for the
-//! lease and for no session, so it counts once. A session that ends lets go of everything it held.
+//! An export lives while a session holds it: the one that made it, or one that has imported it. Its
+//! memory counts for the lease and for no session, so it counts once. A session that ends lets go
+//! of everything it held.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -79,7 +80,8 @@ impl Exports {
         gone.map(|(_, record)| record.export).collect()
     }
 
-    /// Bytes of shared memory that are shown as this session's: what it holds and no older one does.
+    /// Bytes of shared memory that are shown as this session's: what it holds and no older one
+    /// does.
     pub(crate) fn bytes_of(&self, session: u64) -> u64 {
         self.shown(session).map(|(_, bytes)| bytes).sum()
     }

@@ -1,9 +1,11 @@
-//! What is wrong with this node's GPUs, as far as it is found out here; the server decides what becomes of that.
+//! What is wrong with this node's GPUs, as far as it is found out here; the server decides what
+//! becomes of that.
 //!
-//! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a second what it has found
-//! ([`sluice_worker::health`]). If it says nothing for [`NodeConfig::driver_patience`], the driver hangs. A worker says
-//! so of a driver that does not return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs in it too
-//! ([`Registry::await_end`]).
+//! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a
+//! second what it has found ([`sluice_worker::health`]). If it says nothing for
+//! [`NodeConfig::driver_patience`], the driver hangs. A worker says so of a driver that does not
+//! return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs
+//! in it too ([`Registry::await_end`]).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -22,7 +24,8 @@ use crate::config::{NodeConfig, WorkerCommand};
 use crate::inventory::Inventory;
 use crate::registry::{Registry, one_line};
 
-/// A watcher that has ended is started again after this; one that never said anything, each time after twice as long.
+/// A watcher that has ended is started again after this; one that never said anything, each time
+/// after twice as long.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Lasting faults that wait for the server. More say nothing new.
@@ -180,7 +183,8 @@ fn start(watch: &Watch, worker: &WorkerCommand) -> std::io::Result<(Child, Recei
     Ok((child, looks))
 }
 
-/// Takes what a watcher says until it ends, or says nothing any more. False if it never said anything.
+/// Takes what a watcher says until it ends, or says nothing any more. False if it never said
+/// anything.
 fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool {
     let mut heard = false;
     loop {

@@ -1,7 +1,7 @@
 //! Which GPUs this machine has.
 //!
-//! The daemon never loads a CUDA driver: a driver that has been initialised cannot be forked, keeps threads and
-//! memory, and may hang. A short-lived child process loads it and prints what it finds.
+//! The daemon never loads a CUDA driver: a driver that has been initialised cannot be forked, keeps
+//! threads and memory, and may hang. A short-lived child process loads it and prints what it finds.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ pub enum InventoryError {
 const SOFTWARE_MAX: u32 = 64;
 const SMALLEST: u64 = 64 << 20;
 
-/// How long a driver may take to say what it has: NVIDIA's initialises each GPU of the machine if nothing keeps them so
-/// (`nvidia-persistenced`).
+/// How long a driver may take to say what it has: NVIDIA's initialises each GPU of the machine if
+/// nothing keeps them so (`nvidia-persistenced`).
 pub(crate) const PROBE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Finds the GPUs that `selection` means.
@@ -119,8 +119,9 @@ fn nvidia(worker: &WorkerCommand) -> Result<Inventory, InventoryError> {
 /// What is there where NVIDIA's kernel module is loaded.
 const NVIDIA_DEVICE: &str = "/dev/nvidiactl";
 
-/// Where NVIDIA's driver installs its library, and where containers get it; then what programs here would find. Sluice's own library, to
-/// which the environment may lead, is known as such when it is loaded.
+/// Where NVIDIA's driver installs its library, and where containers get it; then what programs here
+/// would find. Sluice's own library, to which the environment may lead, is known as such when it is
+/// loaded.
 fn libcuda_candidates() -> Vec<PathBuf> {
     let folders = [
         "/usr/lib/x86_64-linux-gnu",
@@ -305,7 +306,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_driver_that_does_not_answer_in_time_is_left_alone() {
-        // Sooner than any driver's time is up: whoever waits longer than is asked here gets an answer.
+        // Sooner than any driver's time is up: whoever waits longer than is asked here gets an
+        // answer.
         let arguments = vec!["-c".into(), "exec sleep 10".into()];
         let worker = WorkerCommand { program: "/bin/sh".into(), arguments };
         let error = ask_worker(&worker, "measure", "", Duration::from_millis(10)).unwrap_err();

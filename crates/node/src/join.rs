@@ -1,8 +1,8 @@
-//! A node that lends its GPUs through a server: it joins, checks the server's grants alone, keeps what leases use on disk, and
-//! reports.
+//! A node that lends its GPUs through a server: it joins, checks the server's grants alone, keeps
+//! what leases use on disk, and reports.
 //!
-//! While the server is away, running leases go on, grants that were made before can still be claimed, and usage records wait
-//! in the [`journal`].
+//! While the server is away, running leases go on, grants that were made before can still be
+//! claimed, and usage records wait in the [`journal`].
 
 mod agent;
 mod cards;
@@ -40,7 +40,8 @@ pub struct JoinConfig {
     pub name: String,
     /// `HOST:PORT` where programs reach it; the address that it listens on unless said.
     pub address: Option<String>,
-    /// What the operator says that each GPU computes, in GFLOPS of 32-bit arithmetic; `None`: what the driver's figures say.
+    /// What the operator says that each GPU computes, in GFLOPS of 32-bit arithmetic; `None`: what
+    /// the driver's figures say.
     pub gflops: Option<u64>,
     /// What requests select nodes by.
     pub labels: BTreeMap<String, String>,

@@ -1,8 +1,10 @@
-//! The books of a node: which lease holds what of each GPU, and how much memory its sessions have taken.
+//! The books of a node: which lease holds what of each GPU, and how much memory its sessions have
+//! taken.
 //!
-//! Pure state: the daemon asks, the books answer. Limits belong to the lease and count over all its sessions,
-//! so a program that starts ten processes gets no more than one that starts one. What a session took is on its
-//! own account as well, which is how a worker killed in the middle of anything gives back exactly what it had.
+//! Pure state: the daemon asks, the books answer. Limits belong to the lease and count over all its
+//! sessions, so a program that starts ten processes gets no more than one that starts one. What a
+//! session took is on its own account as well, which is how a worker killed in the middle of
+//! anything gives back exactly what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,10 +28,11 @@ pub struct Ask {
     pub share_ppm: u32,
     /// Bytes on each GPU; 0 asks for the same part of the memory as of the compute.
     pub memory: u64,
-    /// The most that it gets of each GPU's compute, also while the GPU would be idle otherwise: not below the share, and
-    /// 1,000,000 for no limit.
+    /// The most that it gets of each GPU's compute, also while the GPU would be idle otherwise: not
+    /// below the share, and 1,000,000 for no limit.
     pub limit_ppm: u32,
-    /// Of each GPU, all leases together may have so much; more than a GPU where its pool is overcommitted.
+    /// Of each GPU, all leases together may have so much; more than a GPU where its pool is
+    /// overcommitted.
     pub promised_ppm: u32,
     /// Its work preempts that of others as long as it stays within its share.
     pub premium: bool,
@@ -54,7 +57,8 @@ pub struct Resize {
     pub share_ppm: Option<u32>,
     /// Bytes on each GPU.
     pub memory: Option<u64>,
-    /// 0 for a limit that equals the share. A limit that equals the share goes on doing so unless another one is named.
+    /// 0 for a limit that equals the share. A limit that equals the share continues doing so unless
+    /// another one is named.
     pub limit_ppm: Option<u32>,
     /// As [`Ask::promised_ppm`].
     pub promised_ppm: Option<u32>,
@@ -87,7 +91,8 @@ struct Account {
     swapped: u64,
     /// The part of `taken` that the session still waits for.
     awaited: u64,
-    /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody is shown it as used.
+    /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody
+    /// is shown it as used.
     reserve: u64,
 }
 
@@ -97,7 +102,8 @@ impl Account {
     }
 }
 
-/// Most bytes that are kept for a session on a GPU, and the part of its lease that they are at most.
+/// Most bytes that are kept for a session on a GPU, and the part of its lease that they are at
+/// most.
 const RESERVE_MAX: u64 = 256 << 20;
 const RESERVE_PART: u64 = 64;
 /// Reserves grow in steps of what sessions commit at least.
@@ -249,7 +255,8 @@ impl Books {
         self.leases.values().filter(move |l| l.gpus.contains(&gpu))
     }
 
-    /// Enters a lease, on the fullest GPUs that still have room, so that large requests find room later.
+    /// Enters a lease, on the fullest GPUs that still have room, so that large requests find room
+    /// later.
     pub fn grant(&mut self, id: u64, ask: Ask) -> Result<&Lease, Refusal> {
         check_compute(ask.share_ppm, ask.limit_ppm)?;
         let count = ask.gpus as usize;
@@ -384,7 +391,8 @@ impl Books {
             && memory <= self.memory_beside(None, gpu, ask.is_fixed())
     }
 
-    /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however much is promised of its parts.
+    /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however
+    /// much is promised of its parts.
     fn free_ppm(&self, gpu: usize, ask: &Ask) -> u64 {
         free_beside(self.on(gpu), ask)
     }
@@ -442,8 +450,8 @@ impl Books {
         }
     }
 
-    /// Takes `bytes` on the lease's `gpu`th GPU for a session, if its lease has them left; of the session's own reserve `reserve` bytes
-    /// at most. The answer is what is left of these.
+    /// Takes `bytes` on the lease's `gpu`th GPU for a session, if its lease has them left; of the
+    /// session's own reserve `reserve` bytes at most. The answer is what is left of these.
     pub fn take(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64, reserve: u64) -> Option<u64> {
         let lease = self.leases.get_mut(&lease)?;
         let left = lease.left(gpu);
@@ -480,8 +488,9 @@ impl Books {
         }
     }
 
-    /// Keeps more for a session, as far as there is more. One session has a small part of the lease, all have twice that at most: each
-    /// gets no more than half of what the others leave of it. The answer is how much more.
+    /// Keeps more for a session, as far as there is more. One session has a small part of the
+    /// lease, all have twice that at most: each gets no more than half of what the others leave of
+    /// it. The answer is how much more.
     pub fn fill_reserve(&mut self, lease: u64, session: u64, gpu: usize) -> u64 {
         if self.overcommit.is_some() {
             // What is kept for a session would have to be on the GPU.
@@ -509,7 +518,8 @@ impl Books {
         }
     }
 
-    /// Moves bytes from a session's account to what the lease's sessions share; false if it does not have them.
+    /// Moves bytes from a session's account to what the lease's sessions share; false if it does
+    /// not have them.
     pub fn share(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64) -> bool {
         let Some(Lease { sessions, shared, .. }) = self.leases.get_mut(&lease) else { return false };
         match (sessions.get_mut(&session).and_then(|a| a.get_mut(gpu)), shared.get_mut(gpu)) {
@@ -542,8 +552,8 @@ impl Lease {
         Weight { share_ppm, limit_ppm, premium }
     }
 
-    /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one of them is not taken, and changes at any
-    /// time.
+    /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one
+    /// of them is not taken, and changes at any time.
     pub fn used(&self, gpu: usize) -> u64 {
         let taken: u64 = self.accounts(gpu).map(|(_, account)| account.taken).sum();
         taken + self.shared.get(gpu).copied().unwrap_or(0)
@@ -633,8 +643,8 @@ fn check_compute(share_ppm: u32, limit_ppm: u32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Millionths of a GPU that a lease may have beside these. A whole GPU is one lease's alone, however much is promised of
-/// its parts.
+/// Millionths of a GPU that a lease may have beside these. A whole GPU is one lease's alone,
+/// however much is promised of its parts.
 fn free_beside<'a>(others: impl Iterator<Item = &'a Lease>, ask: &Ask) -> u64 {
     let is_whole = |share_ppm: u32| u64::from(share_ppm) == PPM;
     let (mut leased_ppm, mut one_alone) = (0, is_whole(ask.share_ppm));

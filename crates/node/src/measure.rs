@@ -1,5 +1,5 @@
-//! How fast this node's GPUs are: measured once with each driver, and kept beside the journal, so that the next start does not wait for it
-//! and says the same.
+//! How fast this node's GPUs are: measured once with each driver, and kept beside the journal, so
+//! that the next start does not wait for it and says the same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ use crate::inventory::{Inventory, ask_worker};
 /// In the folder of the journal: [`Rates`] by [`name`].
 const FILE: &str = "measured.json";
 
-/// A driver that takes longer goes unmeasured: time to be loaded, and for each GPU to make its context and compile a kernel.
+/// A driver that takes longer goes unmeasured: time to be loaded, and for each GPU to make its
+/// context and compile a kernel.
 const PATIENCE: Duration = Duration::from_secs(15);
 const PATIENCE_PER_GPU: Duration = Duration::from_secs(3);
 

@@ -1,7 +1,8 @@
 //! Which other nodes this one connects to, for copies between their memories.
 //!
-//! The address is the program's word, so what is checked is the address that is connected to, after names have been looked up; and it is
-//! looked up once, so that a name that means something else the next time leads nowhere else.
+//! The address is the program's word, so what is checked is the address that is connected to, after
+//! names have been looked up; and it is looked up once, so that a name that means something else
+//! the next time leads nowhere else.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -44,7 +45,8 @@ pub(crate) enum PeeringRefusal {
 const ADDRESSES_MAX: usize = 4;
 
 impl Peering {
-    /// The same node, at each address at which this one may try to connect to it; there is at least one.
+    /// The same node, at each address at which this one may try to connect to it; there is at least
+    /// one.
     pub(crate) fn allowed(&self, node: &Endpoint) -> Result<Vec<Endpoint>, PeeringRefusal> {
         let places = match self {
             Peering::Any => return Ok(vec![node.clone()]),

@@ -1,7 +1,9 @@
-//! Leases and sessions as they live: the books, the workers, the turns and what was used, kept in step.
+//! Leases and sessions as they live: the books, the workers, the turns and what was used, kept in
+//! step.
 //!
-//! A lease lives as long as its holder, who comes back after a cut ([`cuts`]); a session as long as its worker. Ending a
-//! lease kills its workers and waits for their end, so that what is reported as free afterwards is free.
+//! A lease lives as long as its holder, who comes back after a cut ([`cuts`]); a session as long as
+//! its worker. Ending a lease kills its workers and waits for their end, so that what is reported
+//! as free afterwards is free.
 
 mod churn;
 pub(crate) mod cuts;
@@ -97,7 +99,8 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 /// Readings of the meters from one usage record of a lease to the next.
 const RECORD_EVERY: u64 = 10;
 
-/// What workers get for their last words to clients, who have three seconds for taking what was said before, and one for hanging up.
+/// What workers get for their last words to clients, who have three seconds for taking what was
+/// said before, and one for hanging up.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Most processes under one lease at a time.
@@ -305,8 +308,9 @@ impl Registry {
         &self.inventory
     }
 
-    /// Enters a lease, unless it was entered for an earlier attempt, and has a connection hold it from its first moment on: which
-    /// attempt was the last and which connection holds it goes together.
+    /// Enters a lease, unless it was entered for an earlier attempt, and has a connection hold it
+    /// from its first moment on: which attempt was the last and which connection holds it goes
+    /// together.
     pub(crate) fn grant(
         &self,
         once: Once,
@@ -701,15 +705,15 @@ impl Registry {
         let (pid, lease) = (record.worker.id(), record.lease);
         let gpus = ledger.gpus(lease);
         drop(ledger);
-        // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say free when
-        // the memory is.
-        // One that never ends must not keep the turn.
+        // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say
+        // free when the memory is. One that never ends must not keep the turn.
         self.await_end(pid, &gpus, || self.turns.leave(session));
         let mut ledger = self.lock();
         let (mut crashed, mut end) = (false, why.clone().unwrap_or_default());
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
-            // Its client hears of a crash only if it comes back, and whoever runs the node would not at all.
+            // Its client hears of a crash only if it comes back, and whoever runs the node would
+            // not at all.
             if let Ok(status) = &status
                 && status.signal().is_some_and(|signal| signal != libc::SIGKILL)
             {
@@ -744,7 +748,8 @@ impl Registry {
         self.memory_moved.notify_all();
     }
 
-    /// A worker of this lease does not come back from its driver: the driver of the lease's GPUs hangs.
+    /// A worker of this lease does not come back from its driver: the driver of the lease's GPUs
+    /// hangs.
     pub(crate) fn driver_hangs(&self, lease: u64, what: &str) {
         let mut ledger = self.lock();
         let gpus = ledger.gpus(lease);
@@ -758,7 +763,8 @@ impl Registry {
         self.tell_server();
     }
 
-    /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver, with these GPUs.
+    /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver,
+    /// with these GPUs.
     pub(crate) fn await_end(&self, pid: u32, gpus: &[usize], hangs: impl FnOnce()) {
         let patience = 2 * self.driver_patience;
         if !cuts::ends_within(pid, patience) {
@@ -887,7 +893,8 @@ impl Ledger {
     }
 
     fn lease_of(&self, token: &LeaseToken) -> Option<u64> {
-        // Every token is compared, and compared whole: the time says nothing about how much was right.
+        // Every token is compared, and compared whole: the time says nothing about how much was
+        // right.
         let mut found = None;
         for (&id, record) in &self.leases {
             if same(&record.token.0, &token.0) {
@@ -965,7 +972,8 @@ impl Ledger {
         live.fold(past, sum)
     }
 
-    /// What a session does on each GPU of its lease that it uses, counted within the lease; one that uses none yet is on the first.
+    /// What a session does on each GPU of its lease that it uses, counted within the lease; one
+    /// that uses none yet is on the first.
     fn session_on_each(&self, entry: &Lease, session: &SessionStatus) -> Vec<SessionStatus> {
         let exported = |gpu| {
             self.leases.get(&session.lease).map_or(0, |lease| lease.exports.bytes_of_on(session.session, gpu))
@@ -1048,7 +1056,8 @@ pub(crate) fn random() -> [u8; 32] {
     loop {
         // SAFETY: the pointer and length describe `secret`.
         let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
-        // Requests of up to 256 bytes are never cut short once the pool is ready; EINTR can come before.
+        // Requests of up to 256 bytes are never cut short once the pool is ready; EINTR can come
+        // before.
         if got == secret.len() as isize {
             return secret;
         }

@@ -24,13 +24,13 @@ use crate::arbiter::SessionKey;
 /// The lengths of time slices on the memory of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlicePolicy {
-    /// A slice is so many times as long as the session's last exchange took.
+    /// Length of a slice, in multiples of the time of the session's last exchange.
     pub slice_per_exchange: u64,
     /// The shortest slice of a session that is not idle.
     pub slice_min_ns: u64,
     /// The longest that the first in the queue waits for slices to end, whatever exchanges cost.
     pub max_wait_ns: u64,
-    /// A session without work for so long, and for as long as its last exchange took, leaves early.
+    /// A session without work for this time, and for the time of its last exchange, leaves early.
     pub idle_ns: u64,
     /// A session that could not leave is asked again after this time.
     pub leave_again_ns: u64,
@@ -177,7 +177,7 @@ impl Session {
 }
 
 impl Planner {
-    /// Plans a GPU with so many bytes, of which none is taken.
+    /// Plans a GPU with `capacity` bytes, of which none is taken.
     pub(crate) fn new(policy: SlicePolicy, capacity: u64) -> Planner {
         Planner { policy, capacity, sessions: BTreeMap::new(), last_ticket: 0 }
     }
@@ -208,7 +208,7 @@ impl Planner {
         }
     }
 
-    /// At most so many bytes of the session cannot leave.
+    /// At most `most` bytes of the session cannot leave.
     pub(crate) fn limit_pinned(&mut self, key: SessionKey, most: u64) {
         if let Some(session) = self.sessions.get_mut(&key) {
             session.pinned = session.pinned.min(most);
@@ -366,7 +366,7 @@ impl Planner {
         decision
     }
 
-    /// Begins the moves that were ordered, whether anybody waits or not.
+    /// Begins the moves that were ordered, also without a waiting session.
     fn begin_ordered_moves(&mut self, now_ns: u64, decision: &mut Decision) {
         for (&key, session) in &mut self.sessions {
             if session.leaves_now && session.place == Place::Present && !session.is_fixed {
@@ -416,7 +416,7 @@ impl Planner {
         }
     }
 
-    /// Has sessions leave until so many bytes more are free, or says when the next of them may.
+    /// Has sessions leave until `bytes` more are free, or says when the next of them may.
     fn make_room(
         &mut self,
         now_ns: u64,

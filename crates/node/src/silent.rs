@@ -75,7 +75,8 @@ impl Silent {
         self.control(libc::EPOLL_CTL_ADD, number, fd)
     }
 
-    /// Keeps a connection until it says something. One of the source that has the most may have to go for it.
+    /// Keeps a connection until it says something. One of the source that has the most may have to
+    /// go for it.
     pub(crate) fn keep(&mut self, accepted: Accepted) -> io::Result<()> {
         let number = self.next;
         self.next += 1;

@@ -1,7 +1,7 @@
 //! Starts worker processes and hands each its descriptors.
 //!
-//! Workers die with the daemon. The kernel's parent-death signal fires when the *thread* that forked ends, so
-//! one thread that lives as long as the daemon does all the forking.
+//! Workers die with the daemon. The kernel's parent-death signal fires when the *thread* that
+//! forked ends, so one thread that lives as long as the daemon does all the forking.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use sluice_worker::INHERITED_FDS;
 
-/// How to start the program that becomes a worker; it has to call [`sluice_worker::main`] with what follows
-/// these arguments.
+/// How to start the program that becomes a worker; it has to call [`sluice_worker::main`] with what
+/// follows these arguments.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
     pub program: PathBuf,
@@ -48,7 +48,8 @@ struct Request {
 }
 
 impl Spawner {
-    /// `confined`: the driver needs nothing of the machine, so each worker gets a namespace of process numbers where that is possible.
+    /// `confined`: the driver needs nothing of the machine, so each worker gets a namespace of
+    /// process numbers where that is possible.
     pub(crate) fn start(command: WorkerCommand, confined: bool) -> io::Result<Spawner> {
         let (requests, queue) = sync_channel::<Request>(64);
         let spawn = move || {
@@ -68,7 +69,8 @@ impl Spawner {
     }
 }
 
-/// The namespace of process numbers of this process, to return to after each child that got a new one.
+/// The namespace of process numbers of this process, to return to after each child that got a new
+/// one.
 struct ProcessNumbers(File);
 
 impl ProcessNumbers {
@@ -76,10 +78,11 @@ impl ProcessNumbers {
         File::open("/proc/self/ns/pid").ok().map(ProcessNumbers)
     }
 
-    /// Has the children that `spawn` makes in the calling thread begin new namespaces; in this one, where that is not possible
-    /// (it takes `CAP_SYS_ADMIN`).
+    /// Has the children that `spawn` makes in the calling thread begin new namespaces; in this one,
+    /// where that is not possible (it takes `CAP_SYS_ADMIN`).
     fn in_new<T>(&self, spawn: impl FnOnce() -> T) -> T {
-        // SAFETY: plain numbers; for the calling thread this concerns its children alone (unshare(2), `CLONE_NEWPID`).
+        // SAFETY: plain numbers; for the calling thread this concerns its children alone
+        // (unshare(2), `CLONE_NEWPID`).
         let is_new = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
         let spawned = spawn();
         if is_new {
@@ -127,8 +130,9 @@ fn spawn_worker(command: &WorkerCommand, confined: bool, inheritance: &Inheritan
 const OF_OWN_DRIVERS: [&str; 5] =
     ["RUST_BACKTRACE", "SLUICE_BLOCK_ORDER", "SLUICE_RECORDING", "SLUICE_SANITIZE", "SLUICE_SOFTGPU"];
 
-/// Whether a worker gets a variable of the node's environment, which may hold secrets. A CUDA library reads variables that nobody lists,
-/// so there all are passed but Sluice's own and those of databases.
+/// Whether a worker gets a variable of the node's environment, which may hold secrets. A CUDA
+/// library reads variables that nobody lists, so there all are passed but Sluice's own and those of
+/// databases.
 fn is_passed(name: &OsStr, confined: bool) -> bool {
     let Some(name) = name.to_str() else { return !confined };
     let is_secret = ["SLUICE_", "PG", "DATABASE"].iter().any(|prefix| name.starts_with(prefix));

@@ -1,4 +1,5 @@
-//! What the node's log says of peers that were turned away: of each kind one line an hour for each address, however often it tries.
+//! What the node's log says of peers that were turned away: of each kind one line an hour for each
+//! address, however often it tries.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Most addresses that are told apart for each kind. Those of the local network are fewer.
 const ADDRESSES_MAX: usize = 256;
-/// So long after the first of them all are forgotten, so that the log is not silent for good after that many.
+/// So long after the first of them all are forgotten, so that the log is not silent for good after
+/// that many.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]

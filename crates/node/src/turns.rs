@@ -1,7 +1,7 @@
 //! The I/O shell around the arbiters: one per GPU, a clock, and the links to the workers.
 //!
-//! A hand-over is one packet to a worker (recall), one back (done) and one to the next worker (grant): about two
-//! wake-ups, measured against turns of milliseconds.
+//! A hand-over is one packet to a worker (recall), one back (done) and one to the next worker
+//! (grant): about two wake-ups, measured against turns of milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,9 @@
-//! A joined node without sockets, threads and programs: for simulations, which bring time, messages and faults.
+//! A joined node without sockets, threads and programs: for simulations, which bring time, messages
+//! and faults.
 //!
-//! Books, grants, metering, journal and reports are those of every node; what is missing is who drives them. A lease has no
-//! sessions here, so what its programs would use is told with [`Unplugged::work`].
+//! Books, grants, metering, journal and reports are those of every node; what is missing is who
+//! drives them. A lease has no sessions here, so what its programs would use is told with
+//! [`Unplugged::work`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -114,7 +116,8 @@ impl Unplugged {
         Ok(Unplugged { registry, reporter })
     }
 
-    /// Whether something has happened since this was asked last that the server should learn of at once.
+    /// Whether something has happened since this was asked last that the server should learn of at
+    /// once.
     pub fn take_news(&self) -> bool {
         self.reporter.membership.take_news()
     }

@@ -43,7 +43,8 @@ impl Random {
     }
 }
 
-/// The elements that `text` describes, at most `count` of them. `names` gives what expressions refer to, for an index.
+/// The elements that `text` describes, at most `count` of them. `names` gives what expressions
+/// refer to, for an index.
 pub fn elements<'n, N: Names + 'n>(
     ty: Type,
     count: usize,

@@ -1,9 +1,11 @@
-//! Small expressions in cases: integers of 128 bits, floats of 64, and `NAME[INDEX]` for an element of a buffer.
+//! Small expressions in cases: integers of 128 bits, floats of 64, and `NAME[INDEX]` for an element
+//! of a buffer.
 //!
-//! Operators are C's, with C's precedence: `?:` `||` `&&` `|` `^` `&` `==` `!=` `<` `<=` `>` `>=` `<<` `>>` `+` `-` `*` `/`
-//! `%` and the prefixes `-` `~` `!`. `sum(k, from, to, EXPR)` adds over `from <= k < to`; `min`, `max`, `abs`, `popc`, `clz32`,
-//! `sqrt`, `float`, `int` are functions. An operator with a float among its operands computes with floats; shifts by 128
-//! and more give nothing.
+//! Operators are C's, with C's precedence: `?:` `||` `&&` `|` `^` `&` `==` `!=` `<` `<=` `>` `>=`
+//! `<<` `>>` `+` `-` `*` `/` `%` and the prefixes `-` `~` `!`. `sum(k, from, to, EXPR)` adds over
+//! `from <= k < to`; `min`, `max`, `abs`, `popc`, `clz32`, `sqrt`, `float`, `int` are functions. An
+//! operator with a float among its operands computes with floats; shifts by 128 and more give
+//! nothing.
 
 use std::collections::HashMap;
 

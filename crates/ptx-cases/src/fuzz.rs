@@ -1,9 +1,10 @@
 //! Random kernels from a seed, run on the interpreter and as compiled code, compared bit for bit.
 //!
-//! The kernels are valid and their results do not depend on the order in which threads run: control flow is structured
-//! (so lanes meet again) but diverges, threads write only their own elements, exchange values through shared memory between
-//! barriers, shuffle with full masks where all lanes have met, and update common cells by commutative atomics. NaNs
-//! are made canonical where a float's bits would show; approximate instructions are not used.
+//! The kernels are valid and their results do not depend on the order in which threads run: control
+//! flow is structured (so lanes meet again) but diverges, threads write only their own elements,
+//! exchange values through shared memory between barriers, shuffle with full masks where all lanes
+//! have met, and update common cells by commutative atomics. NaNs are made canonical where a
+//! float's bits would show; approximate instructions are not used.
 
 use std::fmt::Write;
 
@@ -71,8 +72,8 @@ const REGISTERS: usize = 6;
 /// What a thread writes: all of its registers.
 const OUTPUT_BYTES: usize = REGISTERS * (4 + 8 + 4 + 8);
 
-/// What kernels call: one with ways of its own through it and an early return, one with parameters in memory, two that
-/// call each other and themselves, with memory of their own.
+/// What kernels call: one with ways of its own through it and an early return, one with parameters
+/// in memory, two that call each other and themselves, with memory of their own.
 const FUNCTIONS: &str = ".func (.reg .b32 y) steps(.reg .b32 x)
 {
     .reg .pred p;
@@ -227,7 +228,8 @@ impl Generator {
         let _ = writeln!(self.text, "    {text}");
     }
 
-    /// %t0: number of the thread in its block, %t1: in the grid. Registers are filled from the buffers.
+    /// %t0: number of the thread in its block, %t1: in the grid. Registers are filled from the
+    /// buffers.
     fn prologue(&mut self) {
         for line in [
             "mov.u32 %t0, %tid.z;",
@@ -334,7 +336,8 @@ impl Generator {
         choices[self.random.below(choices.len())]
     }
 
-    // ---- Statements ---------------------------------------------------------------------------------------
+    // ---- Statements
+    // ---------------------------------------------------------------------------------------
 
     fn statement(&mut self) {
         self.budget = self.budget.saturating_sub(1);
@@ -576,7 +579,8 @@ impl Generator {
         self.line(&format!("red.global.{op} [%a5+{}], {r};", 4 * cell));
     }
 
-    // ---- Control flow -------------------------------------------------------------------------------------
+    // ---- Control flow
+    // -------------------------------------------------------------------------------------
 
     fn body(&mut self) {
         self.depth += 1;
@@ -654,7 +658,8 @@ impl Generator {
         let _ = writeln!(self.text, "{end}:");
     }
 
-    /// Blocks with jumps anywhere, so that loops may have several entries. Each visit of a block costs fuel, which ends it.
+    /// Blocks with jumps anywhere, so that loops may have several entries. Each visit of a block
+    /// costs fuel, which ends it.
     fn wild(&mut self) {
         let end = self.label();
         let labels: Vec<String> = (0..3 + self.random.below(6)).map(|_| self.label()).collect();
@@ -729,7 +734,8 @@ impl Generator {
         self.line(&format!("call (y), pick, (pair, which); ld.param.b64 {to}, [y]; }}"));
     }
 
-    // ---- Threads together, where all have met -----------------------------------------------------------------
+    // ---- Threads together, where all have met
+    // -----------------------------------------------------------------
 
     /// Every thread leaves a value in shared memory and takes another thread's.
     fn exchange(&mut self) {

@@ -118,7 +118,8 @@ impl Run {
         Ok(run)
     }
 
-    /// A line below `run:`. What is expected behind the arrow may speak of later parameters, so it is kept.
+    /// A line below `run:`. What is expected behind the arrow may speak of later parameters, so it
+    /// is kept.
     fn direct(&mut self, line: &str, after: &mut Vec<(usize, String)>) -> Result<(), String> {
         if let Some(ending) = line.strip_prefix("-> ") {
             let (kind, rest) = ending.split_once(' ').unwrap_or((ending, ""));
@@ -221,8 +222,8 @@ impl Run {
         self.check_findings(program, &launch, &mut agreed).map_err(|error| format!("instrumented: {error}"))
     }
 
-    /// Runs instrumented code, of which correct kernels notice nothing. A wrong access is found; the
-    /// kernel may then go on where it would have faulted.
+    /// Runs instrumented code, of which correct kernels notice nothing. A wrong access is found;
+    /// the kernel may then go on where it would have faulted.
     fn check_findings(
         &self,
         program: &Program,

@@ -78,7 +78,8 @@ pub fn from_value(ty: Type, value: Value) -> u64 {
     }
 }
 
-/// What an expression sees of these bits: a float as F64, exactly, and an integer with the sign of its type.
+/// What an expression sees of these bits: a float as F64, exactly, and an integer with the sign of
+/// its type.
 pub fn to_value(ty: Type, bits: u64) -> Value {
     if let Some(number) = number(ty, bits) {
         return Value::Float(number);

@@ -109,7 +109,8 @@ impl Program {
         Ok(Program { lowered, optimized, code, globals: module_globals(&module) })
     }
 
-    /// Runs on the interpreter. Seed 0 takes the kernel as lowered, others take it behind the passes.
+    /// Runs on the interpreter. Seed 0 takes the kernel as lowered, others take it behind the
+    /// passes.
     pub fn interpret(&self, launch: &Launch, seed: u64) -> Result<Outcome, Fault> {
         let kernel = if seed == 0 { &self.lowered } else { &self.optimized };
         let mut memory = SparseMemory::default();
@@ -314,8 +315,8 @@ const ARENA_BYTES: u64 = 256 << 20;
 const HEAP_BYTES: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
-/// Device memory for one launch: buffers from the start of a reserved range, heap and arena at its end, unmapped pages
-/// between all of them.
+/// Device memory for one launch: buffers from the start of a reserved range, heap and arena at its
+/// end, unmapped pages between all of them.
 struct Device {
     base: u64,
     next: u64,

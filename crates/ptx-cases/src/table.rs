@@ -1,10 +1,11 @@
 //! Cases that are tables of values: parsed, made into kernels, checked.
 //!
-//! Two kernels come of a table, so that every way in which a back end may compute an instruction is taken:
-//! - `lanes`: thread i computes row i, once plainly and once guarded by a predicate that holds in some lanes only;
-//!   the others must keep what the outputs held before.
-//! - `once`: every thread computes row after row, each with constants, which passes may fold, and with values loaded from
-//!   one address, which a back end may compute once for the warp.
+//! Two kernels come of a table, so that every way in which a back end may compute an instruction is
+//! taken:
+//! - `lanes`: thread i computes row i, once plainly and once guarded by a predicate that holds in
+//!   some lanes only; the others must keep what the outputs held before.
+//! - `once`: every thread computes row after row, each with constants, which passes may fold, and
+//!   with values loaded from one address, which a back end may compute once for the warp.
 
 use std::fmt::Write;
 
@@ -231,7 +232,8 @@ impl Table {
         text
     }
 
-    // ---- Kernels ------------------------------------------------------------------------------------------
+    // ---- Kernels
+    // ------------------------------------------------------------------------------------------
 
     fn lanes_kernel(&self) -> String {
         let mut text = self.head("lanes", 1 + usize::from(self.is_guardable()), true);

@@ -1,4 +1,5 @@
-//! The grid's barrier of the device runtime, linked to a program that only declares it, as numba's `grid.sync()` does.
+//! The grid's barrier of the device runtime, linked to a program that only declares it, as numba's
+//! `grid.sync()` does.
 
 use sluice_ptx::device_runtime;
 use sluice_ptx::link::{Input, link};
@@ -10,7 +11,8 @@ const PROGRAM: &str = ".version 8.0
 .extern .func (.param .b64 r) cudaCGGetIntrinsicHandle (.param .b32 a);
 .extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 h, .param .b32 f);
 
-// Each round every thread takes what its neighbour, perhaps of another block, had in the round before.
+// Each round every thread takes what its neighbour, perhaps of another block, had in the round
+// before.
 .visible .entry k(.param .u64 out, .param .u32 count)
 {
     .reg .pred p;

@@ -1,7 +1,7 @@
 //! Random kernels: the interpreter and compiled code must leave the same bits.
 //!
-//! `SLUICE_FUZZ_SEEDS=FROM..TO` runs other seeds than those of every run. A failure prints its seed and kernel;
-//! shrink it by hand into a file of `cases/kernels/`.
+//! `SLUICE_FUZZ_SEEDS=FROM..TO` runs other seeds than those of every run. A failure prints its seed
+//! and kernel; shrink it by hand into a file of `cases/kernels/`.
 
 use std::ops::Range;
 

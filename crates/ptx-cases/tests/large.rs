@@ -1,5 +1,5 @@
-//! Kernels that are large in one way or another: they compile, and what they would take too much memory for is refused with
-//! the reason.
+//! Kernels that are large in one way or another: they compile, and what they would take too much
+//! memory for is refused with the reason.
 
 use std::fmt::Write;
 

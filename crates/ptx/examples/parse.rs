@@ -1,4 +1,5 @@
-//! Parses PTX files whole and says how long that took: `cargo run --release -p sluice-ptx --example parse FILES`.
+//! Parses PTX files whole and says how long that took:
+//! `cargo run --release -p sluice-ptx --example parse FILES`.
 
 use std::time::Instant;
 

@@ -1,11 +1,12 @@
 //! The syntax tree of a PTX module (PTX ISA, "Syntax" and "Directives").
 //!
-//! The parser resolves what PTX's nested scopes make ambiguous, so that a reader of the tree never looks a name up:
-//! registers, function-local variables, labels and parameters are indices into tables of their [`Function`], the
-//! braces of a body are gone, and only what lives at module level (other functions, module variables) is a name.
+//! The parser resolves what PTX's nested scopes make ambiguous, so that a reader of the tree never
+//! looks a name up: registers, function-local variables, labels and parameters are indices into
+//! tables of their [`Function`], the braces of a body are gone, and only what lives at module level
+//! (other functions, module variables) is a name.
 //!
-//! Vector registers (`.reg .v4 .f32 %v`) are taken apart: each component is a register, `%v` reads as
-//! [`Operand::Vector`] of its components and `%v.x` as one of them.
+//! Vector registers (`.reg .v4 .f32 %v`) are taken apart: each component is a register, `%v` reads
+//! as [`Operand::Vector`] of its components and `%v.x` as one of them.
 
 use crate::{Modifier, Opcode, Space, SpecialRegister, Type};
 
@@ -23,11 +24,13 @@ pub struct Module {
     pub address_size: u32,
     /// Variables at module level, in the order of the text.
     pub variables: Vec<Variable>,
-    /// Entries and functions, in the order of the text; declarations without a body only where no definition follows.
+    /// Entries and functions, in the order of the text; declarations without a body only where no
+    /// definition follows.
     pub functions: Vec<Function>,
     /// `.alias` directives.
     pub aliases: Vec<Alias>,
-    /// Functions that are not here because only a large table has their addresses ([`crate::ModuleIndex::closure`]).
+    /// Functions that are not here because only a large table has their addresses
+    /// ([`crate::ModuleIndex::closure`]).
     pub left_out: usize,
 }
 
@@ -80,7 +83,8 @@ pub struct Function {
     pub line: u32,
 }
 
-/// Performance-tuning directives (PTX ISA, "Performance-Tuning Directives"). Unset ones are None or false.
+/// Performance-tuning directives (PTX ISA, "Performance-Tuning Directives"). Unset ones are None or
+/// false.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directives {
     /// `.maxntid`: at most so many threads per block; missing dimensions are 1.
@@ -108,8 +112,8 @@ pub struct Param {
     pub ty: Type,
     /// Set when the parameter is declared in register space (`.reg`, device functions only).
     pub register: Option<RegisterId>,
-    /// Offset in bytes from the start of the parameter block. Meaningful for entries; for functions each
-    /// parameter is a variable of its own and this is 0.
+    /// Offset in bytes from the start of the parameter block. Meaningful for entries; for functions
+    /// each parameter is a variable of its own and this is 0.
     pub offset: u64,
     /// Size in bytes, arrays included.
     pub size: u64,
@@ -122,9 +126,11 @@ pub struct Param {
 /// A body with its tables. Ids in statements index them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
-    /// The registers that the body mentions (a declared but unused register of a `%r<100>` range is not here).
+    /// The registers that the body mentions (a declared but unused register of a `%r<100>` range is
+    /// not here).
     pub registers: Vec<Register>,
-    /// Variables declared in the body, of whatever scope: `.shared`, `.local`, `.param` (for calls), `.const`, `.global`.
+    /// Variables declared in the body, of whatever scope: `.shared`, `.local`, `.param` (for
+    /// calls), `.const`, `.global`.
     pub variables: Vec<Variable>,
     /// Labels. Their positions are the [`Statement::Label`]s.
     pub labels: Vec<Label>,
@@ -212,7 +218,8 @@ pub struct Relocation {
     pub addend: i64,
     /// `generic(symbol)`: its generic address rather than the one within its space.
     pub is_generic: bool,
-    /// `0xff00(symbol)`: the bits of the address stored, shifted down to bit 0; all ones without it.
+    /// `0xff00(symbol)`: the bits of the address stored, shifted down to bit 0; all ones without
+    /// it.
     pub mask: u64,
 }
 
@@ -229,7 +236,8 @@ pub enum Statement {
 pub struct Instruction {
     pub guard: Option<Guard>,
     pub opcode: Opcode,
-    /// What follows the opcode, in the order of the text: `ld.global.v4.u32` has `Space(Global)`, `V4`, `Type(U32)`.
+    /// What follows the opcode, in the order of the text: `ld.global.v4.u32` has `Space(Global)`,
+    /// `V4`, `Type(U32)`.
     pub modifiers: Vec<Modifier>,
     pub operands: Vec<Operand>,
     pub line: u32,
@@ -283,7 +291,8 @@ pub enum Operand {
         offset: i64,
     },
     Special(SpecialRegister),
-    /// An integer constant as its 64-bit pattern (unsigned ones above `i64::MAX` wrap): the instruction's type truncates it.
+    /// An integer constant as its 64-bit pattern (unsigned ones above `i64::MAX` wrap): the
+    /// instruction's type truncates it.
     Integer(i64),
     /// `0f3F800000`: the bits of a single.
     F32(u32),
@@ -357,7 +366,8 @@ impl Instruction {
         self.types().last()
     }
 
-    /// The first state space in the modifiers; None means generic addressing in `ld`, `st`, `atom`, `red`.
+    /// The first state space in the modifiers; None means generic addressing in `ld`, `st`, `atom`,
+    /// `red`.
     pub fn space(&self) -> Option<Space> {
         self.modifiers.iter().find_map(|modifier| match modifier {
             Modifier::Space(space) => Some(*space),

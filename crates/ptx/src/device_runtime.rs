@@ -1,15 +1,16 @@
-//! Functions of CUDA's device runtime that programs leave to the linker (CUDA C++ Programming Guide, "Cooperative Groups").
+//! Functions of CUDA's device runtime that programs leave to the linker (CUDA C++ Programming
+//! Guide, "Cooperative Groups").
 //!
-//! Toolkits ship them as machine code in `libcudadevrt.a`. They are small, and what they do is documented, so a link of
-//! PTX gets these texts instead.
+//! Toolkits ship them as machine code in `libcudadevrt.a`. They are small, and what they do is
+//! documented, so a link of PTX gets these texts instead.
 
 use crate::ast::Function;
 use crate::error::ParseError;
 use crate::index::ModuleIndex;
 
-/// The barrier of a cooperative launch. Its word is behind the first one of the grid's workspace, where the barriers that
-/// `cooperative_groups.h` inlines find it too, and they count alike: the first block adds so much that the last one to
-/// come flips the highest bit.
+/// The barrier of a cooperative launch. Its word is behind the first one of the grid's workspace,
+/// where the barriers that `cooperative_groups.h` inlines find it too, and they count alike: the
+/// first block adds so much that the last one to come flips the highest bit.
 const COOPERATIVE_GROUPS: &str = "
 .weak .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)
 {
@@ -78,8 +79,8 @@ invalid:
 }
 ";
 
-/// What is to be linked to texts so that functions of the device runtime which they declare are defined. Nothing where they
-/// declare none, or bring their own.
+/// What is to be linked to texts so that functions of the device runtime which they declare are
+/// defined. Nothing where they declare none, or bring their own.
 pub fn missing(texts: &[&[u8]]) -> Result<Option<&'static [u8]>, ParseError> {
     // Most programs have never heard of it, and their texts may be long.
     if !texts.iter().any(|text| mentions(text, b"cudaCG")) {

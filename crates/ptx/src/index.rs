@@ -1,8 +1,8 @@
 //! A module's contents at a glance, so that it can be loaded without parsing its bodies.
 //!
-//! One pass over the text finds every declaration, its bytes, and its signature; the bytes of bodies and
-//! initialisers are skipped by counting braces (with strings and comments respected). When an entry is first used,
-//! [`ModuleIndex::closure`] parses it together with all it refers to.
+//! One pass over the text finds every declaration, its bytes, and its signature; the bytes of
+//! bodies and initialisers are skipped by counting braces (with strings and comments respected).
+//! When an entry is first used, [`ModuleIndex::closure`] parses it together with all it refers to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -109,14 +109,14 @@ impl ModuleIndex {
         self.address_size
     }
 
-    /// Signatures of all entries and functions in the order of the text, declarations included. A body that the
-    /// text has is here as an empty one.
+    /// Signatures of all entries and functions in the order of the text, declarations included. A
+    /// body that the text has is here as an empty one.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// All variables (no initialisers), in the order of the text. The size of an unsized array with an initialiser
-    /// is not known yet and 0 here; [`ModuleIndex::parse_variable`] finds it.
+    /// All variables (no initialisers), in the order of the text. The size of an unsized array with
+    /// an initialiser is not known yet and 0 here; [`ModuleIndex::parse_variable`] finds it.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
@@ -155,9 +155,9 @@ impl ModuleIndex {
         }
     }
 
-    /// Parses a function and everything it refers to, directly or not, as a module of its own. What only a table of more
-    /// than [`TABLE_FOLLOWED_MAX`] functions refers to is left out, and counted: libraries have a kernel from which all of their
-    /// functions can be reached.
+    /// Parses a function and everything it refers to, directly or not, as a module of its own. What
+    /// only a table of more than [`TABLE_FOLLOWED_MAX`] functions refers to is left out, and
+    /// counted: libraries have a kernel from which all of their functions can be reached.
     pub fn closure(&self, name: &str) -> Result<Module, ClosureError> {
         let root = self
             .by_name
@@ -201,7 +201,8 @@ impl ModuleIndex {
         Ok(module)
     }
 
-    /// Parses everything with up to `threads` threads and forgets it: the first mistake of the text is reported.
+    /// Parses everything with up to `threads` threads and forgets it: the first mistake of the text
+    /// is reported.
     pub fn check(&self, threads: usize) -> Result<(), ParseError> {
         let next = AtomicUsize::new(0);
         // Declarations are taken in order, so those before one with a mistake are all looked at.

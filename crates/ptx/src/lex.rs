@@ -177,7 +177,8 @@ impl<'a> Lexer<'a> {
         self.slice(start)
     }
 
-    /// Everything that can belong to a number; whether it is one is decided where its value is taken.
+    /// Everything that can belong to a number; whether it is one is decided where its value is
+    /// taken.
     fn number(&mut self) -> &'a str {
         let start = self.position;
         let is_decimal = !matches!(

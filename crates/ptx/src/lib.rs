@@ -1,14 +1,16 @@
 //! PTX, read: from text to a syntax tree whose names are already resolved.
 //!
-//! A module is read in two steps, because real images hold hundreds of kernels in tens of megabytes of text and
-//! a program launches a handful of them:
+//! A module is read in two steps, because real images hold hundreds of kernels in tens of megabytes
+//! of text and a program launches a handful of them:
 //!
-//! 1. [`ModuleIndex::new`] runs once over the text when a module is loaded. It finds where each entry, function
-//!    and variable begins and ends, and lays out the parameters of entries.
-//! 2. [`ModuleIndex::closure`] parses one entry, and what it refers to, when that entry is first used.
+//! 1. [`ModuleIndex::new`] runs once over the text when a module is loaded. It finds where each
+//!    entry, function and variable begins and ends, and lays out the parameters of entries.
+//! 2. [`ModuleIndex::closure`] parses one entry, and what it refers to, when that entry is first
+//!    used.
 //!
-//! [`parse()`] does the whole of a text at once. All of it takes bytes that nobody has checked: whatever they are,
-//! the answer is a tree or a [`ParseError`] that says where, and memory grows with the text, never with a number in it.
+//! [`parse()`] does the whole of a text at once. All of it takes bytes that nobody has checked:
+//! whatever they are, the answer is a tree or a [`ParseError`] that says where, and memory grows
+//! with the text, never with a number in it.
 
 pub mod ast;
 pub mod device_runtime;

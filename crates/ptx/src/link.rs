@@ -1,16 +1,19 @@
 //! The linker: several texts become one (PTX ISA, "Linking Directives").
 //!
-//! PTX needs no relocation: names tie it together. What a linker has to do is to say which definition a name means, and
-//! to keep apart what texts call by the same name without sharing it:
+//! PTX needs no relocation: names tie it together. What a linker has to do is to say which
+//! definition a name means, and to keep apart what texts call by the same name without sharing it:
 //!
-//! - `.visible` and entries are strong: one of them takes precedence over any `.weak` or `.common`, two are a mistake.
+//! - `.visible` and entries are strong: one of them takes precedence over any `.weak` or `.common`,
+//!   two are a mistake.
 //! - Of several `.weak` the first is taken, of several `.common` the largest.
-//! - `.extern` says that the name is another's. A name that nobody defines stays as it is: the runtime knows some, and the
-//!   others are missed where they are used. Shared arrays without a size (`.extern .shared x[]`) are defined by launches.
-//! - A name without directive is known in its own text only; where another text uses it too, it gets another one.
+//! - `.extern` says that the name is another's. A name that nobody defines stays as it is: the
+//!   runtime knows some, and the others are missed where they are used. Shared arrays without a
+//!   size (`.extern .shared x[]`) are defined by launches.
+//! - A name without directive is known in its own text only; where another text uses it too, it
+//!   gets another one.
 //!
-//! What is said about a function before its body comes first, then variables, then bodies: assemblers want to know names
-//! before they are used.
+//! What is said about a function before its body comes first, then variables, then bodies:
+//! assemblers want to know names before they are used.
 
 mod names;
 mod rename;

@@ -1,7 +1,7 @@
 //! The words of PTX: types, state spaces, opcodes, modifiers, special registers.
 //!
-//! Each is a table from spelling to variant. Opcodes and modifiers that no table knows are kept as text, since a
-//! module is worth loading for its other entries; who lowers one gives the error.
+//! Each is a table from spelling to variant. Opcodes and modifiers that no table knows are kept as
+//! text, since a module is worth loading for its other entries; who lowers one gives the error.
 
 use std::fmt;
 
@@ -45,7 +45,8 @@ macro_rules! open_words {
         }
 
         impl $name {
-            /// The variant with this spelling (without its leading dot); [`Self::Other`] where none has it.
+            /// The variant with this spelling (without its leading dot); [`Self::Other`] where none
+            /// has it.
             pub fn from_text(text: &str) -> $name {
                 match text {
                     $($text => $name::$variant,)*
@@ -72,7 +73,8 @@ macro_rules! open_words {
 }
 
 words! {
-    /// Types (PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Packed Data Types").
+    /// Types (PTX ISA, "Fundamental Types", "Alternate Floating-Point Data Formats", "Packed Data
+    /// Types").
     Type {
         B8 = "b8", B16 = "b16", B32 = "b32", B64 = "b64", B128 = "b128",
         U8 = "u8", U16 = "u16", U32 = "u32", U64 = "u64",
@@ -91,7 +93,8 @@ words! {
 }
 
 impl Type {
-    /// Width of a register or memory element of this type in bits; a predicate has 1, an opaque reference 64.
+    /// Width of a register or memory element of this type in bits; a predicate has 1, an opaque
+    /// reference 64.
     pub fn bits(self) -> u32 {
         use Type::*;
         match self {
@@ -144,7 +147,8 @@ impl Type {
 }
 
 words! {
-    /// State spaces (PTX ISA, "State Spaces"), with the sub-qualified spellings that instructions use.
+    /// State spaces (PTX ISA, "State Spaces"), with the sub-qualified spellings that instructions
+    /// use.
     Space {
         Reg = "reg",
         Global = "global",

@@ -1,4 +1,5 @@
-//! The parser: recursive descent, one token ahead, over the whole text or over one declaration of it.
+//! The parser: recursive descent, one token ahead, over the whole text or over one declaration of
+//! it.
 //!
 //! What a body's scopes mean is settled while parsing: see [`scope`].
 
@@ -17,8 +18,8 @@ use crate::lex::{Lexer, Spanned, Token};
 /// Braces, brackets and parentheses within one another. Real programs reach 4.
 const DEPTH_MAX: u32 = 64;
 
-/// Zero bytes that the initialisers of one text may imply between the elements they spell out, in bytes. It keeps
-/// `x[2][1000000000] = {{1}, {2}}` from being a request for a gigabyte.
+/// Zero bytes that the initialisers of one text may imply between the elements they spell out, in
+/// bytes. It keeps `x[2][1000000000] = {{1}, {2}}` from being a request for a gigabyte.
 const PADDING_BYTES_MAX: u64 = 64 << 20;
 
 /// Parses a whole module.

@@ -1,4 +1,5 @@
-//! Whole modules under `tests/ptx`: what the tree says of them, and that the index sees the same as the parser.
+//! Whole modules under `tests/ptx`: what the tree says of them, and that the index sees the same as
+//! the parser.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The modelled cards, from their public specifications (data sheets, and CUDA C++ Programming Guide, Technical
-//! Specifications per Compute Capability).
+//! The modelled cards, from their public specifications (data sheets, and CUDA C++ Programming
+//! Guide, Technical Specifications per Compute Capability).
 
 use sluice_cuda::CUdevice_attribute as A;
 use sluice_softgpu::Card;

@@ -1,5 +1,5 @@
-//! A CUDA driver that records: it has the devices, the memory, the streams and the errors of a real one, and runs no
-//! kernel.
+//! A CUDA driver that records: it has the devices, the memory, the streams and the errors of a real
+//! one, and runs no kernel.
 //!
 //! ```text
 //!   card       the modelled devices: what they answer when they are asked for their properties
@@ -8,10 +8,11 @@
 //!   tensor_map objects that only device code would look into
 //! ```
 //!
-//! All the rest is the software GPU's (`sluice-softgpu`), with this crate's [`Machine`](sluice_softgpu::Machine) where
-//! code would run: memory is host memory behind device addresses, copies and fills happen, streams, events and graphs
-//! keep their order, and every argument is checked. So a program's call sequence runs to its end on any machine,
-//! whatever it was compiled for; only the numbers that its kernels would have computed are not there.
+//! All the rest is the software GPU's (`sluice-softgpu`), with this crate's
+//! [`Machine`](sluice_softgpu::Machine) where code would run: memory is host memory behind device
+//! addresses, copies and fills happen, streams, events and graphs keep their order, and every
+//! argument is checked. So a program's call sequence runs to its end on any machine, whatever it
+//! was compiled for; only the numbers that its kernels would have computed are not there.
 
 mod card;
 mod machine;

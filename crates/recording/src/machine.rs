@@ -1,4 +1,5 @@
-//! Images to code: of each image the part that the card would run, read as far as launching its kernels needs it.
+//! Images to code: of each image the part that the card would run, read as far as launching its
+//! kernels needs it.
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ fn part(image: &[u8], card: ComputeCapability) -> Result<Box<dyn Code>, Failure>
         Image::Ptx(text) => ptx(text),
         Image::Elf(file) => {
             let code = Cubin::parse(file).map_err(failure)?;
-            // A file does not say whether it is for its architecture only: it runs on that one at least.
+            // A file does not say whether it is for its architecture only: it runs on that one at
+            // least.
             let capability = ComputeCapability::from_sm(code.architecture);
             if !(Architecture { capability, variant: Variant::Portable }).runs_machine_code_on(card) {
                 let text = format!("machine code for {capability} on a device of {card}");
@@ -219,8 +221,9 @@ impl Text {
         self.0.function(name).filter(|function| function.is_entry).ok_or(CUresult::NOT_FOUND)
     }
 
-    /// Bytes of the variables in a space that an entry and what it calls declare. A body that this parser does not
-    /// know an instruction of counts as having none: the card's own compiler would not mind.
+    /// Bytes of the variables in a space that an entry and what it calls declare. A body that this
+    /// parser does not know an instruction of counts as having none: the card's own compiler would
+    /// not mind.
     fn bytes(&self, name: &str, space: Space) -> u32 {
         let Ok(module) = self.0.closure(name) else { return 0 };
         let bodies = module.functions.iter().filter_map(|function| function.body.as_ref());

@@ -1,4 +1,5 @@
-//! What was launched: one line each in the file that `SLUICE_RECORDING` names in the worker's environment.
+//! What was launched: one line each in the file that `SLUICE_RECORDING` names in the worker's
+//! environment.
 //!
 //! ```text
 //! kernel <tab> grid x,y,z <tab> block x,y,z <tab> cluster x,y,z <tab> dynamic shared bytes <tab> parameters in hex

@@ -1,5 +1,5 @@
-//! Tensor maps (CUDA Driver API, Tensor Map Object Management): checked as the card's driver checks them, and packed
-//! into words of which only the address is ever read again.
+//! Tensor maps (CUDA Driver API, Tensor Map Object Management): checked as the card's driver checks
+//! them, and packed into words of which only the address is ever read again.
 
 #![allow(non_snake_case)] // CUDA's names
 
@@ -149,7 +149,8 @@ pub(crate) unsafe extern "C" fn cuTensorMapReplaceAddress(
     })
 }
 
-/// On the cards of this driver the class makes no difference: any is accepted, and the small one is in effect.
+/// On the cards of this driver the class makes no difference: any is accepted, and the small one is
+/// in effect.
 pub(crate) unsafe extern "C" fn cuTensorMapSetAllocationClass(
     tensorMap: *mut CUtensorMap,
     class: u32,

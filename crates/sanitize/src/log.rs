@@ -14,7 +14,7 @@ use crate::report::{Finding, Kind, Region};
 pub enum Event {
     /// Something was found for the first time.
     Found { id: u64, finding: Box<Finding> },
-    /// It has been seen so many times.
+    /// Number of times that it has been seen.
     Seen { id: u64, count: u64 },
     /// More kinds of findings were there than are kept.
     Dropped { count: u64 },

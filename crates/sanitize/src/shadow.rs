@@ -86,8 +86,8 @@ impl Cell {
         self.writes[slot].store(record.pack(), Relaxed);
     }
 
-    /// Enters a read in the place of one that is over, as the reader is ordered behind it. Of others
-    /// one is displaced; neighbours, which race the most, do not displace each other.
+    /// Enters a read in the place of one that is over, as the reader is ordered behind it. Of
+    /// others one is displaced; neighbours, which race the most, do not displace each other.
     pub(crate) fn set_read(&self, record: Record, line: u32, is_over: impl Fn(Record) -> bool) {
         let known = [0, 1].map(|slot: usize| Record::unpack(self.reads[slot].load(Relaxed)));
         let slot = known.iter().position(|known| known.is_none_or(&is_over));
@@ -98,7 +98,7 @@ impl Cell {
 }
 
 impl Shadow {
-    /// The shadow of memory that nobody has written; without memory for it, all counts as written.
+    /// The shadow of memory that was never written; without memory for it, all counts as written.
     pub(crate) fn unwritten(bytes: u64) -> Shadow {
         Shadow { written: Zeroed::new(bytes), cells: OnceLock::new() }
     }

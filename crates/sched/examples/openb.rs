@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p sluice-sched --example openb -- FOLDER TABLE FIRST..LAST [LIST...]`
 //!
-//! FOLDER holds the lists as published; TABLE is `allocation`, `held-out`, `migration` or `speed`; FIRST to LAST are the seeds.
+//! FOLDER holds the lists as published; TABLE is `allocation`, `held-out`, `migration` or `speed`;
+//! FIRST to LAST are the seeds.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -40,8 +41,8 @@ fn main() {
     }
 }
 
-/// The history that the learned policy gets: as many pods as the list has, drawn with replacement and independently of
-/// all arrivals that are scored.
+/// The history that the learned policy gets: as many pods as the list has, drawn with replacement
+/// and independently of all arrivals that are scored.
 const HISTORY_SEED: u64 = 0x6869_7374_6f72_7900;
 
 /// The policies of the published comparison, then ours, trained on draws from the list.
@@ -68,7 +69,8 @@ fn allocation(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     );
 }
 
-/// Trained on one half of the pods; all arrivals come from the other half, which FGD knows and ours does not.
+/// Trained on one half of the pods; all arrivals come from the other half, which FGD knows and ours
+/// does not.
 fn held_out(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     let mut halves = pods.to_vec();
     Random::new(HISTORY_SEED).shuffle(&mut halves);
@@ -105,8 +107,9 @@ fn migration(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     }
 }
 
-/// Placements per second on one core, the median of five runs: while the empty cluster fills, and then while one job ends and one
-/// comes, again and again. Pods that do not fit cost time and are not counted.
+/// Placements per second on one core, the median of five runs: while the empty cluster fills, and
+/// then while one job ends and one comes, again and again. Pods that do not fit cost time and are
+/// not counted.
 fn speed(list: &str, nodes: &[NodeSpec], pods: &[Request], seed: u64) {
     let order = arrivals(nodes, pods, seed);
     for (name, policy) in [("BestFit", Policy::BestFit), ("FGD", fgd(pods)), ("sluice", learn(nodes, pods))] {
@@ -252,12 +255,14 @@ fn cluster(nodes: &[NodeSpec], seed: u64) -> Cluster {
 
 /// What came of one run.
 struct Fill {
-    /// Mean over the arrivals that bring the demand to 100 %, rounded, of the share of GPU compute that is allocated then.
+    /// Mean over the arrivals that bring the demand to 100 %, rounded, of the share of GPU compute
+    /// that is allocated then.
     allocated: f64,
     moves: usize,
 }
 
-/// Each pod is tried once, up to a demand of 100 %; pods that do not fit may have others moved out of their way.
+/// Each pod is tried once, up to a demand of 100 %; pods that do not fit may have others moved out
+/// of their way.
 fn fill(
     nodes: &[NodeSpec],
     arrivals: &[Request],

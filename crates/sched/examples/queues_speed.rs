@@ -1,4 +1,5 @@
-//! How long decisions take on a large cluster: `cargo run --release -p sluice-sched --example queues_speed`.
+//! How long decisions take on a large cluster:
+//! `cargo run --release -p sluice-sched --example queues_speed`.
 
 use std::time::Instant;
 

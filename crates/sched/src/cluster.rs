@@ -77,22 +77,23 @@ pub struct NodeSpec {
     pub gpus: u8,
     /// The model of all its GPUs; not looked at where it has none.
     pub model: ModelId,
-    /// Compute of each GPU that may be promised, in thousandths of what it has: [`WHOLE_GPU_MILLI`], or up to [`PROMISED_MILLI_MAX`] where
-    /// it is overcommitted.
+    /// Compute of each GPU that may be promised, in thousandths of what it has:
+    /// [`WHOLE_GPU_MILLI`], or up to [`PROMISED_MILLI_MAX`] where it is overcommitted.
     pub gpu_milli: u16,
     /// Device memory of each GPU.
     pub gpu_memory_mib: u32,
-    /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted alike; 0 where nobody knows, or it does
-    /// not matter.
+    /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted
+    /// alike; 0 where nobody knows, or it does not matter.
     pub gpu_units_milli: u32,
     pub labels: LabelSet,
-    /// Where it stands, the widest domain first (zone, block, rack). All nodes of a cluster have the same levels.
+    /// Where it stands, the widest domain first (zone, block, rack). All nodes of a cluster have
+    /// the same levels.
     pub domains: Vec<DomainId>,
 }
 
 impl NodeSpec {
-    /// What a share takes of what may be promised of a GPU. A whole GPU is all of it: it is nobody else's, whether it is overcommitted or
-    /// not. No GPU has more than that.
+    /// What a share takes of what may be promised of a GPU. A whole GPU is all of it: it is nobody
+    /// else's, whether it is overcommitted or not. No GPU has more than that.
     pub fn takes_milli(&self, gpu_milli: u16) -> u16 {
         match gpu_milli.cmp(&WHOLE_GPU_MILLI) {
             Ordering::Less => gpu_milli,
@@ -197,7 +198,8 @@ impl Node {
         self.free_memory_mib
     }
 
-    /// What is free of each GPU; nothing of one that is fenced, or of which more is promised than may be.
+    /// What is free of each GPU; nothing of one that is fenced, or of which more is promised than
+    /// may be.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus[..usize::from(self.spec.gpus)]
     }
@@ -220,7 +222,8 @@ impl Node {
         &self.links
     }
 
-    /// Whether it has so many GPUs that are linked as the request wants them, whatever is free of them.
+    /// Whether it has so many GPUs that are linked as the request wants them, whatever is free of
+    /// them.
     pub fn has_linked(&self, request: &Request) -> bool {
         let all = (0..usize::from(self.spec.gpus)).fold(GpuSet::EMPTY, GpuSet::with);
         let count = usize::from(request.gpus);
@@ -356,7 +359,8 @@ pub enum ClusterError {
     GpuMilli { gpu_milli: u16 },
 }
 
-/// All nodes. Allocation and release are exact inverses, and anything that would promise more than a node has is refused.
+/// All nodes. Allocation and release are exact inverses, and anything that would promise more than
+/// a node has is refused.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -369,7 +373,8 @@ pub struct Cluster {
     identity: u64,
 }
 
-/// Distinguishes clusters (and clones, which change on their own from then on) for the placers' indexes. It decides nothing.
+/// Distinguishes clusters (and clones, which change on their own from then on) for the placers'
+/// indexes. It decides nothing.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
 fn next_identity() -> u64 {
@@ -409,7 +414,8 @@ impl Cluster {
         }
     }
 
-    /// Nodes get their ids in the order in which they are added; the id of a removed node goes to the next one added.
+    /// Nodes get their ids in the order in which they are added; the id of a removed node goes to
+    /// the next one added.
     pub fn add_node(&mut self, spec: NodeSpec) -> Result<NodeId, ClusterError> {
         if usize::from(spec.gpus) > GPUS_PER_NODE_MAX {
             return Err(ClusterError::TooManyGpus { gpus: spec.gpus });
@@ -430,7 +436,8 @@ impl Cluster {
                 NodeId(self.nodes.len() as u32 - 1)
             }
         };
-        // What placers know of the other nodes may depend on this one: scores are relative to the largest.
+        // What placers know of the other nodes may depend on this one: scores are relative to the
+        // largest.
         self.identity = next_identity();
         Ok(node)
     }
@@ -461,8 +468,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Says how near its GPUs are to each other: of GPUs that are the same to the policy, those are taken that are nearest.
-    /// False if that was known already.
+    /// Says how near its GPUs are to each other: of GPUs that are the same to the policy, those are
+    /// taken that are nearest. False if that was known already.
     pub fn set_links(&mut self, node: NodeId, links: Links) -> Result<bool, ClusterError> {
         self.check_node(node)?;
         if self.node(node).links == links {
@@ -488,13 +495,15 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this way.
+    /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this
+    /// way.
     pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         let gpu_milli = self.node_of(placement)?.spec.gpu_milli;
         self.take(placement, gpu_milli)
     }
 
-    /// The same for what was allocated before: it stays if less may be promised of its GPUs since. They get nothing new until there is room.
+    /// The same for what was allocated before: it stays if less may be promised of its GPUs since.
+    /// They get nothing new until there is room.
     pub fn restore(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.node_of(placement)?;
         self.take(placement, PROMISED_MILLI_MAX)
@@ -585,7 +594,8 @@ impl Cluster {
         }
     }
 
-    /// Counts what was allocated or released; more than may be promised of its node was so much before.
+    /// Counts what was allocated or released; more than may be promised of its node was so much
+    /// before.
     fn count(&mut self, placement: &Placement, over_before: u64, change: impl Fn(u64, u64) -> u64) {
         let Placement { request, node, .. } = placement;
         let over = self.node(*node).over_milli();

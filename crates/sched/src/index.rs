@@ -3,13 +3,15 @@
 use crate::score::Choice;
 use crate::{Cluster, Misfit, Node, NodeId, Unplaced};
 
-/// A tournament over the nodes: the best score is at the root, and the first node that has it is found from there.
+/// A tournament over the nodes: the best score is at the root, and the first node that has it is
+/// found from there.
 #[derive(Debug, Clone)]
 pub(crate) struct ClassIndex {
     /// The version of the cluster up to which nodes are scored.
     seen: u64,
     nodes: usize,
-    /// A heap-shaped tree: the children of `i` are `2 i` and `2 i + 1`, the leaves are the nodes. 0: does not fit; else score + 1.
+    /// A heap-shaped tree: the children of `i` are `2 i` and `2 i + 1`, the leaves are the nodes.
+    /// 0: does not fit; else score + 1.
     tree: Vec<u32>,
     misfits: Vec<Option<Misfit>>,
     unplaced: Unplaced,

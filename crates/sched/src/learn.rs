@@ -1,8 +1,9 @@
 //! Learning the leftover potential of a workload by replaying its history.
 //!
-//! Requests drawn from the history arrive at the empty cluster until they have asked for all of its GPUs. Each time a node changes,
-//! the states of its GPUs are noted; at the end it is known what of them was left over. The next round places by what was
-//! learned, and learns from that. Rounds do not get better forever, they swing: the best one is kept.
+//! Requests drawn from the history arrive at the empty cluster until they have asked for all of its
+//! GPUs. Each time a node changes, the states of its GPUs are noted; at the end it is known what of
+//! them was left over. The next round places by what was learned, and learns from that. Rounds do
+//! not get better forever, they swing: the best one is kept.
 
 use crate::score::{Observations, States};
 use crate::{Cluster, ClusterError, Fragmentation, Leftover, NodeSpec, Placer, Policy, Random, Request};
@@ -12,7 +13,8 @@ const ARRIVALS_MAX: usize = 300_000;
 /// What the rounds before count for, each time.
 const FADE: f64 = 0.95;
 
-/// How long to train. The figures in the benchmarks were made with the defaults, which take some ten seconds for a thousand nodes.
+/// How long to train. The figures in the benchmarks were made with the defaults, which take some
+/// ten seconds for a thousand nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Training {
     /// Rounds of replaying and learning.
@@ -43,7 +45,8 @@ pub enum TrainingError {
 }
 
 impl Training {
-    /// The leftover potential of work like `history` on nodes like these: the same for the same arguments.
+    /// The leftover potential of work like `history` on nodes like these: the same for the same
+    /// arguments.
     pub fn learn(&self, nodes: &[NodeSpec], history: &[Request]) -> Result<Leftover, TrainingError> {
         if history.iter().all(|request| request.total_gpu_milli() == 0) {
             return Err(TrainingError::NoGpuRequested);
@@ -67,7 +70,8 @@ impl Training {
         best.map(|(_, leftover)| leftover).ok_or(TrainingError::NoReplay)
     }
 
-    /// The compute allocated at the end, summed over replays. All rounds have the same arrivals, so that they compare.
+    /// The compute allocated at the end, summed over replays. All rounds have the same arrivals, so
+    /// that they compare.
     fn round(
         &self,
         nodes: &[NodeSpec],

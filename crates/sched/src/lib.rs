@@ -1,6 +1,6 @@
-//! Where a request for GPUs goes: a pure library. State and request in, decision with its reason out; no clock, no I/O,
-//! and the same answer for the same question every time. The control plane, the trace simulator and the Kubernetes
-//! adapter place through this code.
+//! Where a request for GPUs goes: a pure library. State and request in, decision with its reason
+//! out; no clock, no I/O, and the same answer for the same question every time. The control plane,
+//! the trace simulator and the Kubernetes adapter place through this code.
 //!
 //! ```text
 //! Request ──▶ Placer (Policy) ──▶ Placement ──▶ Cluster::allocate
@@ -9,10 +9,11 @@
 //!                 └───▶ Unplaced: how many nodes failed which filter
 //! ```
 //!
-//! [`queues`] decides whose request is placed next and who gives way: fair share, quotas, priorities, gangs, topology.
+//! [`queues`] decides whose request is placed next and who gives way: fair share, quotas,
+//! priorities, gangs, topology.
 //!
-//! A [`Trial`] allocates and releases on a cluster and takes everything back unless it is committed: preemption and
-//! consolidation search with it.
+//! A [`Trial`] allocates and releases on a cluster and takes everything back unless it is
+//! committed: preemption and consolidation search with it.
 
 mod cluster;
 mod fit;

@@ -13,7 +13,8 @@ pub enum Link {
     Numa,
 }
 
-/// How near the GPUs of a node are to each other: the higher, the nearer; 0 where nobody knows of a link.
+/// How near the GPUs of a node are to each other: the higher, the nearer; 0 where nobody knows of a
+/// link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
     nearness: Option<Arc<[[u16; GPUS_PER_NODE_MAX]; GPUS_PER_NODE_MAX]>>,
@@ -23,7 +24,8 @@ pub struct Links {
 }
 
 impl Links {
-    /// `nearness` is asked of each pair once, the smaller index first; a node has at most [`GPUS_PER_NODE_MAX`] GPUs.
+    /// `nearness` is asked of each pair once, the smaller index first; a node has at most
+    /// [`GPUS_PER_NODE_MAX`] GPUs.
     pub fn new(gpus: usize, nearness: impl Fn(usize, usize) -> u16) -> Links {
         let gpus = gpus.min(GPUS_PER_NODE_MAX);
         let mut table = [[0; GPUS_PER_NODE_MAX]; GPUS_PER_NODE_MAX];
@@ -75,9 +77,10 @@ impl Links {
     }
 }
 
-/// In place of the GPUs that a policy has chosen, others of which as much is free and on which the request fits as well: those that are
-/// nearest to each other, and of equal ones those that leave the nearest to the next. To a policy they are the same. Where the request
-/// wants them linked, they are, if as little as possible is free of them then.
+/// In place of the GPUs that a policy has chosen, others of which as much is free and on which the
+/// request fits as well: those that are nearest to each other, and of equal ones those that leave
+/// the nearest to the next. To a policy they are the same. Where the request wants them linked,
+/// they are, if as little as possible is free of them then.
 pub(crate) fn nearest(node: &Node, request: &Request, chosen: GpuSet) -> GpuSet {
     let links = node.links();
     let wanted_link = request.linked.filter(|_| chosen.len() > 1);

@@ -22,11 +22,13 @@ pub enum Policy {
     Sluice(Leftover),
 }
 
-/// Classes of requests whose indexes are kept; the one that was not asked for longest makes room for a new one.
+/// Classes of requests whose indexes are kept; the one that was not asked for longest makes room
+/// for a new one.
 const CLASSES_MAX: usize = 1024;
 
-/// Places requests by one policy. It keeps the scores of all nodes for each class of requests and brings them up to date
-/// from what the cluster says has changed: use one placer per cluster, for as long as the cluster lives.
+/// Places requests by one policy. It keeps the scores of all nodes for each class of requests and
+/// brings them up to date from what the cluster says has changed: use one placer per cluster, for
+/// as long as the cluster lives.
 #[derive(Debug, Clone)]
 pub struct Placer {
     policy: Policy,
@@ -52,7 +54,8 @@ impl Placer {
         &self.policy
     }
 
-    /// The policy's place for the request, which [`Cluster::allocate`] will accept; or why there is none.
+    /// The policy's place for the request, which [`Cluster::allocate`] will accept; or why there is
+    /// none.
     pub fn place(&mut self, cluster: &Cluster, request: &Request) -> Result<Placement, Unplaced> {
         if let Policy::Random { .. } = self.policy {
             return self.place_among(cluster, request, cluster.nodes().map(|(id, _)| id));
@@ -71,7 +74,8 @@ impl Placer {
         let policy = &self.policy;
         class.index.update(cluster, |node| policy.score(cluster, node, request));
         let node = class.index.best()?;
-        // The index keeps scores alone: which GPUs earn it is worked out again for the one node that won.
+        // The index keeps scores alone: which GPUs earn it is worked out again for the one node
+        // that won.
         let chosen = self.policy.score(cluster, cluster.node(node), request);
         let Choice { gpus, .. } = chosen.map_err(|_| Unplaced::explain(cluster, request))?;
         let request = request.on(cluster.node(node).spec());
@@ -123,7 +127,8 @@ impl Placer {
 }
 
 impl Policy {
-    /// How much of what is free on the node is of no use, as far as the policy has a notion of it; comparable between nodes.
+    /// How much of what is free on the node is of no use, as far as the policy has a notion of it;
+    /// comparable between nodes.
     pub(crate) fn waste(&self, node: &Node) -> i64 {
         match self {
             Policy::Random { .. } | Policy::BestFit | Policy::Spread => 0,

@@ -1,16 +1,19 @@
 //! Queues of jobs over a cluster: who is served next, and who gives way.
 //!
-//! An operator states a tree of queues ([`QueueSpec`], checked by [`QueueTree`]); the caller submits jobs ([`JobSpec`]: one task or a
-//! gang) and says when they end. [`Scheduler::cycle`] then decides, in this order:
+//! An operator states a tree of queues ([`QueueSpec`], checked by [`QueueTree`]); the caller
+//! submits jobs ([`JobSpec`]: one task or a gang) and says when they end. [`Scheduler::cycle`] then
+//! decides, in this order:
 //!
-//! 1. *allocate*: the job of the queue that is furthest below its fair share first, where the placement policy says;
-//! 2. *consolidate*: move running work together where that makes a waiting job fit, and nothing else is lost;
+//! 1. *allocate*: the job of the queue that is furthest below its fair share first, where the
+//!    placement policy says;
+//! 2. *consolidate*: move running work together where that makes a waiting job fit, and nothing
+//!    else is lost;
 //! 3. *reclaim*: a queue within its fair share takes back from queues above theirs;
 //! 4. *preempt*: within a queue, higher priorities take from strictly lower ones;
 //! 5. end gangs that have lost members for too long.
 //!
-//! Each [`Action`] carries its reason, and [`Scheduler::why`] says why a job waits. Time is an argument, and equal calls give equal
-//! answers.
+//! Each [`Action`] carries its reason, and [`Scheduler::why`] says why a job waits. Time is an
+//! argument, and equal calls give equal answers.
 //!
 //! ```
 //! use sluice_sched::queues::{Action, Config, JobSpec, QueueSpec, QueueTree, Scheduler};

@@ -1,6 +1,7 @@
 //! Reproducible random numbers.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the same numbers for the same seed on every machine and version.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the same numbers for the same seed on every
+/// machine and version.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -1,7 +1,8 @@
 //! Which nodes changed since a moment: all nodes in a list, the last touched one first.
 //!
-//! A reader remembers the version it has seen and walks from the front to the first node that is not newer. A node touched
-//! many times is walked over once, and the list never grows beyond the nodes.
+//! A reader remembers the version it has seen and walks from the front to the first node that is
+//! not newer. A node touched many times is walked over once, and the list never grows beyond the
+//! nodes.
 
 use crate::NodeId;
 

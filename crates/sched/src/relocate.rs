@@ -1,9 +1,11 @@
-//! Making room by moving what runs: a request that fits nowhere gets the room of a few placements that fit elsewhere.
+//! Making room by moving what runs: a request that fits nowhere gets the room of a few placements
+//! that fit elsewhere.
 //!
-//! For each node that could hold the request, the cheapest placements are looked for whose room suffices: one of them, else the
-//! smallest ones together. The cheapest sets are then tried in turn: the request takes the room, and every placement that had
-//! to leave must find another place at once. Nobody is evicted for good. Where the policy can tell, a relocation that would spoil more
-//! room than the request takes is not made. The search is bounded by [`RelocationLimits`].
+//! For each node that could hold the request, the cheapest placements are looked for whose room
+//! suffices: one of them, else the smallest ones together. The cheapest sets are then tried in
+//! turn: the request takes the room, and every placement that had to leave must find another place
+//! at once. Nobody is evicted for good. Where the policy can tell, a relocation that would spoil
+//! more room than the request takes is not made. The search is bounded by [`RelocationLimits`].
 
 use crate::{Cluster, Misfit, Node, NodeId, Placement, Placer, Policy, Request, Trial, Unplaced, fit};
 
@@ -30,14 +32,16 @@ pub struct Move<Job> {
     pub to: Placement,
 }
 
-/// Where a request goes once the moves are made: all `from` are released first, then all `to` and `placement` allocated.
+/// Where a request goes once the moves are made: all `from` are released first, then all `to` and
+/// `placement` allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relocation<Job> {
     pub placement: Placement,
     pub moves: Vec<Move<Job>>,
 }
 
-/// Looks for a relocation; `running` has for each node the movable placements on it. The cluster is left as it was.
+/// Looks for a relocation; `running` has for each node the movable placements on it. The cluster is
+/// left as it was.
 pub fn relocate<Job: Copy>(
     cluster: &mut Cluster,
     placer: &mut Placer,
@@ -176,7 +180,8 @@ mod tests {
         running
     }
 
-    /// The jobs moved, each with the node it goes to, and the request's node; the plan is carried out to see that it can be.
+    /// The jobs moved, each with the node it goes to, and the request's node; the plan is carried
+    /// out to see that it can be.
     fn check(
         models: &[u8],
         jobs: &[(usize, Request)],

@@ -6,7 +6,8 @@ use crate::{GPUS_PER_NODE_MAX, Link, NodeSpec, WHOLE_GPU_MILLI};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId(u8);
 
-/// A label that requests select nodes by (a zone, a pool, a driver version), as the caller numbers them: 0 to 63.
+/// A label that requests select nodes by (a zone, a pool, a driver version), as the caller numbers
+/// them: 0 to 63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(u8);
 
@@ -65,7 +66,8 @@ small_set! {
     LabelSet of LabelId
 }
 
-/// What one piece of work needs, all of it on one node. Compute and memory of a GPU are separate dimensions.
+/// What one piece of work needs, all of it on one node. Compute and memory of a GPU are separate
+/// dimensions.
 ///
 /// Requests that are equal are one class: the placer keeps its scores of all nodes per class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,16 +77,20 @@ pub struct Request {
     pub memory_mib: u32,
     /// Different GPUs; 0 for work that needs none.
     pub gpus: u8,
-    /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0. With `by_units` the most that this is of any GPU accepted.
+    /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0. With `by_units` the most
+    /// that this is of any GPU accepted.
     pub gpu_milli: u16,
-    /// The same in thousandths of the units in which GPUs of all models are counted alike ([`crate::NodeSpec::gpu_units_milli`]): with
-    /// `by_units` what is asked for, else the most that the share is of any GPU accepted, 0 where units do not matter.
+    /// The same in thousandths of the units in which GPUs of all models are counted alike
+    /// ([`crate::NodeSpec::gpu_units_milli`]): with `by_units` what is asked for, else the most
+    /// that the share is of any GPU accepted, 0 where units do not matter.
     pub gpu_units_milli: u32,
     /// Of each GPU the share that gives so many units, whichever GPU that is.
     pub by_units: bool,
-    /// Device memory on each of them. With `memory_by_share` the most that this is of any GPU accepted.
+    /// Device memory on each of them. With `memory_by_share` the most that this is of any GPU
+    /// accepted.
     pub gpu_memory_mib: u32,
-    /// Of each GPU the same part of the memory as of the compute that may be promised, whichever GPU that is.
+    /// Of each GPU the same part of the memory as of the compute that may be promised, whichever
+    /// GPU that is.
     pub memory_by_share: bool,
     /// Any of these; not looked at where `gpus` is 0.
     pub models: ModelSet,
@@ -132,7 +138,8 @@ impl Request {
         Request { gpus, gpu_milli, ..self }
     }
 
-    /// The same with the share that gives so many thousandths of a unit, at most `gpu_milli`, of each of `gpus` GPUs.
+    /// The same with the share that gives so many thousandths of a unit, at most `gpu_milli`, of
+    /// each of `gpus` GPUs.
     pub const fn with_gpu_units(self, gpus: u8, gpu_units_milli: u32, gpu_milli: u16) -> Request {
         Request { gpus, gpu_milli, gpu_units_milli, by_units: true, ..self }
     }
@@ -142,7 +149,8 @@ impl Request {
         Request { gpu_memory_mib, memory_by_share: true, ..self }
     }
 
-    /// What it is on a node: units, share and memory follow from each other. A share above 1000 is more than its GPUs have.
+    /// What it is on a node: units, share and memory follow from each other. A share above 1000 is
+    /// more than its GPUs have.
     pub fn on(&self, spec: &NodeSpec) -> Request {
         let (units, of) = (u64::from(self.gpu_units_milli), u64::from(spec.gpu_units_milli));
         let here = if self.by_units {

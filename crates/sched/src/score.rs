@@ -1,5 +1,5 @@
-//! How well a node suits a request, as a policy sees it: whole numbers, the higher the better. Coarse scores are wanted:
-//! equal ones go to the first node in a fixed order, which packs.
+//! How well a node suits a request, as a policy sees it: whole numbers, the higher the better.
+//! Coarse scores are wanted: equal ones go to the first node in a fixed order, which packs.
 
 mod fit;
 mod fragmentation;

@@ -2,8 +2,9 @@
 
 use crate::{Cluster, ClusterError, Placement};
 
-/// Allocates and releases on a cluster to see what would come of it: "would the gang fit if these three were evicted?"
-/// Dropping a trial takes everything back in reverse order; [`Trial::commit`] keeps it.
+/// Allocates and releases on a cluster to see what would come of it: "would the gang fit if these
+/// three were evicted?" Dropping a trial takes everything back in reverse order; [`Trial::commit`]
+/// keeps it.
 pub struct Trial<'a> {
     cluster: &'a mut Cluster,
     steps: Vec<Step>,

@@ -3,7 +3,8 @@
 use sluice_sched::queues::{Action, Config, JobId, JobSpec, QueueSpec, QueueTree, Scheduler, Topology};
 use sluice_sched::{DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
 
-/// Nodes of two GPUs in one domain, and jobs that ask for so many whole GPUs of a node for each task.
+/// Nodes of two GPUs in one domain, and jobs that ask for so many whole GPUs of a node for each
+/// task.
 fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u32) -> JobId) {
     let tree = QueueTree::new(&[QueueSpec::new("all")]).unwrap();
     let queue = tree.find("all").unwrap();

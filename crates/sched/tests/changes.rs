@@ -1,4 +1,5 @@
-//! What a control plane does to a scheduler that runs: other quotas, nodes that come and go, questions.
+//! What a control plane does to a scheduler that runs: other quotas, nodes that come and go,
+//! questions.
 
 use sluice_sched::queues::{
     Action, Config, Evicted, JobId, JobSpec, QueueSpec, QueueTree, Resource, Scheduler,

@@ -27,8 +27,8 @@ fn claims() -> impl Strategy<Value = Vec<Claim>> {
     prop::collection::vec(claim(), 1..7)
 }
 
-/// Weighted max-min by linear programs: raise the level of all open claims together as far as it goes, fix those that cannot go
-/// further, and raise the rest again.
+/// Weighted max-min by linear programs: raise the level of all open claims together as far as it
+/// goes, fix those that cannot go further, and raise the rest again.
 fn fill_by_lp(capacity: f64, floors: &[f64], caps: &[f64], weights: &[f64]) -> Vec<f64> {
     let mut shares = floors.to_vec();
     let mut open: Vec<usize> = (0..caps.len()).filter(|&i| weights[i] > 0.0 && caps[i] > floors[i]).collect();
@@ -79,7 +79,8 @@ proptest! {
     #[test]
     fn shares_are_the_optimum_up_to_rounding(capacity in 0..20_000u64, claims in claims()) {
         let shares = divide(capacity, BY_ONES, &claims);
-        // Every stage rounds each share by less than one, and what rounding takes from one it gives to others.
+        // Every stage rounds each share by less than one, and what rounding takes from one it gives
+        // to others.
         let slack = 2.0 * claims.len() as f64;
         for (share, optimum) in shares.iter().zip(divide_by_lp(capacity, &claims)) {
             prop_assert!((*share as f64 - optimum).abs() <= slack, "{shares:?}, optimum {optimum}");
@@ -146,7 +147,8 @@ fn spec(name: &str, claim: &Claim) -> QueueSpec {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// The shares of a whole tree, as the scheduler works them out from the jobs of its leaves, against linear programs from the top down.
+    /// The shares of a whole tree, as the scheduler works them out from the jobs of its leaves,
+    /// against linear programs from the top down.
     #[test]
     fn shares_of_a_tree_are_the_optimum_up_to_rounding(gpus in 0..16u8, branches in branches()) {
         let mut specs = Vec::new();
@@ -169,7 +171,8 @@ proptest! {
             cpu_milli: 0, memory_mib: 0, gpus, model: ModelId::new(0).unwrap(), gpu_milli: 1000, gpu_memory_mib: 0,
             gpu_units_milli: 0, labels: LabelSet::NONE, domains: Vec::new(),
         }).unwrap();
-        // Each leaf asks for what it requests in one job of many small tasks; there is no CPU for them, so that none of them starts.
+        // Each leaf asks for what it requests in one job of many small tasks; there is no CPU for
+        // them, so that none of them starts.
         let requests: Vec<(String, u64)> = branches.iter().enumerate().flat_map(|(index, Branch { claim, children })| {
             let own = children.is_empty().then(|| (index.to_string(), claim.requested));
             let below = children.iter().enumerate().map(move |(nth, child)| (format!("{index}.{nth}"), child.requested));

@@ -1,5 +1,5 @@
-//! Fragmentation gradient descent as the paper states it (Weng et al., USENIX ATC 2023, section 4), without tables, indexes or
-//! shortcuts: the placer must decide the same, node and GPU.
+//! Fragmentation gradient descent as the paper states it (Weng et al., USENIX ATC 2023, section 4),
+//! without tables, indexes or shortcuts: the placer must decide the same, node and GPU.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

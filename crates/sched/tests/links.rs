@@ -5,7 +5,8 @@ use sluice_sched::{
     Policy, Request,
 };
 
-/// One node whose GPUs are linked as rows of digits say, and what GPUs are taken for one request after the other.
+/// One node whose GPUs are linked as rows of digits say, and what GPUs are taken for one request
+/// after the other.
 fn check(policy: &Policy, rows: &[&str], requests: &[(u8, u16)], expect: &[&[usize]]) {
     let mut cluster = cluster(rows);
     let mut placer = Placer::new(policy.clone());
@@ -70,7 +71,8 @@ fn a_single_gpu_leaves_pairs_whole() {
 
 #[test]
 fn links_do_not_outweigh_what_the_policy_wants() {
-    // A half of GPU 1 is taken: another half goes there, and two halves go where a GPU is broken already.
+    // A half of GPU 1 is taken: another half goes there, and two halves go where a GPU is broken
+    // already.
     let policy = Policy::BestFit;
     let mut cluster = cluster(&PAIRS);
     let node = cluster.nodes().next().unwrap().0;
@@ -105,7 +107,8 @@ fn a_request_that_wants_linked_gpus_gets_those_or_none() {
         let mut cluster = cluster(&PAIRS);
         let node = cluster.nodes().next().unwrap().0;
         let mut placer = Placer::new(policy);
-        // The policy would take GPU 1, of which a part is gone; no other is linked to it that has as much.
+        // The policy would take GPU 1, of which a part is gone; no other is linked to it that has
+        // as much.
         let taken =
             Placement { request: Request::cpu(0, 0).with_gpus(1, 700), node, gpus: GpuSet::EMPTY.with(1) };
         cluster.allocate(&taken).unwrap();

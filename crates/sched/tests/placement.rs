@@ -225,7 +225,8 @@ proptest! {
 
 #[test]
 fn a_thousand_requests_at_once_never_get_more_than_there_is() {
-    // A burst of small memory requests on shared GPUs, the case in which fractional accounting goes wrong elsewhere.
+    // A burst of small memory requests on shared GPUs, the case in which fractional accounting goes
+    // wrong elsewhere.
     let spec = NodeSpec {
         cpu_milli: 64_000,
         memory_mib: 256 * 1024,

@@ -1,5 +1,5 @@
-//! What holds for every cluster, tree of queues and sequence of events. Checked against the actions alone, which is all that a caller
-//! sees: an independent account of who runs where.
+//! What holds for every cluster, tree of queues and sequence of events. Checked against the actions
+//! alone, which is all that a caller sees: an independent account of who runs where.
 
 mod watcher;
 
@@ -260,9 +260,10 @@ fn has_lost_again(scheduler: &Scheduler, id: JobId) -> bool {
     nos.into_iter().flatten().flatten().any(|no| matches!(no, No::LostAgain { .. }))
 }
 
-/// A scheduler that is built from what a caller knows, as after its restart, has the same books, and is at rest as the other was. Only
-/// consolidation may go on: the old one remembers where it looked in vain until something is released, the new one looks again. And
-/// who had given up has another chance, with which the new one comes to rest too.
+/// A scheduler that is built from what a caller knows, as after its restart, has the same books,
+/// and is at rest as the other was. Only consolidation may continue: the old one remembers where it
+/// looked in vain until something is released, the new one looks again. And who had given up has
+/// another chance, with which the new one comes to rest too.
 fn restart(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config) {
     let config = Config { consolidate: false, ..config.clone() };
     let (mut new, mut after) = built_from(old, watcher, now, &config, NodeSpec::clone);
@@ -276,7 +277,8 @@ fn restart(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config) {
     }
 }
 
-/// Where less may be promised of GPUs than is, that stays and does not grow; and cycles come to rest, though room is asked for.
+/// Where less may be promised of GPUs than is, that stays and does not grow; and cycles come to
+/// rest, though room is asked for.
 fn overcommit_less(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config) {
     let less = |spec: &NodeSpec| NodeSpec { gpu_milli: WHOLE_GPU_MILLI, ..spec.clone() };
     let (mut new, mut after) = built_from(old, watcher, now, config, less);
@@ -288,7 +290,8 @@ fn overcommit_less(old: &Scheduler, watcher: &Watcher, now: u64, config: &Config
     }
 }
 
-/// A scheduler with the same quotas, jobs and nodes, of which some figures may be others, and a watcher of it.
+/// A scheduler with the same quotas, jobs and nodes, of which some figures may be others, and a
+/// watcher of it.
 fn built_from(
     old: &Scheduler,
     watcher: &Watcher,
@@ -327,8 +330,9 @@ fn built_from(
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Nothing is over-committed, limits and quotas hold, gangs are whole, the books agree with the actions, every wait has its reason,
-    /// and with constant demand the cycles come to rest: no eviction leads back to itself.
+    /// Nothing is over-committed, limits and quotas hold, gangs are whole, the books agree with the
+    /// actions, every wait has its reason, and with constant demand the cycles come to rest: no
+    /// eviction leads back to itself.
     #[test]
     fn every_cycle_keeps_its_promises(world in world()) {
         play(&world);
@@ -339,7 +343,8 @@ proptest! {
         prop_assert_eq!(play(&world), play(&world));
     }
 
-    /// With jobs of one GPU each that may all be evicted, every queue ends at its share exactly while the cluster is full.
+    /// With jobs of one GPU each that may all be evicted, every queue ends at its share exactly
+    /// while the cluster is full.
     #[test]
     fn queues_end_at_their_shares(gpus in 1..5u8, nodes in 1..4u32, queues in queues(), demand in prop::collection::vec(0..12u32, 4),
                                   order in any::<u64>()) {
@@ -351,7 +356,8 @@ proptest! {
         let nodes: Vec<(u8, u32)> = (0..nodes).map(|_| (gpus, 0)).collect();
         let (mut scheduler, leaves) = scheduler(&nodes, &queues, &Config::default());
         let mut watcher = Watcher::default();
-        // The queues arrive one after another, so the first has taken what there is when the last comes.
+        // The queues arrive one after another, so the first has taken what there is when the last
+        // comes.
         for turn in 0..4 {
             let nth = ((order >> (turn * 8)) as usize + turn) % 4;
             for _ in 0..demand[nth] {
@@ -416,8 +422,8 @@ fn word(value: &impl std::fmt::Debug) -> String {
     text.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
 }
 
-/// A thousand requests, of which eight threads submit, place and end some each, on nodes that promise what they have, and on nodes
-/// whose pool promises twice the device memory that is there.
+/// A thousand requests, of which eight threads submit, place and end some each, on nodes that
+/// promise what they have, and on nodes whose pool promises twice the device memory that is there.
 #[test]
 fn a_thousand_concurrent_requests_overcommit_nothing_beyond_the_policy() {
     for gpu_memory_gib in [80, 160] {

@@ -1,5 +1,5 @@
-//! Runs every scenario of `tests/scenarios/*.toml`: a cluster, queues, running and waiting work, and what becomes of it, with the
-//! reason. `tests/scenarios/README.md` describes the format.
+//! Runs every scenario of `tests/scenarios/*.toml`: a cluster, queues, running and waiting work,
+//! and what becomes of it, with the reason. `tests/scenarios/README.md` describes the format.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -215,7 +215,8 @@ fn check(scenario: &Scenario) -> Result<(), Failed> {
     }
 }
 
-/// `waits: some words` expects the words somewhere after the colon; else the outcome is the very same.
+/// `waits: some words` expects the words somewhere after the colon; else the outcome is the very
+/// same.
 fn matches(outcome: &str, expected: &str) -> bool {
     match (outcome.split_once(": "), expected.split_once(": ")) {
         (Some((what, why)), Some((expected, words))) => what == expected && why.contains(words),

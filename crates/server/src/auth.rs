@@ -1,7 +1,8 @@
 //! Tokens: made, kept as hashes, and recognised.
 //!
-//! A token reads `slc_ID_SECRET`; the id finds its row, the row holds the BLAKE3 hash of the whole text. The secret has 256 random
-//! bits, so a plain hash is as good as a slow one. Hashes are compared in constant time.
+//! A token reads `slc_ID_SECRET`; the id finds its row, the row holds the BLAKE3 hash of the whole
+//! text. The secret has 256 random bits, so a plain hash is as good as a slow one. Hashes are
+//! compared in constant time.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -68,7 +69,8 @@ impl Principal {
         policy::allows(self.token.role, &self.token.tenant, action, tenant)
     }
 
-    /// Of what somebody asks to see, of a tenant and all below it, what they may: of nobody if nothing.
+    /// Of what somebody asks to see, of a tenant and all below it, what they may: of nobody if
+    /// nothing.
     pub(crate) fn sees(&self, action: Action, asked: Option<&TenantPath>) -> Option<TenantPath> {
         let scope = Some(&self.token.tenant).filter(|scope| self.may(action, scope))?;
         match asked {

@@ -1,7 +1,9 @@
-//! Backups. A backup is a data folder: the database at one moment, as a file of SQLite, and the key for grants.
+//! Backups. A backup is a data folder: the database at one moment, as a file of SQLite, and the key
+//! for grants.
 //!
-//! A server can be started on it as it is, and it can be restored into a database of either kind. What the server has taken since
-//! is not in it; of usage that nodes have delivered since, `sluice reconcile` finds every record in their journals.
+//! A server can be started on it as it is, and it can be restored into a database of either kind.
+//! What the server has taken since is not in it; of usage that nodes have delivered since,
+//! `sluice reconcile` finds every record in their journals.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,8 +14,8 @@ use crate::config::{DATABASE_FILE, GRANT_KEY_FILE, alone, private_folder};
 use crate::store::{Database, Store};
 use crate::{ServeError, store};
 
-/// Copies the database and the key of a data folder into a new folder; the server may go on meanwhile. Says how many rows were
-/// copied.
+/// Copies the database and the key of a data folder into a new folder; the server may continue
+/// meanwhile. Says how many rows were copied.
 pub fn back_up(folder: &Path, database: Option<&Database>, to: &Path) -> Result<u64, ServeError> {
     let failed = |source| ServeError::File { path: to.into(), source };
     fs::DirBuilder::new().mode(0o700).create(to).map_err(failed)?;

@@ -29,12 +29,13 @@ pub(crate) struct Period {
 /// What use costs, moment by moment.
 struct Rates<'a> {
     prices: &'a [Price],
-    /// Of each pool whose personalities have prices: those of the one that was in force, and from when on.
+    /// Of each pool whose personalities have prices: those of the one that was in force, and from
+    /// when on.
     of_pools: BTreeMap<&'a str, Vec<(u64, &'a [PoolPrice])>>,
 }
 
-/// The longest for which a declaration's calendars are followed: twenty years. It bounds what a node whose clock is far off can
-/// have computed.
+/// The longest for which a declaration's calendars are followed: twenty years. It bounds what a
+/// node whose clock is far off can have computed.
 const DECLARED_MS_MAX: u64 = 20 * 366 * 24 * 3_600_000;
 
 impl<'a> Rates<'a> {
@@ -93,7 +94,8 @@ pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -
     Ledger::new(store).await?.bill(tenant, period).await
 }
 
-/// The bill of one lease alone, for what it has used until a moment. Corrections are of tenants, so none is on it.
+/// The bill of one lease alone, for what it has used until a moment. Corrections are of tenants, so
+/// none is on it.
 pub(crate) async fn bill_of_lease(
     store: &Store,
     lease: LeaseId,
@@ -110,7 +112,8 @@ pub(crate) async fn bill_of_lease(
     Ok(Bill { currency, issuer, ..bill(tenant, period, &rates, &parts, &[]) })
 }
 
-/// One bill for each, in their order. The records are read once for each period, however many bills are of it.
+/// One bill for each, in their order. The records are read once for each period, however many bills
+/// are of it.
 pub(crate) async fn bills_of(
     store: &Store,
     wanted: Vec<(TenantPath, Period)>,
@@ -216,7 +219,8 @@ fn of_tenant<'a>(sums: &'a [Sum], tenant: &TenantPath) -> impl Iterator<Item = &
     let (whole, own, below) = match tenant.is_root() {
         true => (sums, &sums[..0], &sums[..0]),
         false => {
-            // What is below begins with the path and a slash, and `0` is the character after the slash.
+            // What is below begins with the path and a slash, and `0` is the character after the
+            // slash.
             let place = |text: &str| sums.partition_point(|sum| sum.tenant.as_str() < text);
             let own = place(tenant.as_str());
             let others = own + sums[own..].partition_point(|sum| sum.tenant == *tenant);

@@ -4,10 +4,12 @@
 //!  change ──add──▶ open batch ──next──▶ batch in flight ──▶ durable: all who hold its ticket may speak
 //!                                                       └▶ failed: so has the open batch, which was built on it
 //! ```
-//! Usage records alone are in no hurry: nodes have them on disk, and nobody waits for the answer to a report. A batch of nothing else
-//! waits a moment for more of them, unless somebody wants to speak about what is true now.
+//! Usage records alone are in no hurry: nodes have them on disk, and nobody waits for the answer to
+//! a report. A batch of nothing else waits a moment for more of them, unless somebody wants to
+//! speak about what is true now.
 //!
-//! A failure ends an *epoch*: changes that began in it can be added no more, since they saw what never became true.
+//! A failure ends an *epoch*: changes that began in it can be added no more, since they saw what
+//! never became true.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -3,7 +3,8 @@
 //! The data folder, which only its user can enter, holds
 //! - `sluice.db`: everything that is counted, unless a database is named;
 //! - `grant.key`: the 32 secret bytes that grants are signed with;
-//! - `admin.json`: the server's URL and a token of role `platform`, for `sluice` on the same machine;
+//! - `admin.json`: the server's URL and a token of role `platform`, for `sluice` on the same
+//!   machine;
 //! - `node.json`: the same with a token of role `node`, for the node of `sluice up`.
 
 use std::fs;
@@ -39,7 +40,7 @@ use crate::webhooks::Outgoing;
 pub(crate) const DATABASE_FILE: &str = "sluice.db";
 pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
 
-/// How long a preempted program may go on unless said, in seconds.
+/// How long a preempted program may continue unless said, in seconds.
 pub const GRACE_S: u32 = 10;
 /// For how long a GPU whose fault passes by itself has to be without it unless said, in seconds.
 pub const GPU_QUIET_S: u32 = 300;
@@ -59,12 +60,12 @@ pub struct Config {
     pub requests_per_s: u32,
     /// Without a valid token, from one address; 0 for any number.
     pub failures_per_s: u32,
-    /// How long a preempted program may go on, in milliseconds.
+    /// How long a preempted program may continue, in milliseconds.
     pub grace_ms: u64,
     /// A GPU whose fault passes by itself is used again after so long without it, in milliseconds.
     pub quiet_ms: u64,
-    /// What tenants have used lowers their part of what others leave, and use of so many milliseconds ago counts half; none of it counts
-    /// without.
+    /// What tenants have used lowers their part of what others leave, and use of so many
+    /// milliseconds ago counts half; none of it counts without.
     pub half_life_ms: Option<u64>,
     /// Networks beside the public Internet to which webhooks may connect.
     pub webhook_allow: Vec<ipnet::IpNet>,
@@ -120,7 +121,8 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     running.stop()
 }
 
-/// A server on threads of its own; one that is dropped ends as [`Running::stop`] ends it, if that does not take long.
+/// A server on threads of its own; one that is dropped ends as [`Running::stop`] ends it, if that
+/// does not take long.
 #[derive(Debug)]
 pub struct Running {
     url: String,
@@ -260,7 +262,8 @@ impl Ready {
                 resigned => resigned?,
             }
         }
-        // Its last writes are in the file, and the file is free, when this returns: it may be copied or replaced.
+        // Its last writes are in the file, and the file is free, when this returns: it may be
+        // copied or replaced.
         if tokio::time::timeout(CLOSE_PATIENCE, server.store.close()).await.is_err() {
             eprintln!("sluice-server: the database was still in use after {} s", CLOSE_PATIENCE.as_secs());
         }
@@ -312,7 +315,8 @@ pub(crate) async fn work(
     Ok(tasks)
 }
 
-/// A database in a file is one server's; the file beside it is locked for as long as the answer lives.
+/// A database in a file is one server's; the file beside it is locked for as long as the answer
+/// lives.
 pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError> {
     let Database::Sqlite(path) = database else { return Ok(None) };
     let path = path.with_extension("lock");
@@ -330,7 +334,8 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
     }
 }
 
-/// Refuses to make a new database in the place of one that was there: who begins to serve without what was counted loses it for good.
+/// Refuses to make a new database in the place of one that was there: who begins to serve without
+/// what was counted loses it for good.
 fn check_not_lost(database: &Database, key_file: &Path) -> Result<(), ServeError> {
     let Database::Sqlite(path) = database else { return Ok(()) };
     let state = match fs::metadata(path) {
@@ -395,8 +400,8 @@ fn key(path: &Path) -> Result<[u8; 32], ServeError> {
 /// If the files of tokens could not be kept, this is tried again after so long.
 const KEEP_TOKENS_AGAIN: Duration = Duration::from_secs(60);
 
-/// Writes the files with the tokens of the administrator and of the node of `sluice up`. Tokens that hold stay; their files
-/// follow the server's address, as far as there is room on the disk.
+/// Writes the files with the tokens of the administrator and of the node of `sluice up`. Tokens
+/// that hold stay; their files follow the server's address, as far as there is room on the disk.
 async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), ServeError> {
     const LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
     let own = [(ADMIN_FILE, token::Role::Platform), (NODE_FILE, token::Role::Node)];

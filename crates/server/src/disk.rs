@@ -1,8 +1,9 @@
 //! Whether the database finds room for what is written.
 //!
-//! A full disk ends nothing: what is in the database is read, nothing else becomes true, and requests that would change something are
-//! refused before they begin, so that each does not cost a failed transaction and reading everything again. The leader's own word, once
-//! a second, finds out when there is room again.
+//! A full disk ends nothing: what is in the database is read, nothing else becomes true, and
+//! requests that would change something are refused before they begin, so that each does not cost a
+//! failed transaction and reading everything again. The leader's own word, once a second, finds out
+//! when there is room again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

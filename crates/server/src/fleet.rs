@@ -1,8 +1,9 @@
-//! What is true now: nodes, tenants, and leases that have not ended. Pure state; the time is an argument.
+//! What is true now: nodes, tenants, and leases that have not ended. Pure state; the time is an
+//! argument.
 //!
-//! Every transition of a lease is a method here, and goes through [`Fleet::change`]: the sums of the [`account`] follow, and the
-//! lease is marked, for the database (what changed is written before anybody learns of it, see [`crate::server`]) and for the
-//! plan ([`crate::plan`]).
+//! Every transition of a lease is a method here, and goes through [`Fleet::change`]: the sums of
+//! the [`account`] follow, and the lease is marked, for the database (what changed is written
+//! before anybody learns of it, see [`crate::server`]) and for the plan ([`crate::plan`]).
 
 mod account;
 mod budgets;
@@ -57,7 +58,8 @@ pub(crate) struct Fleet {
     /// The names of nodes that are gone for good.
     forgotten: BTreeMap<NodeId, String>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
-    /// Leases that a node has refused, as their programs say, and that are not placed there before it reports again; not stored.
+    /// Leases that a node has refused, as their programs say, and that are not placed there before
+    /// it reports again; not stored.
     refusals: BTreeMap<NodeId, BTreeSet<LeaseId>>,
     account: Account,
     silence: Silence,
@@ -79,7 +81,8 @@ pub(crate) struct Fleet {
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) leases: BTreeSet<LeaseId>,
-    /// Those whose reports began or ended, that have a GPU fenced or unfenced, or reported after they had refused a lease.
+    /// Those whose reports began or ended, that have a GPU fenced or unfenced, or reported after
+    /// they had refused a lease.
     pub(crate) nodes: BTreeSet<NodeId>,
     /// Tenants or their quotas have changed.
     pub(crate) quotas: bool,
@@ -225,7 +228,8 @@ impl Fleet {
         self.budgets.hear_as(&earlier.budgets);
     }
 
-    /// The leases that have changed since this was asked last; those that have ended leave the fleet.
+    /// The leases that have changed since this was asked last; those that have ended leave the
+    /// fleet.
     pub(crate) fn take_changed(&mut self) -> Vec<LeaseRecord> {
         let changed = std::mem::take(&mut self.changed);
         let records: Vec<LeaseRecord> =
@@ -236,7 +240,8 @@ impl Fleet {
         records
     }
 
-    /// Whether there is something that [`Fleet::take_changed`] or [`Fleet::take_changed_cards`] would give.
+    /// Whether there is something that [`Fleet::take_changed`] or [`Fleet::take_changed_cards`]
+    /// would give.
     pub(crate) fn has_changed(&self) -> bool {
         !self.changed.is_empty() || self.has_changed_cards()
     }
@@ -311,7 +316,8 @@ impl Fleet {
         self.budgets.set(tenant, budget)
     }
 
-    /// Takes over what has been spent, and says which budgets have passed one of their marks by that.
+    /// Takes over what has been spent, and says which budgets have passed one of their marks by
+    /// that.
     pub(crate) fn set_spent(&mut self, spent: Vec<(TenantPath, Spent)>) -> Vec<Passed> {
         let passed = self.budgets.set_spent(spent);
         self.news.budgets |= !passed.is_empty();
@@ -403,7 +409,8 @@ impl Fleet {
         (entry.heard_at_ms, entry.deaf_ms) = (Some(now_ms), 0);
         let used_until_ms = report.usage.iter().map(|record| record.until_ms).max();
         entry.used_until_ms = entry.used_until_ms.max(used_until_ms);
-        // An older one may have been on its way for long, from before what an earlier leader has heard since.
+        // An older one may have been on its way for long, from before what an earlier leader has
+        // heard since.
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
         let forgives = self.refusals.remove(&node).is_some();
@@ -536,7 +543,8 @@ impl Fleet {
         }
     }
 
-    /// Says why a queued lease waits. What is known already is no change, which would have the plan look at it again.
+    /// Says why a queued lease waits. What is known already is no change, which would have the plan
+    /// look at it again.
     pub(crate) fn wait_because(&mut self, id: LeaseId, reason: String) {
         let waits = |lease: &LeaseRecord| lease.waits() && lease.reason.as_ref() != Some(&reason);
         if self.leases.get(&id).is_some_and(waits) {
@@ -577,7 +585,8 @@ impl Fleet {
         self.change(id, |lease| lease.seats.extend(granted));
     }
 
-    /// Gives some of its tasks notice, while the others go on: they end at that moment, or before.
+    /// Gives some of its tasks notice, while the others continue: they end at that moment, or
+    /// before.
     pub(crate) fn ask_back(&mut self, id: LeaseId, tasks: &[u32], reason: String, at_ms: u64) {
         self.ask_back_for(None, id, tasks, reason, at_ms);
     }
@@ -604,7 +613,8 @@ impl Fleet {
         });
     }
 
-    /// Gives notice to those of its tasks that `leave`, where the others are enough to go on, and else to the whole; true if to the whole.
+    /// Gives notice to those of its tasks that `leave`, where the others are enough to continue,
+    /// and else to the whole; true if to the whole.
     fn clear_of(&mut self, id: LeaseId, leave: impl Fn(&Seat) -> bool, reason: String, at_ms: u64) -> bool {
         let Some(lease) = self.leases.get(&id) else { return false };
         let tasks = lease.held_tasks(leave);
@@ -685,8 +695,8 @@ impl Fleet {
         self.expire_tasks(now_ms);
     }
 
-    /// Takes tasks back that nobody has claimed, though their lease has others: they came while it ran, or ended before anything was
-    /// heard of them.
+    /// Takes tasks back that nobody has claimed, though their lease has others: they came while it
+    /// ran, or ended before anything was heard of them.
     fn expire_tasks(&mut self, now_ms: u64) {
         let has_others = |lease: &&LeaseRecord| {
             matches!(lease.state, LeaseState::Granted | LeaseState::Running)
@@ -702,7 +712,8 @@ impl Fleet {
         expired.into_iter().for_each(|(id, tasks)| self.forgo(id, &tasks, now_ms));
     }
 
-    /// These tasks, which nobody has claimed, will not be; the lease goes on without them, if it has others.
+    /// These tasks, which nobody has claimed, will not be; the lease continues without them, if it
+    /// has others.
     pub(super) fn forgo(&mut self, id: LeaseId, tasks: &[u32], now_ms: u64) {
         self.change(id, |lease| {
             let seats = tasks.iter().map(|&task| task as usize);
@@ -714,7 +725,7 @@ impl Fleet {
         self.end_without_tasks(id, now_ms);
     }
 
-    /// A lease that goes on, and none of whose tasks is there any more, has ended.
+    /// A lease that continues, and none of whose tasks is there any more, has ended.
     fn end_without_tasks(&mut self, id: LeaseId, now_ms: u64) {
         let goes_on = |lease: &LeaseRecord| matches!(lease.state, LeaseState::Granted | LeaseState::Running);
         if self.leases.get(&id).is_some_and(|lease| goes_on(lease) && lease.held().next().is_none()) {
@@ -727,16 +738,17 @@ impl Fleet {
         lease.heard_at_ms.max(self.silence.since_ms())
     }
 
-    /// By then it is claimed or not at all. What another server granted, perhaps by another clock, has the whole time from the moment at
-    /// which this one listens.
+    /// By then it is claimed or not at all. What another server granted, perhaps by another clock,
+    /// has the whole time from the moment at which this one listens.
     fn claim_until(&self, lease: &LeaseRecord, seat: &Seat) -> u64 {
         let granted_at_ms = seat.granted_at_ms.or(lease.granted_at_ms).unwrap_or(0);
         granted_at_ms.max(self.silence.since_ms()).saturating_add(lease.ask.hold_ms())
     }
 
-    /// Whether nobody can claim it any more, and nobody has claimed any of its tasks: its nodes have reported since, so it is not that
-    /// nothing has been heard of a program that runs. A node that is silent is not waited for if the program is as well: one that claimed
-    /// it in the last moment before both fell silent has to end.
+    /// Whether nobody can claim it any more, and nobody has claimed any of its tasks: its nodes
+    /// have reported since, so it is not that nothing has been heard of a program that runs. A node
+    /// that is silent is not waited for if the program is as well: one that claimed it in the last
+    /// moment before both fell silent has to end.
     fn is_unclaimed(&self, lease: &LeaseRecord, now_ms: u64) -> bool {
         lease.seats.iter().all(|seat| self.is_seat_unclaimed(lease, seat, now_ms))
     }
@@ -768,7 +780,8 @@ impl Fleet {
         held
     }
 
-    /// Millionths that may be leased of the GPUs of a seat: what its pool says, and what is leased though that was said to be less since.
+    /// Millionths that may be leased of the GPUs of a seat: what its pool says, and what is leased
+    /// though that was said to be less since.
     fn promised_of(&self, seat: &Seat) -> u32 {
         let of_gpu = |gpu| self.nodes.get(&seat.node).map_or(GPU_PPM, |node| self.promised_ppm(node, gpu));
         let of_pool = seat.gpus.iter().map(|&gpu| of_gpu(gpu)).min().unwrap_or(GPU_PPM);

@@ -1,4 +1,5 @@
-//! What leases did before, for saying when others start: how long programs ran, and how far off earlier estimates were.
+//! What leases did before, for saying when others start: how long programs ran, and how far off
+//! earlier estimates were.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +21,8 @@ const ERRORS_MIN: usize = 5;
 pub(crate) struct History {
     /// Milliseconds that each tenant's programs ran, the latest last.
     runs: HashMap<(TenantPath, String), VecDeque<u64>>,
-    /// When waiting leases were first expected to start; nothing if somebody has changed that by hand since.
+    /// When waiting leases were first expected to start; nothing if somebody has changed that by
+    /// hand since.
     expected_ms: HashMap<LeaseId, Option<u64>>,
     errors_ms: VecDeque<u64>,
     errors_ms_of: HashMap<TenantPath, VecDeque<u64>>,
@@ -79,7 +81,8 @@ impl History {
         }
     }
 
-    /// Somebody has changed by hand who starts when: estimates that were made before say nothing of how good estimates are.
+    /// Somebody has changed by hand who starts when: estimates that were made before say nothing of
+    /// how good estimates are.
     pub(crate) fn changed_by_hand(&mut self) {
         self.expected_ms.values_mut().for_each(|expected_ms| *expected_ms = None);
     }
@@ -95,7 +98,8 @@ impl History {
         self.expected_ms.entry(lease).or_insert(Some(at_ms));
     }
 
-    /// Half of the estimates of late were off by no more: a tenant's own, or all while it has had few.
+    /// Half of the estimates of late were off by no more: a tenant's own, or all while it has had
+    /// few.
     pub(crate) fn error_ms(&self, tenant: &TenantPath) -> Option<u64> {
         let own = self.errors_ms_of.get(tenant).filter(|own| own.len() >= ERRORS_MIN);
         median(own.unwrap_or(&self.errors_ms))

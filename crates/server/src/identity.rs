@@ -5,9 +5,10 @@
 //!                                                       ▲                                           │
 //!                                                       └───────── discovery, keys (JWKS) ──────────┘
 //! ```
-//! A token counts if the provider has signed it, for this installation, and it has not expired (OpenID Connect Core 1.0, section
-//! 3.1.3.7). Its nonce is the business of whoever asked for it. Nothing of it is stored: the first rule that fits its claims
-//! says what its holder is, and the same person is the same holder with every new token.
+//! A token counts if the provider has signed it, for this installation, and it has not expired
+//! (OpenID Connect Core 1.0, section 3.1.3.7). Its nonce is the business of whoever asked for it.
+//! Nothing of it is stored: the first rule that fits its claims says what its holder is, and the
+//! same person is the same holder with every new token.
 //!
 //! Provider and rules are declared, and in the database; every server of it follows them.
 
@@ -168,7 +169,8 @@ impl Provider {
         last
     }
 
-    /// The provider's keys, fetched unless those that are here are younger than this. Who comes meanwhile waits.
+    /// The provider's keys, fetched unless those that are here are younger than this. Who comes
+    /// meanwhile waits.
     async fn keys(&self, age_max: Duration) -> Result<Keys, Problem> {
         let mut kept = self.keys.lock().await;
         if let Some(keys) = kept.as_ref().filter(|keys| keys.at.elapsed() < age_max) {
@@ -198,7 +200,8 @@ impl Provider {
     }
 }
 
-/// What keeps a declared provider's tokens from being taken now: it does not answer, or not as a provider does. It may be yet to come.
+/// What keeps a declared provider's tokens from being taken now: it does not answer, or not as a
+/// provider does. It may be yet to come.
 pub(crate) async fn unreachable(declared: Identity) -> Option<String> {
     let issuer = declared.issuer.clone();
     let provider = match Provider::new(declared, None) {
@@ -248,7 +251,8 @@ fn fits(rule: &Rule, claims: &Map<String, Value>) -> bool {
 /// More would be looked through with every request.
 const RULES_MAX: usize = 1000;
 
-/// Whether a provider may be taken at its word, and nobody gets what nobody may; answers with its issuer.
+/// Whether a provider may be taken at its word, and nobody gets what nobody may; answers with its
+/// issuer.
 pub(crate) fn check(declared: &Identity) -> Result<IssuerUrl, String> {
     let issuer = IssuerUrl::new(declared.issuer.clone());
     let issuer = issuer.map_err(|error| format!("issuer {:?}: {error}", declared.issuer))?;

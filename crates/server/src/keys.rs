@@ -13,13 +13,15 @@ tokio::task_local! {
     static IN_HAND: Cell<Option<KeyUse>>;
 }
 
-/// Carries out a request that came under a key, and gives the key back if nothing was written with it.
+/// Carries out a request that came under a key, and gives the key back if nothing was written with
+/// it.
 pub(crate) async fn carry<T>(key: KeyUse, request: impl Future<Output = T>) -> (T, Option<KeyUse>) {
     let carried = async move { (request.await, take()) };
     IN_HAND.scope(Cell::new(Some(key)), carried).await
 }
 
-/// The key of the request that is being carried out: it belongs to what is written for it, which takes it.
+/// The key of the request that is being carried out: it belongs to what is written for it, which
+/// takes it.
 pub(crate) fn take() -> Option<KeyUse> {
     IN_HAND.try_with(Cell::take).ok().flatten()
 }

@@ -1,8 +1,9 @@
 //! Which of several servers leads: the one whose fence stands in the database.
 //!
-//! A leader writes, and every write says anew that it leads; without anything to write it says so all the same. A follower
-//! reads what is written, and leads once the leader has said nothing for [`LEADERSHIP`]. Clocks of servers do not matter:
-//! the database's does, and only for how soon; that two write is excluded by the fence, which each transaction checks.
+//! A leader writes, and every write says anew that it leads; without anything to write it says so
+//! all the same. A follower reads what is written, and leads once the leader has said nothing for
+//! [`LEADERSHIP`]. Clocks of servers do not matter: the database's does, and only for how soon;
+//! that two write is excluded by the fence, which each transaction checks.
 
 use std::time::Duration;
 
@@ -67,7 +68,8 @@ impl Server {
                         eprintln!("sluice-server: {error}");
                     }
                     if self.fence().is_some() && !candidate.alone && renewed.elapsed() > LEADERSHIP {
-                        // Another may lead by now: what this one has in memory is not the truth any more.
+                        // Another may lead by now: what this one has in memory is not the truth any
+                        // more.
                         self.become_role(Role::Follower { leader: None });
                     }
                 }

@@ -1,7 +1,9 @@
-//! Keys of leases: what opens one lease and nothing else, whatever becomes of the token that it was asked for with.
+//! Keys of leases: what opens one lease and nothing else, whatever becomes of the token that it was
+//! asked for with.
 //!
-//! A key reads `slk_ID_SECRET`. The secret is a MAC over what makes the lease this one and no other, under a key that follows from the
-//! one that grants are signed with: all replicas know it, also after a restart, and it is stored nowhere.
+//! A key reads `slk_ID_SECRET`. The secret is a MAC over what makes the lease this one and no
+//! other, under a key that follows from the one that grants are signed with: all replicas know it,
+//! also after a restart, and it is stored nowhere.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -12,7 +14,8 @@ use crate::fleet::LeaseRecord;
 
 const PREFIX: &str = "slk_";
 const PURPOSE: &str = "sluice 2026-11 keys of leases";
-/// So long after its end a lease can still be read with its key: who watches it learns how it ended.
+/// So long after its end a lease can still be read with its key: who watches it learns how it
+/// ended.
 const LAST_WORD_MS: u64 = 10 * 60_000;
 
 /// The key of a lease.

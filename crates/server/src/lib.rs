@@ -1,4 +1,5 @@
-//! The control plane: tenants, quotas, the queue, leases, the ledger and the audit log, behind a REST API.
+//! The control plane: tenants, quotas, the queue, leases, the ledger and the audit log, behind a
+//! REST API.
 //!
 //! ```text
 //!  sluice run ──── REST ───▶ http ──▶ server (fleet in memory, database behind it) ◀── reports ──── nodes
@@ -6,8 +7,8 @@
 //!                                        ▼
 //!                                   a grant, signed; the program takes it to its node
 //! ```
-//! Nodes decide nothing here and need nothing from here to go on: they check grants alone, keep their sessions running and
-//! their usage on disk while the server is away.
+//! Nodes decide nothing here and need nothing from here to continue: they check grants alone, keep
+//! their sessions running and their usage on disk while the server is away.
 
 pub mod config;
 

@@ -1,5 +1,6 @@
-//! A server alone, for this crate's tests and measurements and for its OpenAPI document: it ends with its standard input, speaks
-//! plain text, and has no node. Users have `sluice server` and `sluice up`.
+//! A server alone, for this crate's tests and measurements and for its OpenAPI document: it ends
+//! with its standard input, speaks plain text, and has no node. Users have `sluice server` and
+//! `sluice up`.
 
 use std::io;
 use std::path::PathBuf;

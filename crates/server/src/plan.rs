@@ -1,4 +1,5 @@
-//! What happens to the queue: the scheduler library's state beside the fleet, kept up to date change by change.
+//! What happens to the queue: the scheduler library's state beside the fleet, kept up to date
+//! change by change.
 //!
 //! ```text
 //!            Fleet::take_news                     Scheduler::cycle
@@ -6,15 +7,17 @@
 //!    ▲                                                                    │
 //!    └────── grant once the place is clear ◀── bound ◀── preempt ◀────────┘
 //! ```
-//! The scheduler counts what it decides as done. Here it takes time: a lease that has to make room has a grace time, and its node
-//! says when it is over. What was bound to that room waits for it in `bound`, and is granted when the fleet's books, which count
-//! what is really there, say that its place is clear. Nothing is taken twice for the same purpose meanwhile.
+//! The scheduler counts what it decides as done. Here it takes time: a lease that has to make room
+//! has a grace time, and its node says when it is over. What was bound to that room waits for it in
+//! `bound`, and is granted when the fleet's books, which count what is really there, say that its
+//! place is clear. Nothing is taken twice for the same purpose meanwhile.
 //!
-//! An elastic lease starts once its minimum of tasks has a clear place; further ones are granted to it while it runs. The scheduler uses
-//! its numbers of a job's tasks again and again, a lease has a new one for each task of an attempt ([`Work::seated`] says which is which).
+//! An elastic lease starts once its minimum of tasks has a clear place; further ones are granted to
+//! it while it runs. The scheduler uses its numbers of a job's tasks again and again, a lease has a
+//! new one for each task of an attempt ([`Work::seated`] says which is which).
 //!
-//! The plan is never stored: it follows from the fleet, and is made anew from it at the start and when tenants or nodes change in a
-//! way that the scheduler's state does not follow.
+//! The plan is never stored: it follows from the fleet, and is made anew from it at the start and
+//! when tenants or nodes change in a way that the scheduler's state does not follow.
 
 mod brief;
 mod carry_out;
@@ -52,7 +55,8 @@ pub(crate) use trial::{Offered, Trial};
 const ROUNDS_MAX: usize = 32;
 /// Shares of GPUs are divided in steps of so many thousandths.
 const DIVISION_MILLI: u64 = 50;
-/// How much use of late takes of a tenant's part of what others leave: who has had twice its part gets nothing of it for a while.
+/// How much use of late takes of a tenant's part of what others leave: who has had twice its part
+/// gets nothing of it for a while.
 const USAGE_PERCENT: u32 = 100;
 
 /// Fewer queues than this are not worth giving up.
@@ -103,11 +107,12 @@ struct Work {
     queued_at_ms: u64,
     /// The attempt for which its place was granted.
     granted: Option<u32>,
-    /// The lease's numbers of its tasks that the scheduler's tasks were granted as. Those that are missing have no seat yet.
+    /// The lease's numbers of its tasks that the scheduler's tasks were granted as. Those that are
+    /// missing have no seat yet.
     seated: BTreeMap<u32, u32>,
 }
 
-/// The moment, and how long a program that has to make room may go on.
+/// The moment, and how long a program that has to make room may continue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     pub(crate) now_ms: u64,
@@ -115,7 +120,8 @@ pub(crate) struct Clock {
 }
 
 impl Plan {
-    /// From the fleet alone. With a half-life what tenants have used of late counts, and use of so long ago half as much.
+    /// From the fleet alone. With a half-life what tenants have used of late counts, and use of so
+    /// long ago half as much.
     pub(crate) fn new(fleet: &Fleet, now_ms: u64, half_life_ms: Option<u64>) -> Plan {
         let active =
             fleet.leases().map(|lease| &lease.tenant).filter(|tenant| fleet.tenants().contains(tenant));
@@ -163,7 +169,8 @@ impl Plan {
         plan
     }
 
-    /// Decides what can be decided now and enters it in the fleet; true if there may be more to decide.
+    /// Decides what can be decided now and enters it in the fleet; true if there may be more to
+    /// decide.
     pub(crate) fn decide(&mut self, fleet: &mut Fleet, clock: Clock) -> bool {
         let news = fleet.take_news();
         self.now_ms = clock.now_ms;
@@ -276,7 +283,8 @@ fn keeps_its_place(lease: &LeaseRecord) -> bool {
     matches!(lease.state, LeaseState::Granted | LeaseState::Running)
 }
 
-/// Placement that keeps room useful to what is usually asked for here; to a mix of sizes until that is known.
+/// Placement that keeps room useful to what is usually asked for here; to a mix of sizes until that
+/// is known.
 fn policy(fleet: &Fleet) -> Policy {
     let asked = |lease: &LeaseRecord| bare_request(&lease.ask, 0);
     let usual = [(1, 1000), (1, 1000), (1, 500), (1, 250), (2, 1000), (4, 1000), (8, 1000)];

@@ -1,9 +1,11 @@
 //! The server: the fleet in memory, the database behind it, and changes that reach both or neither.
 //!
-//! [`Server::change`] locks the fleet; what the change does to it, together with the audit entries and rows that it adds, is
-//! handed over by [`Change::commit`] to be written with whatever else waits ([`crate::commits`]), and answered for only
-//! when it is in the database. The lock is free meanwhile: others see the change before it is durable, and wait for it too
-//! before they speak. If a transaction fails, or a change is given up half way, the fleet is read from the database again.
+//! [`Server::change`] locks the fleet; what the change does to it, together with the audit entries
+//! and rows that it adds, is handed over by [`Change::commit`] to be written with whatever else
+//! waits ([`crate::commits`]), and answered for only when it is in the database. The lock is free
+//! meanwhile: others see the change before it is durable, and wait for it too before they speak. If
+//! a transaction fails, or a change is given up half way, the fleet is read from the database
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -45,11 +47,12 @@ use crate::webhooks::{self, Outgoing, Webhooks};
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) signer: Signer,
-    /// How long a preempted program may go on.
+    /// How long a preempted program may continue.
     pub(crate) grace_ms: u64,
     /// A GPU whose fault passes is used again after so long without it.
     pub(crate) quiet_ms: u64,
-    /// What tenants used so long ago counts half in the division of what is left over; none of it does without.
+    /// What tenants used so long ago counts half in the division of what is left over; none of it
+    /// does without.
     pub(crate) half_life_ms: Option<u64>,
     pub(crate) recognised: Recognised,
     pub(crate) sessions: Sessions,
@@ -200,7 +203,8 @@ impl Server {
         (self.surroundings.clock)()
     }
 
-    /// Looks at the books, again if what was seen did not become true. What is seen is in the database when this returns.
+    /// Looks at the books, again if what was seen did not become true. What is seen is in the
+    /// database when this returns.
     pub(crate) async fn read<T>(&self, look: impl Fn(&Books, u64) -> T) -> Result<T, Problem> {
         self.hear(|books, now_ms| look(books, now_ms)).await
     }
@@ -267,7 +271,8 @@ impl Server {
         let mut books = self.books.lock().await;
         if books.stale || books.epoch != self.commits.epoch() {
             books.stale = true;
-            // What has been handed over is in the database or has failed before that is read. Nothing is added meanwhile.
+            // What has been handed over is in the database or has failed before that is read.
+            // Nothing is added meanwhile.
             let _ = self.commits.latest().decided().await;
             let (epoch, turn) = (self.commits.epoch(), self.turns.load(Ordering::Acquire));
             let same = books.turn == turn;
@@ -312,7 +317,8 @@ impl Server {
         unwell(error)
     }
 
-    /// Whether the books hold what this release cannot read, as far as is known: who knows nothing decides nothing.
+    /// Whether the books hold what this release cannot read, as far as is known: who knows nothing
+    /// decides nothing.
     pub(crate) fn is_blind(&self) -> bool {
         let unreadable = *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         unreadable.is_some_and(|at| at.elapsed() < BLIND)
@@ -427,8 +433,9 @@ impl Server {
         }
     }
 
-    /// Says of every budget what is spent of it, from the ledger. All servers look, since all answer questions about it and any
-    /// may lead next; the one that leads says in the audit log which marks were passed.
+    /// Says of every budget what is spent of it, from the ledger. All servers look, since all
+    /// answer questions about it and any may lead next; the one that leads says in the audit log
+    /// which marks were passed.
     async fn look_at_budgets(&self) -> Result<(), Problem> {
         let budgets = |books: &Books, now_ms: u64| -> (u64, BTreeMap<TenantPath, Budget>) {
             let budgets = books.fleet.budgets().iter();
@@ -473,7 +480,8 @@ impl Server {
         change.commit().await
     }
 
-    /// Keeps up with what is spent of budgets, beside the scheduler: to add it up may take long. Never returns.
+    /// Keeps up with what is spent of budgets, beside the scheduler: to add it up may take long.
+    /// Never returns.
     pub(crate) async fn follow_budgets(&self) {
         let mut pause = BUDGETS_EVERY;
         loop {
@@ -498,7 +506,8 @@ impl Server {
     pub(crate) async fn schedule(&self) {
         let mut knows_budgets = false;
         loop {
-            // Once before anything is granted: a server that starts does not know which budgets are spent.
+            // Once before anything is granted: a server that starts does not know which budgets are
+            // spent.
             if !knows_budgets && !self.disk.is_full() {
                 knows_budgets = self.say_what_is_spent().await;
             }
@@ -589,7 +598,8 @@ impl Books {
         self.looked.0 + self.looked.1.elapsed().as_millis() as u64
     }
 
-    /// Notices when the clock has been set, and when nobody has looked for long: nobody has been silent for longer because of that.
+    /// Notices when the clock has been set, and when nobody has looked for long: nobody has been
+    /// silent for longer because of that.
     fn follow_clock(&mut self, now_ms: u64) {
         let (passed_ms, expected_ms) = (self.looked.1.elapsed().as_millis() as u64, self.expected_ms());
         if now_ms.abs_diff(expected_ms) > CLOCK_SET_MS {
@@ -854,7 +864,8 @@ impl Change<'_> {
         self.wakes = true;
     }
 
-    /// When this returns, what was changed before is in the database, and can be asked for there: nobody adds to it meanwhile.
+    /// When this returns, what was changed before is in the database, and can be asked for there:
+    /// nobody adds to it meanwhile.
     pub(crate) async fn see_all_written(&self) -> Result<(), Problem> {
         self.server.durable(self.server.commits.latest_of(self.books.epoch)).await
     }
@@ -895,7 +906,8 @@ impl Change<'_> {
         if !writes.is_empty() {
             writes.extend(keys::take().map(Write::Key));
         }
-        // What was used is nothing that a look at the queue depends on: budgets are added up in their own rhythm.
+        // What was used is nothing that a look at the queue depends on: budgets are added up in
+        // their own rhythm.
         let is_about_leases = |write: &Write| !matches!(write, Write::Usage { .. } | Write::Delivery(_));
         let wakes = self.wakes || writes.iter().any(is_about_leases);
         let ticket = self.server.commits.add(self.books.epoch, writes);
@@ -1078,7 +1090,8 @@ mod tests {
         assert!(spent_line(&acme, &status, Some(&euro)).ends_with("of 10 EUR)"));
     }
 
-    /// A process that is stopped finds the clock that is never set far ahead, as one does whose database did not answer.
+    /// A process that is stopped finds the clock that is never set far ahead, as one does whose
+    /// database did not answer.
     #[tokio::test]
     async fn a_server_that_stood_still_takes_nobody_for_silent() {
         let folder = tempfile::tempdir().unwrap();

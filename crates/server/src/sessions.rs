@@ -1,12 +1,15 @@
-//! Sessions of the web view: what a browser holds in place of a token, and the links that begin one.
+//! Sessions of the web view: what a browser holds in place of a token, and the links that begin
+//! one.
 //!
-//! A session of a server's own token reads `slw_TOKEN_UNTIL_NONCE_MAC`. The MAC covers the rest and the hash of the token, under a key
-//! that follows from the one that grants are signed with. So every replica can check it, also after a restart, it is stored nowhere,
-//! and it ends with its token. The browser never keeps the token itself. A session of an identity provider's person is their
-//! ID token, which the server checks with every request as it checks those of `sluice login`.
+//! A session of a server's own token reads `slw_TOKEN_UNTIL_NONCE_MAC`. The MAC covers the rest and
+//! the hash of the token, under a key that follows from the one that grants are signed with. So
+//! every replica can check it, also after a restart, it is stored nowhere, and it ends with its
+//! token. The browser never keeps the token itself. A session of an identity provider's person is
+//! their ID token, which the server checks with every request as it checks those of `sluice login`.
 //!
-//! A session comes in a cookie, which browsers also add to requests that another site makes. So a request that changes something
-//! has to repeat a value that only pages of this server can read: a second MAC, over the session.
+//! A session comes in a cookie, which browsers also add to requests that another site makes. So a
+//! request that changes something has to repeat a value that only pages of this server can read: a
+//! second MAC, over the session.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,11 +33,13 @@ const LINK_LIFETIME_MS: u64 = 10 * 60_000;
 /// The most links that wait to be used.
 const LINKS_MAX: usize = 1000;
 
-/// The keys of sessions, and the links that have not been used yet. Links are known to the server that made them alone.
+/// The keys of sessions, and the links that have not been used yet. Links are known to the server
+/// that made them alone.
 pub(crate) struct Sessions {
     key: [u8; 32],
     csrf_key: [u8; 32],
-    /// The name of the cookie. Browsers do not tell ports of one host apart, so each installation has a name of its own.
+    /// The name of the cookie. Browsers do not tell ports of one host apart, so each installation
+    /// has a name of its own.
     pub(crate) cookie: String,
     links: Mutex<HashMap<[u8; 32], Link>>,
 }
@@ -74,7 +79,8 @@ impl Sessions {
         Ok(format!("{signed}_{mac}"))
     }
 
-    /// Whether this server made the session for this token; whether it has ended is another question.
+    /// Whether this server made the session for this token; whether it has ended is another
+    /// question.
     pub(crate) fn opens(&self, claimed: &Claimed<'_>, stored: &StoredToken) -> bool {
         // Hashes are compared in constant time.
         self.mac(claimed.signed, stored) == claimed.mac

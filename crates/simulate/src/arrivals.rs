@@ -1,13 +1,14 @@
-//! The order in which jobs come when a cluster is filled up, as in the published openb experiments (Weng et al.): the list
-//! shuffled, then jobs drawn from it again, until more has been asked for than there is.
+//! The order in which jobs come when a cluster is filled up, as in the published openb experiments
+//! (Weng et al.): the list shuffled, then jobs drawn from it again, until more has been asked for
+//! than there is.
 
 use sluice_sched::Random;
 
 /// Demand at which the arrivals end, in percent of the cluster's GPUs.
 pub const ARRIVED_PERCENT_MAX: u64 = 130;
 
-/// Indices into a list of jobs, by the GPU demand of each. The whole list comes once, however much it asks for; at least
-/// one demand is above 0.
+/// Indices into a list of jobs, by the GPU demand of each. The whole list comes once, however much
+/// it asks for; at least one demand is above 0.
 pub(crate) fn arrivals(demands_milli: &[u64], capacity_milli: u64, seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut order: Vec<u32> = (0..demands_milli.len() as u32).collect();
@@ -22,8 +23,8 @@ pub(crate) fn arrivals(demands_milli: &[u64], capacity_milli: u64, seed: u64) ->
     order
 }
 
-/// The order of a cluster's nodes, which decides between nodes that are equally good: fixed for a run, another for each
-/// seed.
+/// The order of a cluster's nodes, which decides between nodes that are equally good: fixed for a
+/// run, another for each seed.
 pub(crate) fn node_order(nodes: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..nodes).collect();
     // Another stream than that of the arrivals: "node" in ASCII.

@@ -1,5 +1,6 @@
-//! Filling a cluster up: jobs come one after the other, none ends, each is tried once. How much of the GPUs is allocated
-//! when the demand has reached the capacity says how well a policy packs (the openb experiments of Weng et al.).
+//! Filling a cluster up: jobs come one after the other, none ends, each is tried once. How much of
+//! the GPUs is allocated when the demand has reached the capacity says how well a policy packs (the
+//! openb experiments of Weng et al.).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,8 @@ use crate::trace::Jobs;
 /// Arrived demand, in percent of the cluster's GPUs, at which the allocation is reported.
 pub const COLUMNS: [u32; 6] = [80, 90, 95, 100, 110, 130];
 
-/// Where fragmentation is looked at: before the cluster is full, since then next to nothing fits anywhere.
+/// Where fragmentation is looked at: before the cluster is full, since then next to nothing fits
+/// anywhere.
 pub const STRANDED_AT_PERCENT: f64 = 80.0;
 
 /// What to compare.
@@ -59,15 +61,16 @@ pub struct PolicyFill {
     pub rejected_jobs: Spread,
     /// Placed jobs that were moved, until the demand reached 100 %.
     pub moves: Spread,
-    /// Free GPU compute that a job drawn from the list could not use where it is, in percent of what is free, when the
-    /// demand has reached [`STRANDED_AT_PERCENT`].
+    /// Free GPU compute that a job drawn from the list could not use where it is, in percent of
+    /// what is free, when the demand has reached [`STRANDED_AT_PERCENT`].
     pub stranded_percent: Spread,
     /// Mean and standard deviation of the allocation at each whole percent of arrived demand, from 0.
     #[serde(skip)]
     pub curve: Vec<(f64, f64)>,
 }
 
-/// Runs every policy with every seed, once the policies have learned from the list what they need to know.
+/// Runs every policy with every seed, once the policies have learned from the list what they need
+/// to know.
 pub fn fill(site: &Site, jobs: &Jobs, plan: &FillPlan) -> Result<FillReport, TrainingError> {
     let (history, wishes) = plan.history.divide(&wishes(site, jobs));
     let demands: Vec<u64> = wishes.iter().map(Wish::gpu_milli).collect();
@@ -152,7 +155,8 @@ impl Curve {
         *count += 1;
     }
 
-    /// In a small cluster one job may leap over columns: nothing has changed there since the one before.
+    /// In a small cluster one job may leap over columns: nothing has changed there since the one
+    /// before.
     fn finish(self) -> Vec<f64> {
         let mut last = 0.0;
         let mut columns: Vec<f64> = self

@@ -1,8 +1,9 @@
 //! A synthetic cluster and workload of any size, for trying things out where there is no trace.
 //!
-//! Servers of eight GPUs in racks and zones, three models; notebooks and inference on parts of GPUs, single GPUs, whole servers
-//! and gangs of servers; durations with a long tail; three departments with teams that deserve three quarters of the GPUs.
-//! Work arrives evenly, 15 % faster than all GPUs could do it, so that queues form and drain in the end.
+//! Servers of eight GPUs in racks and zones, three models; notebooks and inference on parts of
+//! GPUs, single GPUs, whole servers and gangs of servers; durations with a long tail; three
+//! departments with teams that deserve three quarters of the GPUs. Work arrives evenly, 15 % faster
+//! than all GPUs could do it, so that queues form and drain in the end.
 
 use std::fmt::Write;
 use std::io;

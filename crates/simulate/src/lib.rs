@@ -1,4 +1,5 @@
-//! `sluice simulate`: what a cluster would do with a workload, in virtual time, decided by the production scheduler.
+//! `sluice simulate`: what a cluster would do with a workload, in virtual time, decided by the
+//! production scheduler.
 
 mod arrivals;
 mod fill;

@@ -22,7 +22,8 @@ pub(crate) struct Packing {
     cluster: Cluster,
     placer: Placer,
     migrate: bool,
-    /// What runs on each node, each placement under a number of its own; kept where it may be moved.
+    /// What runs on each node, each placement under a number of its own; kept where it may be
+    /// moved.
     running: Vec<Vec<(u32, Placement)>>,
     placed: u32,
     moves: u64,

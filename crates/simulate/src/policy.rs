@@ -44,12 +44,13 @@ pub(crate) struct Prepared {
     policy: Policy,
 }
 
-/// What the policy `sluice` learns from. It is never what is simulated: that must not be known in advance.
+/// What the policy `sluice` learns from. It is never what is simulated: that must not be known in
+/// advance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum History {
-    /// Jobs drawn from the list with replacement, independently of all arrivals that are simulated: as if last month's work had
-    /// been like this month's.
+    /// Jobs drawn from the list with replacement, independently of all arrivals that are simulated:
+    /// as if last month's work had been like this month's.
     #[default]
     Draws,
     /// One half of the list's jobs; all arrivals come from the other half.
@@ -82,7 +83,8 @@ impl History {
     }
 }
 
-/// Lets the policies learn what they need to know: `fgd` is told what the simulated jobs ask for, `sluice` the history alone.
+/// Lets the policies learn what they need to know: `fgd` is told what the simulated jobs ask for,
+/// `sluice` the history alone.
 pub(crate) fn prepare(
     names: &[PolicyName],
     site: &Site,

@@ -1,4 +1,5 @@
-//! Replaying a workload in virtual time: jobs come, wait in queues, run, give way and end, as the scheduler's cycles decide.
+//! Replaying a workload in virtual time: jobs come, wait in queues, run, give way and end, as the
+//! scheduler's cycles decide.
 //!
 //! ```text
 //! arrival ──▶ waiting ──bind──▶ running ──end──▶ finished
@@ -6,8 +7,8 @@
 //!                └──── evicted ────┘   (what it had computed is kept, or lost)
 //! ```
 //!
-//! Arrivals and ends happen at their own times; decisions at the scheduler's cycles, a fixed period apart and only
-//! where something has changed. Nothing depends on how fast this machine is.
+//! Arrivals and ends happen at their own times; decisions at the scheduler's cycles, a fixed period
+//! apart and only where something has changed. Nothing depends on how fast this machine is.
 
 mod engine;
 mod ledger;
@@ -40,13 +41,14 @@ pub struct ReplayPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Eviction {
-    /// The job goes on where it was: it was suspended, or had written a checkpoint.
+    /// The job continues where it was: it was suspended, or had written a checkpoint.
     Resume,
     /// The job begins again.
     Restart,
 }
 
-/// Replays the timed jobs once for each policy. The jobs are in queues that exist ([`Queues::check`]).
+/// Replays the timed jobs once for each policy. The jobs are in queues that exist
+/// ([`Queues::check`]).
 pub fn replay(
     site: &Site,
     jobs: &Jobs,

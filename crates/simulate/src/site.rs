@@ -34,7 +34,8 @@ impl Site {
         for node in nodes {
             let model = match models.iter().position(|model| *model == node.model) {
                 Some(known) => known,
-                // A node without a GPU counts for no model; whichever number it has is not looked at.
+                // A node without a GPU counts for no model; whichever number it has is not looked
+                // at.
                 None if node.gpus == 0 => 0,
                 None => {
                     models.push(node.model.clone());
@@ -76,7 +77,8 @@ impl Site {
         u64::from(self.gpus) * u64::from(sluice_sched::WHOLE_GPU_MILLI)
     }
 
-    /// The empty cluster with its nodes in this order, which decides between nodes that are equally good.
+    /// The empty cluster with its nodes in this order, which decides between nodes that are equally
+    /// good.
     pub fn cluster(&self, order: impl IntoIterator<Item = usize>) -> Cluster {
         let mut cluster = Cluster::new();
         for index in order {
@@ -201,13 +203,15 @@ fn required_level(together: Together) -> Option<usize> {
     }
 }
 
-/// How many members the empty cluster holds; with a level, how many the domain does that holds the most.
+/// How many members the empty cluster holds; with a level, how many the domain does that holds the
+/// most.
 fn room(empty: &Cluster, request: &Request, level: Option<usize>) -> u64 {
     let on_node = |node: &sluice_sched::Node| {
         let times = |has: u32, each: u32| has.checked_div(each).unwrap_or(u32::MAX);
         let per_gpu = times(1000, request.gpu_milli.into())
             .min(times(node.spec().gpu_memory_mib, request.gpu_memory_mib));
-        // A member takes different GPUs: as many rounds over the node's GPUs as each of them has room for.
+        // A member takes different GPUs: as many rounds over the node's GPUs as each of them has
+        // room for.
         let slots = per_gpu.saturating_mul(node.spec().gpus.into());
         times(slots, request.gpus.into())
             .min(times(node.free_cpu_milli(), request.cpu_milli))

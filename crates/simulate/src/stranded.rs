@@ -29,8 +29,9 @@ impl Mix {
         Mix { kinds }
     }
 
-    /// The part of the free GPU compute, in percent, that the next request could not use: a node's room is lost to a request
-    /// that does not fit there, and so is the room of GPUs that are too full for it; the mean over the mix (Weng et al.).
+    /// The part of the free GPU compute, in percent, that the next request could not use: a node's
+    /// room is lost to a request that does not fit there, and so is the room of GPUs that are too
+    /// full for it; the mean over the mix (Weng et al.).
     pub(crate) fn stranded_percent(&self, cluster: &Cluster) -> f64 {
         let total: u64 = self.kinds.iter().map(|(_, count)| count).sum();
         let (mut free, mut usable) = (0u64, 0u128);

@@ -1,5 +1,6 @@
-//! Reading clusters and workloads: lists of nodes, jobs and queues, in our own format (docs/simulate.md) and in that of
-//! the openb trace (Alibaba's cluster-trace-gpu-v2023). A file that is wrong gives one error with file, line and field.
+//! Reading clusters and workloads: lists of nodes, jobs and queues, in our own format
+//! (docs/simulate.md) and in that of the openb trace (Alibaba's cluster-trace-gpu-v2023). A file
+//! that is wrong gives one error with file, line and field.
 
 mod jobs;
 mod nodes;

@@ -1,7 +1,8 @@
 //! `sluice bench remoting`: what calls and copies cost over a link.
 //!
-//! A program under a lease measures ([`client`]), this binary once more, started as `sluice run` starts programs: it loads
-//! `libcuda.so.1` and calls it. Here nodes and leases are made, and what several such programs found becomes one report.
+//! A program under a lease measures ([`client`]), this binary once more, started as `sluice run`
+//! starts programs: it loads `libcuda.so.1` and calls it. Here nodes and leases are made, and what
+//! several such programs found becomes one report.
 
 mod client;
 mod figures;

@@ -1,8 +1,10 @@
-//! The program under a lease: started as a direct child, its signals passed on, its end reported as a shell would.
+//! The program under a lease: started as a direct child, its signals passed on, its end reported as
+//! a shell would.
 //!
-//! A terminal sends its signals (Ctrl-C, Ctrl-\, hang-up) to the whole foreground process group, the child
-//! included, so those are only kept from ending us before the child. A signal that some process sent to us alone
-//! (`kill PID`, a supervisor's SIGTERM) is passed on. The kernel says which is which in `si_code`.
+//! A terminal sends its signals (Ctrl-C, Ctrl-\, hang-up) to the whole foreground process group,
+//! the child included, so those are only kept from ending us before the child. A signal that some
+//! process sent to us alone (`kill PID`, a supervisor's SIGTERM) is passed on. The kernel says
+//! which is which in `si_code`.
 
 mod early;
 
@@ -91,8 +93,8 @@ impl Children {
         Children(SignalRelay::install())
     }
 
-    /// Starts `arguments` at a free place, with an environment that is put on top of ours. The kernel ends the program with the thread
-    /// that calls this, so that is one that lives on.
+    /// Starts `arguments` at a free place, with an environment that is put on top of ours. The
+    /// kernel ends the program with the thread that calls this, so that is one that lives on.
     pub(crate) fn start(
         &self,
         arguments: &[OsString],
@@ -131,7 +133,8 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Waits for its end, and takes it out of the reach of signals before its process id can become somebody else's.
+    /// Waits for its end, and takes it out of the reach of signals before its process id can become
+    /// somebody else's.
     pub(crate) fn wait(mut self) -> io::Result<ExitStatus> {
         // SAFETY: waitid fills the siginfo_t, and WNOWAIT leaves the child to be waited for below.
         unsafe {
@@ -159,7 +162,8 @@ fn start(
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
         die_with_parent(parent)
     };
-    // SAFETY: between fork and exec the closure makes system calls only and touches no memory of the parent.
+    // SAFETY: between fork and exec the closure makes system calls only and touches no memory of
+    // the parent.
     unsafe { command.pre_exec(prepare) };
     command.spawn().map_err(|error| NotStarted {
         message: format!("{}: {}", program.to_string_lossy(), start_failure(&error)),
@@ -195,9 +199,9 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// The signals that ask a process for something and that people send to `sluice run` meaning its program.
-/// (SIGKILL and SIGSTOP cannot be caught, SIGCHLD is ours, faults are our own, and job control by Ctrl-Z works on
-/// the whole group.)
+/// The signals that ask a process for something and that people send to `sluice run` meaning its
+/// program. (SIGKILL and SIGSTOP cannot be caught, SIGCHLD is ours, faults are our own, and job
+/// control by Ctrl-Z works on the whole group.)
 const PASSED_ON: [i32; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -216,7 +220,8 @@ const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTE
 /// Whether one of [`ENDING`] has come, from whomever.
 static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody has asked the programs to end since [`Children::install`]: nothing further is to be started then.
+/// Whether somebody has asked the programs to end since [`Children::install`]: nothing further is
+/// to be started then.
 pub(crate) fn asked_to_end() -> bool {
     ASKED_TO_END.load(Ordering::SeqCst)
 }
@@ -224,24 +229,26 @@ pub(crate) fn asked_to_end() -> bool {
 /// The children that signals go to; 0 where there is none.
 static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 
-/// Whether children are being started, and the signals that came meanwhile, by their numbers: they are passed on when all are there.
+/// Whether children are being started, and the signals that came meanwhile, by their numbers: they
+/// are passed on when all are there.
 static STARTING: AtomicBool = AtomicBool::new(false);
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
-/// Signals that arrive between the installation of the handlers and the start of the children wait: blocked in this thread, noted where
-/// another thread gets them.
+/// Signals that arrive between the installation of the handlers and the start of the children wait:
+/// blocked in this thread, noted where another thread gets them.
 struct SignalRelay {
     /// The mask from before.
     mask: libc::sigset_t,
 }
 
 impl SignalRelay {
-    /// From here on no signal of [`PASSED_ON`] ends this process. A signal that was ignored when we were started
-    /// (`nohup`) stays ignored, by the child as well.
+    /// From here on no signal of [`PASSED_ON`] ends this process. A signal that was ignored when we
+    /// were started (`nohup`) stays ignored, by the child as well.
     fn install() -> SignalRelay {
         let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises `blocked` before the others read it; pthread_sigmask fills `mask`.
+        // SAFETY: sigemptyset initialises `blocked` before the others read it; pthread_sigmask
+        // fills `mask`.
         let (blocked, mask) = unsafe {
             libc::sigemptyset(blocked.as_mut_ptr());
             for signal in PASSED_ON {
@@ -253,8 +260,9 @@ impl SignalRelay {
         let _ = blocked;
         STARTING.store(true, Ordering::SeqCst);
         for signal in PASSED_ON {
-            // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler); the handler below
-            // only makes async-signal-safe calls, and SA_SIGINFO announces its three-argument form.
+            // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler); the
+            // handler below only makes async-signal-safe calls, and SA_SIGINFO announces its
+            // three-argument form.
             unsafe {
                 let mut before: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut before);
@@ -280,7 +288,8 @@ impl SignalRelay {
 
     fn stop(&self) {
         for signal in PASSED_ON {
-            // SAFETY: an all-zero sigaction is valid and stands for the default (no flags, empty mask).
+            // SAFETY: an all-zero sigaction is valid and stands for the default (no flags, empty
+            // mask).
             unsafe {
                 let mut now: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut now);
@@ -312,7 +321,8 @@ fn send(slot: &AtomicI32, signal: i32) {
 }
 
 extern "C" fn pass_on(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // The children that run have a terminal's signals already; those that would come later would never hear of them.
+    // The children that run have a terminal's signals already; those that would come later would
+    // never hear of them.
     if ENDING.contains(&number) {
         ASKED_TO_END.store(true, Ordering::SeqCst);
     }
@@ -406,7 +416,8 @@ mod tests {
 
     fn who_asks_for_the_end_before_there_is_a_program_is_heard() {
         for number in [libc::SIGINT, libc::SIGTERM] {
-            // SAFETY: touches no memory. A shell that starts something in the background has it ignore SIGINT.
+            // SAFETY: touches no memory. A shell that starts something in the background has it
+            // ignore SIGINT.
             unsafe { libc::signal(number, libc::SIG_DFL) };
             let (says, said) = std::sync::mpsc::channel();
             let early = EarlyEnd::heed(move |number| says.send(number).unwrap()).unwrap();

@@ -65,7 +65,7 @@ pub(crate) enum Command {
     /// Take a program off its GPUs until it is resumed: its memory moves to the node's, and its
     /// calls wait
     Suspend(SuspendArgs),
-    /// Let a suspended program go on
+    /// Let a suspended program continue
     Resume(SuspendArgs),
     /// Hold a lease for programs that other processes start, as in the containers of a pod
     Hold(HoldArgs),
@@ -192,7 +192,8 @@ pub(crate) struct RunArgs {
     #[arg(id = "share", short = 'p', long = "share", value_name = "SHARE")]
     pub(crate) stated_share: Option<Share>,
 
-    /// With a server, instead of a share: so many units of each GPU's compute, on whichever GPU has them. A unit is a TFLOPS (32 bits)
+    /// With a server, instead of a share: so many units of each GPU's compute, on whichever GPU has
+    /// them. A unit is a TFLOPS (32 bits)
     #[arg(long, value_name = "UNITS", conflicts_with = "share")]
     pub(crate) units: Option<Units>,
 
@@ -204,7 +205,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KIND", default_value = "none")]
     pub(crate) cap: Cap,
 
-    /// Never more than this of each GPU's compute time, even while nobody else computes: not below the share
+    /// Never more than this of each GPU's compute time, even while nobody else computes: not below
+    /// the share
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["cap", "units"])]
     pub(crate) limit: Option<Share>,
 
@@ -212,13 +214,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) kernel_timeout: Option<Period>,
 
-    /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]. Several
-    /// with commas between give their GPUs as one list, each as many as the others, or so many as stand behind it: A=2,B=1
+    /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node
+    /// on this machine]. Several with commas between give their GPUs as one list, each as many as
+    /// the others, or so many as stand behind it: A=2,B=1
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
 
-    /// With a server: split the GPUs evenly over so many places, on different nodes where none has room for all; the program
-    /// sees one list
+    /// With a server: split the GPUs evenly over so many places, on different nodes where none has
+    /// room for all; the program sees one list
     #[arg(long, value_name = "N", group = "parts", conflicts_with_all = ["node", "gpus"])]
     pub(crate) nodes: Option<u32>,
 
@@ -226,7 +229,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["node", "gpus"])]
     pub(crate) server: Option<String>,
 
-    /// With a server: run under this lease, which was asked for in the web view or through the API, instead of asking for one
+    /// With a server: run under this lease, which was asked for in the web view or through the API,
+    /// instead of asking for one
     #[arg(long, value_name = "ID", conflicts_with_all = [
         "gpu_count", "share", "units", "memory", "cap", "node", "gpus", "nodes", "tenant", "priority", "tasks", "linked", "tier", "pool",
         "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt", "name",
@@ -241,8 +245,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) priority: Option<i32>,
 
-    /// With a server: run so many of the program side by side, each with GPUs of its own, all or none; 2..4 starts with two or
-    /// more, and more start while there is room. Each finds its number in $RANK and how many they are with it in $WORLD_SIZE
+    /// With a server: run so many of the program side by side, each with GPUs of its own, all or
+    /// none; 2..4 starts with two or more, and more start while there is room. Each finds its
+    /// number in $RANK and how many they are with it in $WORLD_SIZE
     #[arg(long, value_name = "N[..MAX]", group = "parts")]
     pub(crate) tasks: Option<Tasks>,
 
@@ -250,12 +255,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) same: Option<Level>,
 
-    /// With --tasks or --nodes: on one node, on one switch, in one rack or in one zone if that can be had
+    /// With --tasks or --nodes: on one node, on one switch, in one rack or in one zone if that can
+    /// be had
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) near: Option<Level>,
 
-    /// With a server and several GPUs: take GPUs that have NVLinks to each other (nvlink), or are near one NUMA node (numa), or wait.
-    /// Without this those are taken that are linked best
+    /// With a server and several GPUs: take GPUs that have NVLinks to each other (nvlink), or are
+    /// near one NUMA node (numa), or wait. Without this those are taken that are linked best
     #[arg(long, value_name = "LINK")]
     pub(crate) linked: Option<Link>,
 
@@ -263,8 +269,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) spread: Option<Level>,
 
-    /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic (makes room for the others)
-    /// [default: standard]
+    /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic
+    /// (makes room for the others) [default: standard]
     #[arg(long, value_name = "TIER")]
     pub(crate) tier: Option<Tier>,
 
@@ -272,7 +278,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) pool: Option<String>,
 
-    /// With a server: only GPUs whose model's name contains this, such as h100. May be repeated: any of them
+    /// With a server: only GPUs whose model's name contains this, such as h100. May be repeated:
+    /// any of them
     #[arg(long = "gpu-model", value_name = "NAME")]
     pub(crate) models: Vec<String>,
 
@@ -292,19 +299,23 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) deadline: Option<Period>,
 
-    /// With a server: how long it will take, such as 20min, so that others can be told when they start
+    /// With a server: how long it will take, such as 20min, so that others can be told when they
+    /// start
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Period>,
 
-    /// With a server: how long what it is granted waits to be claimed before it is given back, 1s to 1h [default: 60s]
+    /// With a server: how long what it is granted waits to be claimed before it is given back, 1s
+    /// to 1h [default: 60s]
     #[arg(long, value_name = "TIME")]
     pub(crate) hold: Option<Period>,
 
-    /// With a server: never end the program to make room for others (granted within the guaranteed quota only)
+    /// With a server: never end the program to make room for others (granted within the guaranteed
+    /// quota only)
     #[arg(long)]
     pub(crate) no_preempt: bool,
 
-    /// GPUs of the private node: auto, nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
+    /// GPUs of the private node: auto, nvidia, software[:COUNT[,MEMORY]], or
+    /// recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
     pub(crate) gpus: Option<GpuChoice>,
 
@@ -415,24 +426,28 @@ pub(crate) struct NodeArgs {
     #[command(subcommand)]
     pub(crate) command: Option<NodeCommand>,
 
-    /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node speaks TLS; whoever
-    /// reaches it may ask for leases unless --token-file, --tls-client-ca or --join is given
+    /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node
+    /// speaks TLS; whoever reaches it may ask for leases unless --token-file, --tls-client-ca or
+    /// --join is given
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
 
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 
-    /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or recording[:MODEL[,COUNT]]
+    /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or
+    /// recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 
-    /// Lend through this server only, at the URL that it prints. The token (role `node`) is $SLUICE_TOKEN unless --token-file
+    /// Lend through this server only, at the URL that it prints. The token (role `node`) is
+    /// $SLUICE_TOKEN unless --token-file
     #[arg(long, value_name = "URL")]
     pub(crate) join: Option<String>,
 
-    /// With --join: a file that holds the token to join with. Without: lend only to those who have the token in this file as
-    /// $SLUICE_NODE_TOKEN; where there is no such file a token is made, kept in it and printed
+    /// With --join: a file that holds the token to join with. Without: lend only to those who have
+    /// the token in this file as $SLUICE_NODE_TOKEN; where there is no such file a token is made,
+    /// kept in it and printed
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -440,17 +455,19 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "TIME", default_value = "90s")]
     pub(crate) linger: Period,
 
-    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its driver]
+    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its
+    /// driver]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
 
-    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in which a worker that was killed
-    /// stays for twice that: its GPUs are fenced
+    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in
+    /// which a worker that was killed stays for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 
-    /// Most memory of this machine that one session may make its worker keep beside device memory: code, what nodes of graphs hold,
-    /// buffers of copies in graphs, memory that kernels share with the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
+    /// Most memory of this machine that one session may make its worker keep beside device memory:
+    /// code, what nodes of graphs hold, buffers of copies in graphs, memory that kernels share with
+    /// the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 
@@ -475,8 +492,9 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "SEED", hide = true)]
     pub(crate) churn: Option<u64>,
 
-    /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
-    /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
+    /// Which other nodes this one connects to, for copies between nodes that a program has leases
+    /// on: any, none, or hosts and networks such as gpu2,10.0.0.0/8. Other copies between nodes go
+    /// through the program's machine
     #[arg(long, value_name = "NODES", default_value = "any")]
     pub(crate) peers: Peering,
 
@@ -508,8 +526,8 @@ pub(crate) struct TlsArgs {
     #[arg(long)]
     pub(crate) tls: bool,
 
-    /// The node's certificate and what leads from it to its authority, a PEM file [default: one that the node makes and
-    /// signs itself; programs know it by its fingerprint]
+    /// The node's certificate and what leads from it to its authority, a PEM file [default: one
+    /// that the node makes and signs itself; programs know it by its fingerprint]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
@@ -562,7 +580,8 @@ pub(crate) struct TopArgs {
 /// Where a command that uses a GPU by itself gets one.
 #[derive(Debug, Args)]
 pub(crate) struct PlaceArgs {
-    /// The node to use, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on this machine]
+    /// The node to use, as `sluice node` prints it [default: $SLUICE_NODE, else a private node on
+    /// this machine]
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
 

@@ -1,5 +1,5 @@
-//! `sluice doctor`: what this machine and the node or server that programs go to are like, and what to do about what is not as it should
-//! be.
+//! `sluice doctor`: what this machine and the node or server that programs go to are like, and what
+//! to do about what is not as it should be.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -119,7 +119,8 @@ fn temporary_folder() -> Finding {
 
 /// The driver that programs get outside `sluice run`.
 fn own_libcuda() -> Finding {
-    // SAFETY: the name is a NUL-terminated string; a CUDA driver's constructors are those every CUDA program runs.
+    // SAFETY: the name is a NUL-terminated string; a CUDA driver's constructors are those every
+    // CUDA program runs.
     let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Finding::ok("this machine has no CUDA driver of its own");
@@ -157,7 +158,8 @@ fn address_space() -> Finding {
 
 fn reservation() -> Finding {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that
+    // exists.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), RESERVED_BYTES, libc::PROT_NONE, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Finding::problem(

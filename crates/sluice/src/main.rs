@@ -1,7 +1,8 @@
-//! The `sluice` binary: runs programs on a share of a GPU, lends GPUs, and answers questions about them.
+//! The `sluice` binary: runs programs on a share of a GPU, lends GPUs, and answers questions about
+//! them.
 //!
-//! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and, under the name
-//! `nvidia-smi`, the tool that programs under a lease find by that name.
+//! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and,
+//! under the name `nvidia-smi`, the tool that programs under a lease find by that name.
 
 #[macro_use]
 mod output;

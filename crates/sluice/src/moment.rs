@@ -7,7 +7,8 @@ use jiff::civil::Date;
 use jiff::{Timestamp, ToSpan};
 use sluice_api::written;
 
-/// A point in time, in milliseconds since 1970: `2026-11-01` (its midnight), `2026-11-01T08:30:00Z`, or the number.
+/// A point in time, in milliseconds since 1970: `2026-11-01` (its midnight),
+/// `2026-11-01T08:30:00Z`, or the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 

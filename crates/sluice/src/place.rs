@@ -1,4 +1,5 @@
-//! Where a program runs: on a node that a server chooses, on a named one, or on a private one inside this process.
+//! Where a program runs: on a node that a server chooses, on a named one, or on a private one
+//! inside this process.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -103,7 +104,8 @@ impl Source {
     }
 }
 
-/// The node that is to be used: what the command line names comes before what the environment names.
+/// The node that is to be used: what the command line names comes before what the environment
+/// names.
 fn node_text(server: Option<&str>, node: Option<&str>) -> Option<String> {
     let environment = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
     match node {
@@ -114,7 +116,8 @@ fn node_text(server: Option<&str>, node: Option<&str>) -> Option<String> {
 }
 
 impl Place {
-    /// What the command line names comes before what the environment names, and that before what `sluice login` keeps.
+    /// What the command line names comes before what the environment names, and that before what
+    /// `sluice login` keeps.
     pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Place> {
         if let Some(text) = node_text(server, node) {
             return Ok(Place::Node(text.parse()?));
@@ -245,8 +248,8 @@ pub(crate) fn host_memory(memory: Memory) -> Result<u64> {
     Ok(memory.bytes())
 }
 
-/// Where a node listens, and what it shows there. Beyond loopback that is TLS, unless plain text is asked for. A certificate
-/// of its own is kept in the data folder.
+/// Where a node listens, and what it shows there. Beyond loopback that is TLS, unless plain text is
+/// asked for. A certificate of its own is kept in the data folder.
 pub(crate) fn listening(
     text: &str,
     tls: &TlsArgs,
@@ -415,7 +418,8 @@ impl EndSignals {
     }
 }
 
-/// The socket of a node on this machine, if it is one that a node names so, and can be reached from here.
+/// The socket of a node on this machine, if it is one that a node names so, and can be reached from
+/// here.
 pub(crate) fn nearby(name: &str) -> Option<Endpoint> {
     let is_wanted = std::env::var_os(SHARED_MEMORY_VARIABLE).is_none_or(|value| value != "off");
     let path = Path::new(name);

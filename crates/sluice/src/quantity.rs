@@ -106,7 +106,8 @@ const UNITS: [(&str, u64); 13] = [
 impl FromStr for Memory {
     type Err = String;
 
-    /// `8GiB`, `512MiB`, `1.5GiB`; `8G` is `8GiB`, as for `docker run --memory`; `8GB` is 8,000,000,000 bytes.
+    /// `8GiB`, `512MiB`, `1.5GiB`; `8G` is `8GiB`, as for `docker run --memory`; `8GB` is
+    /// 8,000,000,000 bytes.
     fn from_str(text: &str) -> Result<Memory, String> {
         let lower = text.trim().to_ascii_lowercase();
         let unit = UNITS.iter().find_map(|(unit, size)| lower.strip_suffix(unit).map(|rest| (rest, *size)));

@@ -1,7 +1,8 @@
 //! `sluice replay`: sends what a recorded program sent, and compares what comes back.
 //!
-//! The log is in the order in which the program knew of things. So a command is sent once everything has come that the program
-//! knew of when it sent it, and not before: what waited for an answer then waits for it now.
+//! The log is in the order in which the program knew of things. So a command is sent once
+//! everything has come that the program knew of when it sent it, and not before: what waited for an
+//! answer then waits for it now.
 
 mod compare;
 mod times;

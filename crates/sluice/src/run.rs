@@ -26,8 +26,8 @@ use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
 use crate::tasks::{Outcome, Tasks};
 
-/// Runs the program to its end; the answer is the exit code, as a shell's. A program that was preempted runs again once it
-/// has another place.
+/// Runs the program to its end; the answer is the exit code, as a shell's. A program that was
+/// preempted runs again once it has another place.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let sanitize = Sanitize::begin(arguments)?;
     let mut report = Report::begin(arguments)?;

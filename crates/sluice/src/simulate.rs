@@ -100,7 +100,8 @@ fn generate(arguments: &SimulateArgs, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The openb protocol tries every pod of its lists, of which some fit nowhere; anybody else has made a mistake.
+/// The openb protocol tries every pod of its lists, of which some fit nowhere; anybody else has
+/// made a mistake.
 fn check_possible(arguments: &SimulateArgs, site: &Site, jobs: &Jobs) -> Result<()> {
     let impossible = site.impossible(jobs);
     let Some(first) = impossible.first() else { return Ok(()) };

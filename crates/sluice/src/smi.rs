@@ -1,7 +1,8 @@
 //! `nvidia-smi` for programs under a lease: the leased GPUs with the leased memory.
 //!
-//! The forms that programs ask for, in the layouts that they read: the overview, `-L`, `-q` (also as XML), `--query-gpu`,
-//! `--query-compute-apps` and `topo -m`. What a lease has no answer for is `N/A`, as where a card has none.
+//! The forms that programs ask for, in the layouts that they read: the overview, `-L`, `-q` (also
+//! as XML), `--query-gpu`, `--query-compute-apps` and `topo -m`. What a lease has no answer for is
+//! `N/A`, as where a card has none.
 
 mod csv;
 mod gpu;

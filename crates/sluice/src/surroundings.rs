@@ -1,8 +1,9 @@
-//! What a program finds around it under a lease: the client libraries under the names that CUDA programs look for,
-//! the session to attach to, and, for a software GPU only, what makes each toolkit hand over PTX.
+//! What a program finds around it under a lease: the client libraries under the names that CUDA
+//! programs look for, the session to attach to, and, for a software GPU only, what makes each
+//! toolkit hand over PTX.
 //!
-//! Everything is environment: nothing is installed, no file of the system is touched, and the folder of links that
-//! the environment points to is gone when the program has ended.
+//! Everything is environment: nothing is installed, no file of the system is touched, and the
+//! folder of links that the environment points to is gone when the program has ended.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -32,7 +33,8 @@ const NO_JITLINK: ClientLibrary =
 const DEVICE_FILES: ClientLibrary =
     ClientLibrary { built: "libsluice_devfiles.so", names: &["libsluice-devfiles.so"] };
 
-/// Tells the library that shows the device files where the client libraries are, for programs that do not look there.
+/// Tells the library that shows the device files where the client libraries are, for programs that
+/// do not look there.
 const LIBRARIES_VARIABLE: &str = "SLUICE_LIBRARIES";
 
 /// The tool that every program under a lease finds on its PATH; it is this binary.
@@ -48,8 +50,8 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Looks in `$SLUICE_LIB_DIR`, or else beside the executable: `../lib/sluice` of an installation, the
-    /// executable's own folder of a build.
+    /// Looks in `$SLUICE_LIB_DIR`, or else beside the executable: `../lib/sluice` of an
+    /// installation, the executable's own folder of a build.
     pub(crate) fn find() -> Result<Libraries, String> {
         let folders = match std::env::var_os("SLUICE_LIB_DIR") {
             Some(folder) => vec![PathBuf::from(folder)],
@@ -164,8 +166,8 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Places links in `folder`. `session` is what the client library attaches with; `software` says that the leased
-    /// GPU runs PTX only.
+    /// Places links in `folder`. `session` is what the client library attaches with; `software`
+    /// says that the leased GPU runs PTX only.
     pub(crate) fn prepare(
         folder: &Path,
         libraries: &Libraries,
@@ -201,20 +203,23 @@ impl Surroundings {
         &self.environment
     }
 
-    /// What each toolkit needs to hand PTX, not machine code, to the driver. What the user has set stays.
+    /// What each toolkit needs to hand PTX, not machine code, to the driver. What the user has set
+    /// stays.
     fn ask_for_ptx(&mut self, libraries: &Libraries) {
         // CuPy: NVRTC to PTX instead of to machine code.
         self.set_default("CUPY_COMPILE_WITH_PTX", "1");
-        // numba-cuda hands LTO code to nvJitLink whenever it finds that, and PTX to the driver otherwise.
+        // numba-cuda hands LTO code to nvJitLink whenever it finds that, and PTX to the driver
+        // otherwise.
         if let Some(no_jitlink) = &libraries.no_jitlink {
             self.prepend("LD_AUDIT", no_jitlink);
         }
     }
 
-    /// NCCL takes GPUs of processes on one machine for GPUs of one machine, and lets their kernels exchange data through its memory.
-    /// Here it is the nodes' machines that count, and no kernel reads memory of the program's: what GPUs do not exchange directly
-    /// goes through sockets. Leases share nothing, so each is a host of its own; a GPU of another node may even have the same place
-    /// on the bus. What the user has set stays.
+    /// NCCL takes GPUs of processes on one machine for GPUs of one machine, and lets their kernels
+    /// exchange data through its memory. Here it is the nodes' machines that count, and no kernel
+    /// reads memory of the program's: what GPUs do not exchange directly goes through sockets.
+    /// Leases share nothing, so each is a host of its own; a GPU of another node may even have the
+    /// same place on the bus. What the user has set stays.
     fn tell_nccl_apart(&mut self) {
         // Where this cannot be read, few programs are NCCL's.
         if let Ok(host) = fs::read_to_string("/proc/sys/kernel/random/uuid") {

@@ -11,7 +11,8 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Renders `rows` under `columns`, two spaces apart, with no trailing blanks. Names are others' texts, and escaped.
+/// Renders `rows` under `columns`, two spaces apart, with no trailing blanks. Names are others'
+/// texts, and escaped.
 pub(crate) fn render(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| escaped(cell).into_owned()).collect()).collect();

@@ -1,15 +1,16 @@
 //! The tasks of one run, from their start to their end.
 //!
-//! Each is a program of its own under [`child`], on GPUs of its own. A task that ends gives its GPUs back at once, while the others go
-//! on. Of an elastic lease further tasks come while it runs, and some may have to make room:
+//! Each is a program of its own under [`child`], on GPUs of its own. A task that ends gives its
+//! GPUs back at once, while the others continue. Of an elastic lease further tasks come while it
+//! runs, and some may have to make room:
 //!
 //! ```text
 //!  server's word on the lease ──▶ further task ──▶ claimed on its node ──▶ starts with the lowest rank that is free
 //!                             └─▶ task has notice ──▶ SIGTERM, a grace time, SIGKILL ──▶ its rank is free
 //!  a task's end ──▶ its rank is done with; if it failed, the others are asked to end
 //! ```
-//! All of it happens in the thread that waits here, in the order in which it is heard of. What may take time, claiming on a node and giving
-//! back, happens in threads of its own.
+//! All of it happens in the thread that waits here, in the order in which it is heard of. What may
+//! take time, claiming on a node and giving back, happens in threads of its own.
 
 mod ends;
 mod plan;
@@ -46,8 +47,8 @@ pub(crate) enum Event {
 
 /// How a run ended.
 pub(crate) struct Outcome {
-    /// Of the task that failed first, of all in the order of their ranks, then of those that had to make room while others went on, and
-    /// that nobody replaced.
+    /// Of the task that failed first, of all in the order of their ranks, then of those that had to
+    /// make room while others went on, and that nobody replaced.
     pub(crate) statuses: Vec<ExitStatus>,
     /// All tasks were told to make room.
     pub(crate) preempted: bool,
@@ -120,8 +121,8 @@ impl<'a> Tasks<'a> {
         self.events.clone()
     }
 
-    /// Runs so many tasks, each with the GPUs of its leases as one list, and those that come later, to the end of all. What the leases
-    /// held is free when this returns.
+    /// Runs so many tasks, each with the GPUs of its leases as one list, and those that come later,
+    /// to the end of all. What the leases held is free when this returns.
     pub(crate) fn run(mut self, tasks: Vec<Vec<Held>>) -> Result<Outcome, NotStarted> {
         let count = tasks.len();
         let started =
@@ -230,13 +231,14 @@ impl<'a> Tasks<'a> {
             eprintln!("sluice: waiting for the program: {error}");
             unknown_status()
         });
-        // One that had to make room has left its work to the next one of its rank, as the server has it too: what it ended with only says
-        // whether it could save its work.
+        // One that had to make room has left its work to the next one of its rank, as the server
+        // has it too: what it ended with only says whether it could save its work.
         if task.has_notice {
             return self.ends.leave(rank, status, !self.running.is_empty());
         }
         self.ends.finish(rank, status);
-        // Once all have been asked to end, how they do it says nothing, and to be asked twice may keep them from saving their work.
+        // Once all have been asked to end, how they do it says nothing, and to be asked twice may
+        // keep them from saving their work.
         if !status.success() && !self.ending {
             self.ends.fail_first(status);
             self.end_all();
@@ -288,8 +290,9 @@ impl<'a> Tasks<'a> {
                     task.has_notice = true;
                     signal_one(rank, libc::SIGTERM);
                 }
-                // Its node has ended the session: what is left of the task cannot go on. Its notice may have come and gone while the
-                // server could not be asked. Tasks of a gang that has no notice for single ones cannot do without each other.
+                // Its node has ended the session: what is left of the task cannot go on. Its notice
+                // may have come and gone while the server could not be asked. Tasks of a gang that
+                // has no notice for single ones cannot do without each other.
                 Plan::Gone if had_notice || is_elastic => {
                     if !had_notice {
                         eprintln!("sluice: task {rank} has lost its place: it is ended, the others go on");
@@ -346,8 +349,9 @@ impl<'a> Tasks<'a> {
         }
     }
 
-    /// Ranks are below this. A task beyond the maximum came in place of one that is done, whose notice was heard of too late: there is
-    /// nothing to do for it. But one that still has to leave keeps its rank until it ends.
+    /// Ranks are below this. A task beyond the maximum came in place of one that is done, whose
+    /// notice was heard of too late: there is nothing to do for it. But one that still has to leave
+    /// keeps its rank until it ends.
     fn ranks_max(&self) -> usize {
         let asked = self.arguments.tasks.and_then(|tasks| tasks.max);
         match asked {

@@ -1,4 +1,5 @@
-//! The software GPU as a `libcuda.so.1` of its own: CUDA programs without a GPU, a node, or a network.
+//! The software GPU as a `libcuda.so.1` of its own: CUDA programs without a GPU, a node, or a
+//! network.
 
 mod driver;
 mod export_tables;

@@ -4,8 +4,8 @@
 //! cargo run --release -p sluice-softgpu --example compile_images -- FILE...
 //! ```
 //!
-//! A file is PTX text, or anything that contains fat binaries, such as a program or library built by nvcc. This is
-//! how to see whether the software GPU can run what a library brings.
+//! A file is PTX text, or anything that contains fat binaries, such as a program or library built
+//! by nvcc. This is how to see whether the software GPU can run what a library brings.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! Charging device memory that the driver takes for itself.
 //!
-//! Most device memory is asked for by a call that names its size, and whoever makes that call can charge it beforehand. The rest comes
-//! out of what a program loads, launches and sets: a module's variables, the local memory of its kernels, the heap of
-//! device-side `malloc`. All of that goes through [`charge`], and through no other place.
+//! Most device memory is asked for by a call that names its size, and whoever makes that call can
+//! charge it beforehand. The rest comes out of what a program loads, launches and sets: a module's
+//! variables, the local memory of its kernels, the heap of device-side `malloc`. All of that goes
+//! through [`charge`], and through no other place.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +24,8 @@ pub trait DeviceMemoryAccount: Send + Sync {
 
 static ACCOUNT: OnceLock<Box<dyn DeviceMemoryAccount>> = OnceLock::new();
 
-/// Sets the account; only the first one counts. Without one the size of the device is the only limit.
+/// Sets the account; only the first one counts. Without one the size of the device is the only
+/// limit.
 pub fn set_device_memory_account(account: Box<dyn DeviceMemoryAccount>) {
     let _ = ACCOUNT.set(account);
 }
@@ -64,7 +66,8 @@ impl Drop for Charge {
     }
 }
 
-/// What a device's driver has allocated for itself by address: small pieces share chunks, a larger one has chunks of its own.
+/// What a device's driver has allocated for itself by address: small pieces share chunks, a larger
+/// one has chunks of its own.
 #[derive(Default)]
 pub(crate) struct OwnMemory(Mutex<Own>);
 

@@ -1,13 +1,14 @@
 //! The one range of virtual addresses that every device pointer of this process lies in.
 //!
-//! A device address is a host address in this range: the range is reserved without access rights and pages get
-//! rights when an allocation covers them. Compiled kernels check every address against the range's bounds, so
-//! they cannot reach anything else that the process has mapped; an address in the range without an allocation
-//! faults. Shared, local and parameter memory of running blocks lie in the range too, so a generic address needs
-//! no tag.
+//! A device address is a host address in this range: the range is reserved without access rights
+//! and pages get rights when an allocation covers them. Compiled kernels check every address
+//! against the range's bounds, so they cannot reach anything else that the process has mapped; an
+//! address in the range without an allocation faults. Shared, local and parameter memory of running
+//! blocks lie in the range too, so a generic address needs no tag.
 //!
-//! The range comes into being with the first request that needs an address. If that is a reservation at a fixed
-//! address (a worker that mirrors its client's reservation), the range is built around it.
+//! The range comes into being with the first request that needs an address. If that is a
+//! reservation at a fixed address (a worker that mirrors its client's reservation), the range is
+//! built around it.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -19,7 +20,8 @@ pub(crate) const CHUNK: u64 = 2 << 20;
 
 /// Size of the range when nothing asks for more.
 const DEFAULT_SIZE: u64 = 1 << 40;
-/// Addresses kept beside a fixed reservation, for what the driver itself places: globals, pools, local memory.
+/// Addresses kept beside a fixed reservation, for what the driver itself places: globals, pools,
+/// local memory.
 const BESIDE_RESERVATION: u64 = 1 << 38;
 /// The smallest range worth having, where the system limits address space.
 const SMALLEST_SIZE: u64 = 1 << 34;
@@ -60,7 +62,8 @@ impl AddressSpace {
     fn reserve(hint: Option<(u64, u64)>) -> Option<Self> {
         let around_hint = hint.and_then(|(address, size)| {
             let with_rest = size.checked_add(BESIDE_RESERVATION)?;
-            // The driver's own part goes above the reservation, or below it where something is in the way.
+            // The driver's own part goes above the reservation, or below it where something is in
+            // the way.
             reserve_at(address, with_rest)
                 .or_else(|| reserve_at(address.checked_sub(BESIDE_RESERVATION)?, with_rest))
         });
@@ -83,14 +86,15 @@ impl AddressSpace {
         self.size
     }
 
-    /// Takes addresses for `size` bytes, a multiple of [`CHUNK`], aligned to `align`. Nothing is mapped there yet.
+    /// Takes addresses for `size` bytes, a multiple of [`CHUNK`], aligned to `align`. Nothing is
+    /// mapped there yet.
     pub(crate) fn take(&self, size: u64, align: u64) -> Result<u64> {
         let mut free = self.free.lock().map_err(|_| Status::UNKNOWN)?;
         free.take(size, align.max(CHUNK)).ok_or(Status::OUT_OF_MEMORY)
     }
 
-    /// As [`Self::take`] from the other end of the range, for what no program has an address of: a kernel that runs
-    /// past its own memory does not get there.
+    /// As [`Self::take`] from the other end of the range, for what no program has an address of: a
+    /// kernel that runs past its own memory does not get there.
     pub(crate) fn take_hidden(&self, size: u64) -> Result<u64> {
         let mut free = self.free.lock().map_err(|_| Status::UNKNOWN)?;
         free.take_high(size, CHUNK).ok_or(Status::OUT_OF_MEMORY)
@@ -113,19 +117,20 @@ impl AddressSpace {
     pub(crate) fn map_private(&self, address: u64, size: u64) -> Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         self.map(address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
-        // Huge pages make first touch some twenty times cheaper; where they are not to be had nothing is lost.
-        // SAFETY: the pages were mapped just now and belong to this range.
+        // Huge pages make first touch some twenty times cheaper; where they are not to be had
+        // nothing is lost. SAFETY: the pages were mapped just now and belong to this range.
         unsafe { libc::madvise(address as *mut libc::c_void, size as usize, libc::MADV_HUGEPAGE) };
         Ok(())
     }
 
-    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses. Whoever reads there meanwhile finds what was there
-    /// or what is in the file.
+    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses. Whoever reads
+    /// there meanwhile finds what was there or what is in the file.
     pub(crate) fn map_file(&self, address: u64, size: u64, rights: i32, fd: i32, offset: u64) -> Result<()> {
         self.map(address, size, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
     }
 
-    /// Makes untouched taken addresses ready to hold private pages; they get rights by [`Self::protect`].
+    /// Makes untouched taken addresses ready to hold private pages; they get rights by
+    /// [`Self::protect`].
     pub(crate) fn prepare_private(&self, address: u64, size: u64) -> Result<()> {
         self.check(address, size)?;
         // SAFETY: the pages lie inside the range; see `map_private` for why.
@@ -140,8 +145,8 @@ impl AddressSpace {
         // The old addresses stay mapped, so that nothing else of the process can get in between.
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let (old, new) = (from as *mut libc::c_void, to as *mut libc::c_void);
-        // SAFETY: both places lie inside the range, which nothing but this driver and kernels use, and the caller
-        // says that no kernel uses these.
+        // SAFETY: both places lie inside the range, which nothing but this driver and kernels use,
+        // and the caller says that no kernel uses these.
         let moved = unsafe { libc::mremap(old, size as usize, size as usize, flags, new) };
         if moved == libc::MAP_FAILED {
             return Err(Status::OUT_OF_MEMORY);
@@ -153,7 +158,8 @@ impl AddressSpace {
     /// Takes all rights away and the memory with them; the addresses stay taken.
     pub(crate) fn unmap(&self, address: u64, size: u64) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // It can fail only when the kernel is out of memory for its own tables; the pages then stay until exit.
+        // It can fail only when the kernel is out of memory for its own tables; the pages then stay
+        // until exit.
         let _ = self.map(address, size, libc::PROT_NONE, flags, -1, 0);
     }
 
@@ -167,7 +173,8 @@ impl AddressSpace {
 
     fn map(&self, address: u64, size: u64, rights: i32, flags: i32, fd: i32, offset: u64) -> Result<()> {
         self.check(address, size)?;
-        // SAFETY: the pages replaced lie inside the range, which nothing but this driver and kernels use.
+        // SAFETY: the pages replaced lie inside the range, which nothing but this driver and
+        // kernels use.
         let mapped = unsafe {
             libc::mmap(
                 address as *mut libc::c_void,
@@ -211,7 +218,8 @@ fn reserve_anywhere(size: u64) -> Option<AddressSpace> {
 
 fn reserve_pages(address: u64, size: u64, extra_flags: i32) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | extra_flags;
-    // SAFETY: without MAP_FIXED no existing mapping is replaced, and without rights the pages cost nothing.
+    // SAFETY: without MAP_FIXED no existing mapping is replaced, and without rights the pages cost
+    // nothing.
     let got = unsafe {
         libc::mmap(address as *mut libc::c_void, usize::try_from(size).ok()?, libc::PROT_NONE, flags, -1, 0)
     };

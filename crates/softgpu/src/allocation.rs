@@ -75,7 +75,8 @@ pub(crate) fn find(address: u64) -> Option<Allocation> {
     (address - allocation.base < allocation.size).then(|| allocation.clone())
 }
 
-/// Checks that every byte of `[address, address + size)` lies in live allocations; mapped ones may adjoin.
+/// Checks that every byte of `[address, address + size)` lies in live allocations; mapped ones may
+/// adjoin.
 pub(crate) fn check(mut address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
     while address < end {
@@ -85,8 +86,9 @@ pub(crate) fn check(mut address: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses memory that a device may not use. What is mapped or of a pool is its own device's alone, unless the program has given
-/// others access; all other memory can be copied and filled by any device.
+/// Refuses memory that a device may not use. What is mapped or of a pool is its own device's alone,
+/// unless the program has given others access; all other memory can be copied and filled by any
+/// device.
 pub(crate) fn check_reach(mut address: u64, size: u64, device: usize) -> Result<()> {
     let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
     while address < end {
@@ -104,7 +106,8 @@ pub(crate) fn check_reach(mut address: u64, size: u64, device: usize) -> Result<
     Ok(())
 }
 
-/// As [`check`] for work that has come to its turn: it may also use what the program gave up behind it in the same stream.
+/// As [`check`] for work that has come to its turn: it may also use what the program gave up behind
+/// it in the same stream.
 pub(crate) fn check_at_turn(mut address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).ok_or(Status::ILLEGAL_ADDRESS)?;
     while address < end {
@@ -122,7 +125,8 @@ fn find_leaving(address: u64) -> Option<Allocation> {
     leaving.iter().find(holds).map(|(known, _)| known.clone())
 }
 
-/// Removes the allocation, which the program cannot name any more; work that was submitted before may use it until the ticket.
+/// Removes the allocation, which the program cannot name any more; work that was submitted before
+/// may use it until the ticket.
 pub(crate) fn leave(known: &Allocation, until: &Arc<Ticket>) -> bool {
     let mut leaving = LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
     leaving.retain(|(_, until)| !until.is_done());

@@ -1,5 +1,6 @@
-//! The driver's functions with CUDA's names and prototypes. Each checks its arguments, calls the part that does
-//! the work, and stores the result; what the parts are is in the modules of the same names above this one.
+//! The driver's functions with CUDA's names and prototypes. Each checks its arguments, calls the
+//! part that does the work, and stores the result; what the parts are is in the modules of the same
+//! names above this one.
 
 // CUDA's names are kept letter by letter.
 #![allow(non_snake_case)]
@@ -30,7 +31,8 @@ pub use event::{export_event, import_event};
 
 use sluice_cuda::DriverTable;
 
-/// The functions that the software GPU has. What is missing here is absent, also through `cuGetProcAddress`.
+/// The functions that the software GPU has. What is missing here is absent, also through
+/// `cuGetProcAddress`.
 pub(crate) const TABLE: DriverTable = {
     use self::module::*;
     use self::{

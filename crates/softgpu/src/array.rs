@@ -1,5 +1,5 @@
-//! Arrays: images of one to three dimensions, in layers and levels. Each is a box of rows in device memory that no program
-//! has an address of; copies, textures and surfaces find it by its handle.
+//! Arrays: images of one to three dimensions, in layers and levels. Each is a box of rows in device
+//! memory that no program has an address of; copies, textures and surfaces find it by its handle.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +41,8 @@ pub(crate) struct Array {
     pub(crate) desc: CUDA_ARRAY3D_DESCRIPTOR,
     pub(crate) extent: ArrayExtent,
     pub(crate) place: Place,
-    /// Where its memory is, if that is mapped later: then the place has none, and its addresses are names.
+    /// Where its memory is, if that is mapped later: then the place has none, and its addresses are
+    /// names.
     pub(crate) tiles: Option<Arc<TiledArray>>,
     pub(crate) is_level: bool,
 }
@@ -224,7 +225,8 @@ pub(crate) fn at(address: u64) -> Option<(CUarray, [u64; 3])> {
     })
 }
 
-/// Forgets the arrays of a context that has ended; their memory goes with the context's allocations.
+/// Forgets the arrays of a context that has ended; their memory goes with the context's
+/// allocations.
 pub(crate) fn context_destroyed(context: usize) {
     ARRAYS.remove_all(|array| array.context == context);
     MIPMAPPED.remove_all(|array| array.context == context);

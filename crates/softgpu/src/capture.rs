@@ -12,7 +12,8 @@ use crate::op::Op;
 use crate::status::{Result, Status};
 use crate::stream::Stream;
 
-/// One capture, from `cuStreamBeginCapture` to `cuStreamEndCapture`; other streams join it through events.
+/// One capture, from `cuStreamBeginCapture` to `cuStreamEndCapture`; other streams join it through
+/// events.
 pub(crate) struct Capture {
     /// Unique in the process and never used again (`cuStreamGetCaptureInfo`).
     pub(crate) id: u64,
@@ -25,7 +26,8 @@ pub(crate) struct Capture {
     invalid: AtomicBool,
     /// No stream joins it any more: its graph is the program's, or gone.
     has_ended: AtomicBool,
-    /// Streams that joined and have not been joined back, by id, with the nodes that are last in them.
+    /// Streams that joined and have not been joined back, by id, with the nodes that are last in
+    /// them.
     forks: Mutex<Vec<(u64, Vec<NodeId>)>>,
 }
 
@@ -99,7 +101,8 @@ impl StreamCapture {
     }
 }
 
-/// Begins a capture in `stream`, into a graph of the program's behind these nodes or into a new one.
+/// Begins a capture in `stream`, into a graph of the program's behind these nodes or into a new
+/// one.
 pub(crate) fn begin(
     stream: &Stream,
     mode: CUstreamCaptureMode,
@@ -144,8 +147,8 @@ pub(crate) fn end(stream: &Stream) -> Result<Arc<Graph>> {
     Ok(Arc::clone(&ended.capture.graph))
 }
 
-/// A call waits for all of a context, of which captures can be no part: those that go on there are worth nothing any more. Whether
-/// there are any.
+/// A call waits for all of a context, of which captures can be no part: those that go on there are
+/// worth nothing any more. Whether there are any.
 pub(crate) fn interrupt(context: usize) -> bool {
     let mut any = false;
     for stream in crate::stream::STREAMS.all() {

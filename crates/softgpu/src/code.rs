@@ -1,6 +1,7 @@
 //! The software GPU's own machine: the PTX of an image, and its entries compiled on first use.
 //!
-//! Loading indexes the text only; real images hold hundreds of entries of which a program uses a few.
+//! Loading indexes the text only; real images hold hundreds of entries of which a program uses a
+//! few.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -28,10 +29,12 @@ use crate::messages;
 use crate::sanitizer::sanitizer;
 use crate::status::{Result, Status};
 
-/// Machine code for the kernels of texts up to this size is made when something is first asked about them, which keeps it out of
-/// the time of a launch on the GPU. Larger texts are libraries, whose users ask what each kernel takes and launch a few.
+/// Machine code for the kernels of texts up to this size is made when something is first asked
+/// about them, which keeps it out of the time of a launch on the GPU. Larger texts are libraries,
+/// whose users ask what each kernel takes and launch a few.
 const SMALL: usize = 256 << 10;
-/// The function by which device code allocates (CUDA C++ Programming Guide, Dynamic Global Memory Allocation).
+/// The function by which device code allocates (CUDA C++ Programming Guide, Dynamic Global Memory
+/// Allocation).
 const DEVICE_MALLOC: &str = "malloc";
 /// Bytes of all texts of one program together.
 const TEXTS_MAX: usize = 512 << 20;
@@ -82,8 +85,8 @@ impl Machine for Compiling {
         (1, 1)
     }
 
-    /// A thread of the executor runs one block or the blocks of one cluster, and there may be fewer of them than
-    /// multiprocessors; of a cooperative launch each block has its own memory.
+    /// A thread of the executor runs one block or the blocks of one cluster, and there may be fewer
+    /// of them than multiprocessors; of a cooperative launch each block has its own memory.
     fn threads_with_local_memory(&self, _: &Limits, shape: &Shape, multiprocessors: u32) -> u64 {
         let executor = driver().map_or(1, |driver| driver.threads as u64);
         let product =
@@ -165,9 +168,9 @@ const REGISTERS_RESERVED: u32 = 4;
 const REGISTERS_MAX: u32 = 255;
 const REGISTERS_OF_BLOCK: u32 = 64 << 10;
 
-/// Registers that a thread of a kernel takes: what its values need, and no more than `.maxnreg` says
-/// and than lets its largest block run. A kernel that needs more would spill on a GPU; here values
-/// are where they fit.
+/// Registers that a thread of a kernel takes: what its values need, and no more than `.maxnreg`
+/// says and than lets its largest block run. A kernel that needs more would spill on a GPU; here
+/// values are where they fit.
 fn registers(kernel: &sluice_ir::Kernel, entry: &ast::Function) -> u32 {
     let wanted = sluice_ir::analysis::pressure(kernel) + REGISTERS_RESERVED;
     let most = entry.directives.max_registers.unwrap_or(REGISTERS_MAX).clamp(1, REGISTERS_MAX);
@@ -179,7 +182,8 @@ impl PtxCode {
     fn new(text: &[u8]) -> std::result::Result<Self, String> {
         let is_small = text.len() <= SMALL;
         let index = ModuleIndex::new(text).map_err(|error| error.to_string())?;
-        // A mistake shows at load, as with the hardware driver, and not when its kernel is first used.
+        // A mistake shows at load, as with the hardware driver, and not when its kernel is first
+        // used.
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         index.check(threads).map_err(|error| error.to_string())?;
         if index.address_size() != 64 {

@@ -1,9 +1,10 @@
-//! Conditional nodes: graphs inside a node of which the value of a variable chooses one, or which run again and again
-//! (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`).
+//! Conditional nodes: graphs inside a node of which the value of a variable chooses one, or which
+//! run again and again (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`).
 //!
-//! The variable is a word of memory that device code can write: its address is the handle that kernels are given, and
-//! `cudaGraphSetConditional` is a store to it ([`SET_CONDITIONAL`]). The device's thread looks at the word when the node's
-//! turn has come, and runs the graph that it chooses before it takes anything else.
+//! The variable is a word of memory that device code can write: its address is the handle that
+//! kernels are given, and `cudaGraphSetConditional` is a store to it ([`SET_CONDITIONAL`]). The
+//! device's thread looks at the word when the node's turn has come, and runs the graph that it
+//! chooses before it takes anything else.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +17,8 @@ use crate::heap::map_hidden_chunks;
 use crate::op::Op;
 use crate::status::{Result, Status};
 
-/// The device runtime's function, which modules declare and leave to the linker (CUDA C++ Programming Guide,
-/// Conditional Graph Nodes).
+/// The device runtime's function, which modules declare and leave to the linker (CUDA C++
+/// Programming Guide, Conditional Graph Nodes).
 pub(crate) const SET_CONDITIONAL: &[u8] = b"
 .weak .func cudaGraphSetConditional(.param .b64 handle, .param .b32 value)
 {
@@ -62,7 +63,8 @@ impl Variable {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: a word of a page that stays mapped for good; device code may change it at the same time: atomic.
+        // SAFETY: a word of a page that stays mapped for good; device code may change it at the
+        // same time: atomic.
         unsafe { AtomicU32::from_ptr(self.address as *mut u32) }
     }
 

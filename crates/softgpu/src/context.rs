@@ -111,11 +111,13 @@ const LIMITS: [(CUlimit, u64); 8] = [
     (CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
     (CUlimit::MAX_L2_FETCH_GRANULARITY, 64),
     (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
-    // Compute in graphics, which no context here is part of. cuBLASLt asks, and does not start without an answer.
+    // Compute in graphics, which no context here is part of. cuBLASLt asks, and does not start
+    // without an answer.
     (CUlimit::CIG_ENABLED, 0),
 ];
 
-/// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+/// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per
+/// Compute Capability").
 pub(crate) const LOCAL_BYTES_MAX: u64 = 512 << 10;
 
 /// Version of the API that `cuCtxGetApiVersion` reports for every context.
@@ -161,8 +163,8 @@ impl Context {
         context
     }
 
-    /// A green context over the device's primary one, which stays retained for as long as it lives. Returns its handle as a
-    /// green context.
+    /// A green context over the device's primary one, which stays retained for as long as it lives.
+    /// Returns its handle as a green context.
     pub(crate) fn create_green(device: &'static Device, resource: Resource) -> usize {
         let (parent, handle, green) = (retain_primary(device), CONTEXTS.mint(), GREENS.mint());
         let flags = parent.flags.load(Ordering::Relaxed);
@@ -279,9 +281,9 @@ impl Context {
         Ok(())
     }
 
-    /// Stack of each thread of a launch, for kernels with functions that call themselves. Frames hold all that is live in
-    /// a call, most of which a GPU keeps in registers: a small stack is larger here than its limit says, so that what fits
-    /// on a GPU fits.
+    /// Stack of each thread of a launch, for kernels with functions that call themselves. Frames
+    /// hold all that is live in a call, most of which a GPU keeps in registers: a small stack is
+    /// larger here than its limit says, so that what fits on a GPU fits.
     pub(crate) fn stack_bytes(&self) -> u32 {
         const FRAMES: u64 = 4;
         const SMALL: u64 = 16 << 10;
@@ -364,8 +366,9 @@ pub(crate) fn named(ctx: CUcontext) -> Result<Arc<Context>> {
     if ctx.is_null() { current_unchecked() } else { context(ctx) }
 }
 
-/// The context with this handle, to be made current. CUDA's runtime knows the handle of a primary context from a
-/// hidden table and uses it before anybody has retained it; that brings the context into being.
+/// The context with this handle, to be made current. CUDA's runtime knows the handle of a primary
+/// context from a hidden table and uses it before anybody has retained it; that brings the context
+/// into being.
 pub(crate) fn context_to_use(handle: CUcontext) -> Result<Arc<Context>> {
     let known = context(handle);
     if known.is_ok() {
@@ -432,8 +435,8 @@ pub fn primary_context(device: CUdevice) -> Result<CUcontext> {
     Ok(CUcontext(crate::device::device(device)?.lock_primary().handle()))
 }
 
-/// Sets what is called with the handle of each context that has been destroyed or reset, for those who keep state
-/// by context. The first setting stays.
+/// Sets what is called with the handle of each context that has been destroyed or reset, for those
+/// who keep state by context. The first setting stays.
 pub fn on_context_destroyed(observer: fn(CUcontext)) {
     let _ = OBSERVER.set(observer);
 }

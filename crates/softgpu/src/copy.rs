@@ -1,7 +1,8 @@
 //! Copies and fills of memory: one shape for all of them, boxes of rows.
 //!
-//! With unified addressing an address alone says which memory it is in: inside the device address range it must lie
-//! in live allocations; outside it is the program's own memory, which the program answers for.
+//! With unified addressing an address alone says which memory it is in: inside the device address
+//! range it must lie in live allocations; outside it is the program's own memory, which the program
+//! answers for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,8 +19,8 @@ use crate::status::{Result, Status};
 use crate::stream::{self, Target};
 use crate::tiles::{self, TiledArray};
 
-/// Copies of pageable memory up to this size are staged, so that the caller may go on at once; CUDA's own limit
-/// (CUDA Driver API, API synchronization behavior).
+/// Copies of pageable memory up to this size are staged, so that the caller may continue at once;
+/// CUDA's own limit (CUDA Driver API, API synchronization behavior).
 const STAGED_MAX: u64 = 64 << 10;
 
 /// Size of a box: bytes per row, rows per slice, slices.
@@ -128,8 +129,9 @@ pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// Waits for its turn in the stream, as a copy of these bytes to the host would, and says whether such a copy would then read them at this
-/// address. Whoever asks may do so, until the program frees or unmaps them, and do without the copy.
+/// Waits for its turn in the stream, as a copy of these bytes to the host would, and says whether
+/// such a copy would then read them at this address. Whoever asks may do so, until the program
+/// frees or unmaps them, and do without the copy.
 pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
     // What an array names has no memory of its own.
     let is_memory = address_space::contains(address) && tiles::find(address).is_none();
@@ -140,15 +142,15 @@ pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
         })
 }
 
-/// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has it, also the one whose context is
-/// current, if one is.
+/// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has
+/// it, also the one whose context is current, if one is.
 fn doers(target: &Target) -> Result<[usize; 2]> {
     let current = context::current_or_none()?;
     Ok([target.stream.device, current.map_or(target.stream.device, |context| context.device.ordinal)])
 }
 
-/// Copies a box in stream order between places that the stream's device reaches. The call waits where `synchronous`, or where memory of the program is neither
-/// pinned nor small enough to stage.
+/// Copies a box in stream order between places that the stream's device reaches. The call waits
+/// where `synchronous`, or where memory of the program is neither pinned nor small enough to stage.
 pub(crate) fn submit(
     target: &Target,
     to: Place,
@@ -202,7 +204,8 @@ fn queue(target: &Target, to: Place, from: Place, extent: Extent, synchronous: b
     target.run(memory())
 }
 
-/// A copy that a graph keeps, by a device if that is known; both ends are read and written when the graph runs.
+/// A copy that a graph keeps, by a device if that is known; both ends are read and written when the
+/// graph runs.
 pub(crate) fn for_graph(to: Place, from: Place, extent: Extent, device: Option<usize>) -> Result<Op> {
     if extent.is_empty() {
         return Err(Status::INVALID_VALUE);
@@ -215,7 +218,8 @@ pub(crate) fn for_graph(to: Place, from: Place, extent: Extent, device: Option<u
 }
 
 impl Copy {
-    /// Destination, source and size of a copy between places that both are read and written when it runs.
+    /// Destination, source and size of a copy between places that both are read and written when it
+    /// runs.
     pub(crate) fn places(&self) -> Option<(Place, Place, Extent)> {
         match self.from {
             Source::Memory(from) => Some((self.to, from, self.extent)),
@@ -259,7 +263,8 @@ fn copy_box(to: Place, from: Place, extent: Extent) {
     }
 }
 
-/// Copies a row whose ends may be in arrays without memory here and there: that reads as zero, and takes nothing up.
+/// Copies a row whose ends may be in arrays without memory here and there: that reads as zero, and
+/// takes nothing up.
 fn copy_row(to: (u64, Option<&TiledArray>), from: (u64, Option<&TiledArray>), width: u64) {
     let run = |(start, tiles): (u64, Option<&TiledArray>), done: u64| match tiles {
         Some(tiles) => tiles.run(start + done),
@@ -269,8 +274,9 @@ fn copy_row(to: (u64, Option<&TiledArray>), from: (u64, Option<&TiledArray>), wi
     while done < width {
         let ((target, room), (source, length)) = (run(to, done), run(from, done));
         let bytes = room.min(length).min(width - done);
-        // SAFETY: both boxes were checked just now, and memory is not freed while submitted work may use it. What is mapped to an
-        // array stays until the stream has come to its end. The ends may overlap.
+        // SAFETY: both boxes were checked just now, and memory is not freed while submitted work
+        // may use it. What is mapped to an array stays until the stream has come to its end. The
+        // ends may overlap.
         unsafe {
             match (target, source) {
                 (Some(to), Some(from)) => {
@@ -329,7 +335,8 @@ impl Fill {
             let row = self.address + y * self.pitch;
             sanitizer::written(row, self.width * u64::from(self.element));
             let width = self.width as usize;
-            // SAFETY: checked just now, its alignment when it was submitted; memory is not freed while submitted work may use it.
+            // SAFETY: checked just now, its alignment when it was submitted; memory is not freed
+            // while submitted work may use it.
             unsafe {
                 match self.element {
                     1 => std::slice::from_raw_parts_mut(row as *mut u8, width).fill(self.value as u8),

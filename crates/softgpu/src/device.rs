@@ -44,7 +44,8 @@ pub struct Config {
     pub devices: Vec<SoftDevice>,
     /// CPU threads that run blocks; every device reports at least as many multiprocessors.
     pub threads: usize,
-    /// Whether the program and the driver share an address space, so that managed memory just works.
+    /// Whether the program and the driver share an address space, so that managed memory just
+    /// works.
     pub same_process: bool,
 }
 
@@ -57,8 +58,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The configuration of the library that stands alone, from `SLUICE_SOFTGPU=COUNT,MEMORY` (for example
-    /// `2,4GiB`) if that is set. Words that it does not understand are told on stderr and replaced by the default.
+    /// The configuration of the library that stands alone, from `SLUICE_SOFTGPU=COUNT,MEMORY` (for
+    /// example `2,4GiB`) if that is set. Words that it does not understand are told on stderr and
+    /// replaced by the default.
     pub fn from_env() -> Self {
         let mut config = Self { same_process: true, ..Self::default() };
         let Some(text) = std::env::var_os("SLUICE_SOFTGPU") else { return config };
@@ -187,7 +189,8 @@ fn set_up(setup: Setup) {
 /// `cuInit`: builds the devices on the first call.
 pub(crate) fn init() -> Result<()> {
     let driver = DRIVER.get_or_init(|| {
-        // SAFETY: the handler only stores a flag, which is safe in a child of a process with threads.
+        // SAFETY: the handler only stores a flag, which is safe in a child of a process with
+        // threads.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Setup { cards, machine, threads } = setup.unwrap_or_else(|| Config::default().into());
@@ -201,8 +204,9 @@ pub(crate) fn init() -> Result<()> {
     if driver.devices.is_empty() { Err(Status::NO_DEVICE) } else { Ok(()) }
 }
 
-/// Set in a child that was forked from a process with this driver. The threads that would do its work are its
-/// parent's, so it gets what CUDA gives such a child: `CUDA_ERROR_NOT_INITIALIZED` for every call.
+/// Set in a child that was forked from a process with this driver. The threads that would do its
+/// work are its parent's, so it gets what CUDA gives such a child: `CUDA_ERROR_NOT_INITIALIZED` for
+/// every call.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn forked() {
@@ -254,7 +258,8 @@ impl Device {
 
 /// What bounds a launch, by the attributes that say so.
 fn limits(attributes: &BTreeMap<A, i32>) -> Limits {
-    /// Blocks of a cluster on every device that has clusters (CUDA C++ Programming Guide, Thread Block Clusters).
+    /// Blocks of a cluster on every device that has clusters (CUDA C++ Programming Guide, Thread
+    /// Block Clusters).
     const CLUSTER_MAX: u32 = 8;
     let of = |attribute| attributes.get(&attribute).copied().unwrap_or(0);
     let count = |attribute| of(attribute).unsigned_abs();

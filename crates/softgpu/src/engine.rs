@@ -1,12 +1,14 @@
 //! The queues of all streams, and the threads that empty them.
 //!
-//! One thread of each device takes the next piece of work that is ready and runs it: kernels, copies, fills and events,
-//! one at a time per device. (A kernel itself runs on all threads of the executor.)
-//! That is slower than hardware only where a copy could run beside a kernel, and it keeps every order that CUDA
-//! promises. Kernels that wait for another stream's kernel do not get that far on it.
+//! One thread of each device takes the next piece of work that is ready and runs it: kernels,
+//! copies, fills and events, one at a time per device. (A kernel itself runs on all threads of the
+//! executor.) That is slower than hardware only where a copy could run beside a kernel, and it
+//! keeps every order that CUDA promises. Kernels that wait for another stream's kernel do not get
+//! that far on it.
 //!
-//! A function of the program runs as long as it likes, and may wait for what other streams do. Meanwhile a second thread does the
-//! device's work, once there is any. Functions of one device run one after the other.
+//! A function of the program runs as long as it likes, and may wait for what other streams do.
+//! Meanwhile a second thread does the device's work, once there is any. Functions of one device run
+//! one after the other.
 //!
 //! All work has a number in the order of acceptance. The head of a queue is ready when
 //! - it is in the legacy stream, and no blocking stream of the context has earlier work left;
@@ -15,8 +17,9 @@
 //!
 //! Besides, no work is ready that was accepted after a barrier of its context which still stands.
 //!
-//! Work that runs is still the head of its queue, so it holds back what has to wait for it. Where no other queue has any, several
-//! short pieces are taken together: for one that is over at once the lock would be most of what it costs.
+//! Work that runs is still the head of its queue, so it holds back what has to wait for it. Where
+//! no other queue has any, several short pieces are taken together: for one that is over at once
+//! the lock would be most of what it costs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,8 +35,8 @@ use crate::stream::{Order, Stream, Target};
 
 /// How often the value that a stream waits for is looked at.
 const VALUE_POLL: Duration = Duration::from_micros(50);
-/// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core has nothing else to do takes
-/// longer than most work that comes in a row.
+/// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core
+/// has nothing else to do takes longer than most work that comes in a row.
 const LOOK: Duration = Duration::from_micros(30);
 /// Work that comes so soon after the last is probably one of many in a row,
 const SOON: Duration = Duration::from_micros(2);
@@ -41,7 +44,8 @@ const SOON: Duration = Duration::from_micros(2);
 const GATHER: Duration = Duration::from_micros(6);
 /// Most pieces of work that are taken at a time,
 const TAKEN_MAX: usize = 64;
-/// and after so long no more of them is begun: somebody may wait for those that are done, or more urgent work may have come.
+/// and after so long no more of them is begun: somebody may wait for those that are done, or more
+/// urgent work may have come.
 const TAKEN_FOR: Duration = Duration::from_micros(20);
 
 struct Engine {
@@ -64,25 +68,29 @@ struct State {
     sequence: u64,
     /// The threads of each device that was given work, by its ordinal.
     crews: BTreeMap<usize, Crew>,
-    /// Threads of devices that have nothing to do. Waking nobody costs as much as waking somebody, and most work is
-    /// submitted while a device is busy.
+    /// Threads of devices that have nothing to do. Waking nobody costs as much as waking somebody,
+    /// and most work is submitted while a device is busy.
     sleeping: u32,
-    /// Callers that look again after each piece of work, and the numbers up to which others wait for all of a queue.
+    /// Callers that look again after each piece of work, and the numbers up to which others wait
+    /// for all of a queue.
     looking: u32,
     goals: Vec<u64>,
     /// What later work of a context waits for, by the context's handle.
     barriers: BTreeMap<usize, Vec<Barrier>>,
 }
 
-/// The threads of a device: one does the device's work, each other one runs a function, or is spare.
+/// The threads of a device: one does the device's work, each other one runs a function, or is
+/// spare.
 #[derive(Default)]
 struct Crew {
     has_worker: bool,
-    /// Functions that run: those of different streams may wait for each other, and what a copy to the host leaves behind is one, too.
+    /// Functions that run: those of different streams may wait for each other, and what a copy to
+    /// the host leaves behind is one, too.
     functions: u32,
     /// Threads that wait until the work is left to them,
     spares: u32,
-    /// which has happened to one of them, whichever wakes first: also to one that begins to wait only now.
+    /// which has happened to one of them, whichever wakes first: also to one that begins to wait
+    /// only now.
     is_left_to_spare: bool,
 }
 
@@ -212,7 +220,8 @@ pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
     is_idle(context).then(|| op.run(context))
 }
 
-/// Waits while the work in all queues holds more than so many bytes of the host's memory. Not for a thread that does queued work.
+/// Waits while the work in all queues holds more than so many bytes of the host's memory. Not for a
+/// thread that does queued work.
 pub fn wait_for_room(bytes_max: usize) {
     if !has_room(bytes_max) {
         drop(ENGINE.wait(ENGINE.lock(), |_| has_room(bytes_max)));
@@ -247,8 +256,8 @@ impl Engine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when something was submitted, or soon; other threads go first. Where one piece follows the other, and nobody waits for any, it
-    /// returns when there are several.
+    /// Returns when something was submitted, or soon; other threads go first. Where one piece
+    /// follows the other, and nobody waits for any, it returns when there are several.
     fn look_for_work<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (known, is_awaited) = (state.sequence, state.looking > 0 || !state.goals.is_empty());
         drop(state);
@@ -278,7 +287,8 @@ impl Engine {
         state
     }
 
-    /// As [`Engine::wait`] for what can come about only when a queue has nothing left up to a number.
+    /// As [`Engine::wait`] for what can come about only when a queue has nothing left up to a
+    /// number.
     fn wait_up_to(&self, goal: u64, mut state: MutexGuard<'_, State>, until: impl Fn(&State) -> bool) {
         while !until(&state) {
             state.goals.push(goal);
@@ -349,7 +359,8 @@ impl Taken {
 
     /// Does one piece after the other, until that has taken a while.
     fn run(&mut self) {
-        // Around all that the device does in a row, since asking a thread's clock twice takes longer than a small kernel.
+        // Around all that the device does in a row, since asking a thread's clock twice takes
+        // longer than a small kernel.
         let mut working = None;
         let begin = (self.work.len() > 1).then(Instant::now);
         while let Some((sequence, op)) = self.work.pop_front() {
@@ -368,11 +379,13 @@ impl Taken {
     }
 
     fn run_one(&self, op: &Op) {
-        // After a failure nothing runs any more, but whoever waits for an event must not wait for ever.
+        // After a failure nothing runs any more, but whoever waits for an event must not wait for
+        // ever.
         if let Err(status) = self.context.check() {
             return op.skip(status);
         }
-        // A panic is a bug of this driver; the program sees it as a failed context, and everybody else goes on.
+        // A panic is a bug of this driver; the program sees it as a failed context, and everybody
+        // else continues.
         let body = AssertUnwindSafe(|| op.run(&self.context));
         if let Err(status) = catch_unwind(body).unwrap_or(Err(Status::UNKNOWN)) {
             self.context.fail(status);
@@ -429,7 +442,8 @@ impl State {
             || self.barriers_of(&queue.context).any(|barrier| barrier.ticket.is_shared())
     }
 
-    /// Takes the ready work with the highest priority, then the lowest number, and what can run right after it.
+    /// Takes the ready work with the highest priority, then the lowest number, and what can run
+    /// right after it.
     fn take_ready(&mut self, device: usize) -> Option<Taken> {
         let ready =
             self.queues.values().filter(|queue| queue.stream.device == device && self.is_ready(queue));
@@ -448,7 +462,8 @@ impl State {
         })
     }
 
-    /// How many pieces can run one after the other, of a queue whose first is ready. The order of streams is no question where there is one.
+    /// How many pieces can run one after the other, of a queue whose first is ready. The order of
+    /// streams is no question where there is one.
     fn count_of_ready(&self, queue: &Queue) -> usize {
         if self.queues.len() > 1 || queue.work.front().is_some_and(|(_, op)| op.is_function()) {
             return 1;
@@ -464,7 +479,8 @@ impl State {
         1 + queue.work.iter().take(most).skip(1).take_while(can_follow).count()
     }
 
-    /// Whether no barrier of the context, or of that which it is a green one of, holds back work with this number.
+    /// Whether no barrier of the context, or of that which it is a green one of, holds back work
+    /// with this number.
     fn may_pass(&self, context: &Context, sequence: u64) -> bool {
         self.barriers_of(context).all(|it| sequence <= it.sequence || it.ticket.is_done())
     }

@@ -1,4 +1,5 @@
-//! Events: marks in streams that others wait for or take the time of (CUDA Driver API, Event Management).
+//! Events: marks in streams that others wait for or take the time of (CUDA Driver API, Event
+//! Management).
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -40,7 +41,8 @@ pub(crate) enum Recorded {
     Captured(Arc<Capture>, Vec<NodeId>),
 }
 
-/// One record of an event. A later record of the same event does not change what earlier waits wait for.
+/// One record of an event. A later record of the same event does not change what earlier waits wait
+/// for.
 #[derive(Default)]
 pub(crate) struct Ticket {
     done_at: OnceLock<Instant>,

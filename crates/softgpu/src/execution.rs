@@ -1,5 +1,5 @@
-//! What runs the grids of all devices, and what the embedding program can do to it: hold it back, end it, and see
-//! how much it has worked.
+//! What runs the grids of all devices, and what the embedding program can do to it: hold it back,
+//! end it, and see how much it has worked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -20,8 +20,8 @@ pub struct Usage {
     pub busy_time: Duration,
 }
 
-/// Pauses, resumes and cancels what a device does; `None` before `cuInit`, and where there is no such device. A paused
-/// device stops device code at safepoints and begins no copies and fills.
+/// Pauses, resumes and cancels what a device does; `None` before `cuInit`, and where there is no
+/// such device. A paused device stops device code at safepoints and begins no copies and fills.
 pub fn control(ordinal: usize) -> Option<&'static Control> {
     Some(&driver().ok()?.devices.get(ordinal)?.control)
 }
@@ -44,14 +44,14 @@ pub fn set_compile_memory(bytes: u64) {
     }
 }
 
-/// Has `exceeded` called with a kernel's name when compiling it takes longer than `limit`. The code generator cannot be
-/// interrupted, so `exceeded` has to end the process. The first call counts.
+/// Has `exceeded` called with a kernel's name when compiling it takes longer than `limit`. The code
+/// generator cannot be interrupted, so `exceeded` has to end the process. The first call counts.
 pub fn set_compile_limit(limit: Duration, exceeded: impl Fn(&str) + Send + Sync + 'static) {
     let _ = COMPILE_LIMIT.set((limit, Box::new(exceeded)));
 }
 
-/// Ends the grids that run on a device now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in their streams fall to
-/// the context's error.
+/// Ends the grids that run on a device now with `CUDA_ERROR_LAUNCH_TIMEOUT`; those that wait in
+/// their streams fall to the context's error.
 pub fn cancel_running(ordinal: usize) {
     for grid in running_grids().iter().filter(|grid| grid.device == ordinal) {
         grid.launch.cancel();
@@ -86,8 +86,8 @@ fn running_grids() -> std::sync::MutexGuard<'static, Vec<Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The threads that run blocks of a device, started with its first launch. A paused grid keeps its threads, so devices
-/// do not share them.
+/// The threads that run blocks of a device, started with its first launch. A paused grid keeps its
+/// threads, so devices do not share them.
 pub(crate) fn executor(device: &Device) -> Result<&Executor> {
     let threads = driver()?.threads;
     let executor = device.executor.get_or_init(|| Executor::new(threads).ok());
@@ -177,11 +177,11 @@ unsafe extern "C" {
     static stdout: *mut libc::FILE;
 }
 
-/// The program's own standard output, through the C library, so that device output comes after what the program
-/// itself printed before.
+/// The program's own standard output, through the C library, so that device output comes after what
+/// the program itself printed before.
 fn standard_output() -> Output {
-    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole process. A closed
-    // standard output is the program's choice, so nobody is told of a failure.
+    // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole
+    // process. A closed standard output is the program's choice, so nobody is told of a failure.
     Arc::new(|text| unsafe {
         libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
         libc::fflush(stdout);

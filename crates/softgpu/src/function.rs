@@ -116,8 +116,9 @@ impl Function {
         most.min(self.signature.max_cluster_blocks.unwrap_or(most).max(1))
     }
 
-    /// The clusters of a launch: those that the launch states, or that the kernel requires; None for none. They have to be as the
-    /// kernel says, and have to divide the grid (CUDA C++ Programming Guide, Thread Block Clusters).
+    /// The clusters of a launch: those that the launch states, or that the kernel requires; None
+    /// for none. They have to be as the kernel says, and have to divide the grid (CUDA C++
+    /// Programming Guide, Thread Block Clusters).
     pub(crate) fn cluster(&self, shape: &Shape) -> Result<Option<[u32; 3]>> {
         let required = self.signature.required_cluster;
         let Some(cluster) = shape.cluster.or(required) else {

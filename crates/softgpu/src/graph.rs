@@ -1,7 +1,8 @@
 //! Graphs: work recorded once and submitted many times (CUDA Driver API, Graph Management).
 //!
-//! A launch submits the nodes one after the other, in an order that respects their dependencies, to the stream of
-//! the launch: no node runs beside another, as no two kernels of a device do here anyway.
+//! A launch submits the nodes one after the other, in an order that respects their dependencies, to
+//! the stream of the launch: no node runs beside another, as no two kernels of a device do here
+//! anyway.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -20,8 +21,8 @@ use crate::table::Table;
 pub(crate) static GRAPHS: Table<Graph> = Table::new(5);
 pub(crate) static EXECS: Table<Exec> = Table::new(6);
 
-/// A node's handle; unique in the process and never used again, so a node is known in executable graphs. Copies of a
-/// graph have nodes of their own.
+/// A node's handle; unique in the process and never used again, so a node is known in executable
+/// graphs. Copies of a graph have nodes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(pub(crate) usize);
 
@@ -48,7 +49,8 @@ pub(crate) struct Body {
     home: usize,
 }
 
-/// The graphs that nodes are in, by handle. It is locked for a moment at a time, under the lock of a body too.
+/// The graphs that nodes are in, by handle. It is locked for a moment at a time, under the lock of
+/// a body too.
 static HOMES: LazyLock<RwLock<HashMap<NodeId, usize>>> = LazyLock::new(RwLock::default);
 
 impl Drop for Body {
@@ -103,8 +105,8 @@ impl Drop for Inner {
     }
 }
 
-/// Something of the program's that graphs keep alive (`cuUserObjectCreate`); its destructor runs with the last
-/// reference.
+/// Something of the program's that graphs keep alive (`cuUserObjectCreate`); its destructor runs
+/// with the last reference.
 pub(crate) struct UserObject {
     pub(crate) destroy: CUhostFn,
     pub(crate) data: *mut c_void,
@@ -205,8 +207,8 @@ impl Node {
 }
 
 impl Body {
-    /// Adds a node, behind those of its dependencies that are still here: a capture may have seen one that was destroyed
-    /// since.
+    /// Adds a node, behind those of its dependencies that are still here: a capture may have seen
+    /// one that was destroyed since.
     pub(crate) fn add(&mut self, mut node: Node) -> NodeId {
         node.dependencies.retain(|before| self.nodes.contains_key(before));
         static MINTED: AtomicUsize = AtomicUsize::new(1);
@@ -293,7 +295,8 @@ impl Body {
         found
     }
 
-    /// Adds dependencies between nodes that exist; a pair that closes a circle is found at instantiation.
+    /// Adds dependencies between nodes that exist; a pair that closes a circle is found at
+    /// instantiation.
     pub(crate) fn connect(&mut self, from: NodeId, to: NodeId) -> Result<()> {
         if from == to || !self.nodes.contains_key(&from) {
             return Err(Status::INVALID_VALUE);
@@ -306,8 +309,8 @@ impl Body {
         Ok(())
     }
 
-    /// Appends the work of all nodes to `to`, dependencies first. A circle has no such order. `inside`: the child
-    /// nodes around this graph.
+    /// Appends the work of all nodes to `to`, dependencies first. A circle has no such order.
+    /// `inside`: the child nodes around this graph.
     fn flatten(&self, inside: &[NodeId], to: &mut Steps) -> Result<()> {
         to.objects.extend(self.objects.iter().map(|(object, _)| Arc::clone(object)));
         to.variables.extend(self.variables.iter().cloned());
@@ -445,8 +448,8 @@ impl Exec {
         self.steps().with(node, &mut |step| step.is_enabled).ok_or(Status::INVALID_VALUE)
     }
 
-    /// Takes over the work of a graph with the same nodes in the same order (`cuGraphExecUpdate`), and what that one
-    /// keeps alive.
+    /// Takes over the work of a graph with the same nodes in the same order (`cuGraphExecUpdate`),
+    /// and what that one keeps alive.
     pub(crate) fn update(&self, graph: &Graph) -> Result<()> {
         let mut new = Steps::default();
         graph.body().flatten(&[], &mut new)?;
@@ -464,8 +467,8 @@ impl Exec {
         Ok(())
     }
 
-    /// Submits all nodes. A stream that captures gets them as they are: what they do at a launch they do at that of the
-    /// graph that comes of it.
+    /// Submits all nodes. A stream that captures gets them as they are: what they do at a launch
+    /// they do at that of the graph that comes of it.
     pub(crate) fn launch(&self, target: &Target) -> Result<()> {
         let is_captured = target.stream.capture().is_some();
         let steps = self.steps();
@@ -503,7 +506,8 @@ impl Conditional {
     }
 }
 
-/// Kernels, copies, fills, empty nodes and conditional ones (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`).
+/// Kernels, copies, fills, empty nodes and conditional ones (CUDA Driver API,
+/// `CUDA_CONDITIONAL_NODE_PARAMS`).
 fn may_be_conditional(op: &Op) -> bool {
     matches!(op, Op::Empty | Op::Launch(_) | Op::Copy(_) | Op::Fill(_) | Op::Branch(_))
 }

@@ -1,7 +1,9 @@
-//! Parts of a device's multiprocessors, and what a green context has of them (CUDA Driver API, Green Contexts).
+//! Parts of a device's multiprocessors, and what a green context has of them (CUDA Driver API,
+//! Green Contexts).
 //!
-//! A resource travels through the program as a structure of bytes. What it stands for is in its padding: the device, which
-//! multiprocessors, and which split made it. What comes back is checked against the device, so made-up bytes are an error.
+//! A resource travels through the program as a structure of bytes. What it stands for is in its
+//! padding: the device, which multiprocessors, and which split made it. What comes back is checked
+//! against the device, so made-up bytes are an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -166,7 +168,8 @@ impl Resource {
         self.split_into(&vec![size; count as usize])
     }
 
-    /// Splits off one group after the other, as each wish says, and writes the sizes that were left open to the wishes.
+    /// Splits off one group after the other, as each wish says, and writes the sizes that were left
+    /// open to the wishes.
     pub(crate) fn split(mut self, wishes: &mut [Wish], is_question: bool) -> Result<Parts> {
         if self.is_group {
             return Err(Status::INVALID_RESOURCE_CONFIGURATION);

@@ -1,7 +1,8 @@
 //! A device's memory: how much of it is in use, and the allocator behind `cuMemAlloc`.
 //!
-//! Memory is accounted in chunks of 2 MiB, as the hardware driver does. Requests of up to half a chunk share
-//! chunks; a larger one has chunks of its own. A chunk that nothing uses goes back to the system.
+//! Memory is accounted in chunks of 2 MiB, as the hardware driver does. Requests of up to half a
+//! chunk share chunks; a larger one has chunks of its own. A chunk that nothing uses goes back to
+//! the system.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +11,8 @@ use crate::address_space::{CHUNK, space};
 use crate::ranges::FreeRanges;
 use crate::status::{Result, Status};
 
-/// Every address from the allocator is a multiple of this: a texture can begin there (`TEXTURE_ALIGNMENT`).
+/// Every address from the allocator is a multiple of this: a texture can begin there
+/// (`TEXTURE_ALIGNMENT`).
 pub(crate) const ALIGN: u64 = 512;
 /// Bytes at both ends of a shared chunk that no request gets. Kernels that read a little beyond
 /// their memory, and do not use what they read, run on a card, where some memory lies there; so it
@@ -178,7 +180,8 @@ impl Chunk {
         Some(address)
     }
 
-    /// Takes back what [`Self::take`] gave for `size` bytes; whether nothing of the chunk is used any more.
+    /// Takes back what [`Self::take`] gave for `size` bytes; whether nothing of the chunk is used
+    /// any more.
     pub(crate) fn give(&mut self, address: u64, size: u64) -> bool {
         let size = size.next_multiple_of(ALIGN);
         self.free.give(address, size);

@@ -51,8 +51,8 @@ impl Logs {
     /// Finds the log buffers among `count` options.
     ///
     /// # Safety
-    /// Both arrays are null or have `count` elements, and stay until the last use of the result. Each value is
-    /// what its option demands.
+    /// Both arrays are null or have `count` elements, and stay until the last use of the result.
+    /// Each value is what its option demands.
     pub(crate) unsafe fn find(count: u32, options: *mut CUjit_option, values: *mut *mut c_void) -> Self {
         let (error, info, wall_time) = (Buffer::NONE, Buffer::NONE, std::ptr::null_mut());
         let mut logs = Self { error, info, wall_time, begun: Instant::now() };

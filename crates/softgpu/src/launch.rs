@@ -32,7 +32,8 @@ pub(crate) struct Launch {
     given: CUfunction,
 }
 
-/// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter buffer.
+/// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter
+/// buffer.
 pub(crate) fn prepare(
     (given, function): (CUfunction, &Arc<Function>),
     mut shape: Shape,
@@ -68,7 +69,8 @@ pub(crate) fn prepare(
     })))
 }
 
-/// Charges what the launch needs besides its arguments, as a driver does when it is submitted. The context keeps it.
+/// Charges what the launch needs besides its arguments, as a driver does when it is submitted. The
+/// context keeps it.
 fn reserve_memory(function: &Function, kernel: &dyn Kernel, shape: &Shape) -> Result<()> {
     let context = CONTEXTS.get(function.module.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
     if kernel.needs_heap() {

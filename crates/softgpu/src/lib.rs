@@ -1,4 +1,5 @@
-//! A CUDA driver in software: the functions of [`DriverTable`], carried out by a compiler for PTX and threads.
+//! A CUDA driver in software: the functions of [`DriverTable`], carried out by a compiler for PTX
+//! and threads.
 //!
 //! ```text
 //!   api        functions with CUDA's prototypes: arguments checked, errors as CUDA gives them
@@ -13,9 +14,9 @@
 //!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx, sluice-ir, sluice-jit)
 //! ```
 //!
-//! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. With another [`Machine`] behind
-//! the seam it is the driver of `sluice-recording`. A function that is not
-//! here is `None` in the table, never a success that did nothing.
+//! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. With
+//! another [`Machine`] behind the seam it is the driver of `sluice-recording`. A function that is
+//! not here is `None` in the table, never a success that did nothing.
 
 mod api;
 

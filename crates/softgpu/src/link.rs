@@ -1,4 +1,5 @@
-//! The linker: several PTX texts become one (CUDA Driver API, `cuLink*`), as [`sluice_ptx::link`] says.
+//! The linker: several PTX texts become one (CUDA Driver API, `cuLink*`), as [`sluice_ptx::link`]
+//! says.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +30,8 @@ pub(crate) struct State {
     logs: Logs,
 }
 
-// SAFETY: the log buffers are the program's for as long as the link lives (`cuLinkCreate`), from any thread.
+// SAFETY: the log buffers are the program's for as long as the link lives (`cuLinkCreate`), from
+// any thread.
 unsafe impl Send for State {}
 
 impl Link {

@@ -25,7 +25,8 @@ pub(crate) fn status_of(error: &ImageError) -> Status {
     }
 }
 
-/// Reports a failed load: a log for the program, and one line on stderr where the way out is not the program's own.
+/// Reports a failed load: a log for the program, and one line on stderr where the way out is not
+/// the program's own.
 pub(crate) fn report(failure: (Status, String), logs: &crate::jit_options::Logs) -> Status {
     let (status, message) = failure;
     logs.finish(&message);
@@ -36,8 +37,8 @@ pub(crate) fn report(failure: (Status, String), logs: &crate::jit_options::Logs)
     status
 }
 
-/// The code of the image at a pointer, as the driver API passes it. A program built as relocatable device code
-/// brings the images it was linked from, and those are what has PTX.
+/// The code of the image at a pointer, as the driver API passes it. A program built as relocatable
+/// device code brings the images it was linked from, and those are what has PTX.
 ///
 /// # Safety
 /// As for [`locate`].

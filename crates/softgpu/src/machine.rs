@@ -1,9 +1,9 @@
-//! The seam between this driver and what runs code: everything else about a CUDA driver (contexts, streams, memory,
-//! graphs) does not care what a kernel does.
+//! The seam between this driver and what runs code: everything else about a CUDA driver (contexts,
+//! streams, memory, graphs) does not care what a kernel does.
 //!
-//! A [`Machine`] makes [`Code`] from images; code has entries, each a [`Signature`] at once and a [`Kernel`] when it
-//! is first used. The software GPU's own machine compiles PTX ([`crate::code`]); `sluice-recording` has one that reads
-//! images and runs nothing.
+//! A [`Machine`] makes [`Code`] from images; code has entries, each a [`Signature`] at once and a
+//! [`Kernel`] when it is first used. The software GPU's own machine compiles PTX ([`crate::code`]);
+//! `sluice-recording` has one that reads images and runs nothing.
 
 use std::sync::Arc;
 
@@ -15,15 +15,16 @@ use crate::context::Context;
 
 /// What makes images into code that can be launched.
 pub trait Machine: Send + Sync {
-    /// The code in `images`: one image, or several that belong to one program and are linked. `device` is what it is
-    /// to run on. The error comes with a message for the JIT log.
+    /// The code in `images`: one image, or several that belong to one program and are linked.
+    /// `device` is what it is to run on. The error comes with a message for the JIT log.
     fn load(&self, images: &[&[u8]], device: &Limits) -> Result<Arc<dyn Code>, (CUresult, String)>;
 
     /// What somebody can do about an image that has nothing for this machine.
     fn way_out(&self) -> &'static str;
 
-    /// Threads of a grid for which there is local memory at the same time: on a card as many as its multiprocessors hold, whatever the
-    /// grid (CUDA C++ Programming Guide, Device Memory Accesses).
+    /// Threads of a grid for which there is local memory at the same time: on a card as many as its
+    /// multiprocessors hold, whatever the grid (CUDA C++ Programming Guide, Device Memory
+    /// Accesses).
     fn threads_with_local_memory(&self, device: &Limits, _shape: &Shape, multiprocessors: u32) -> u64 {
         u64::from(device.threads) * u64::from(multiprocessors)
     }
@@ -33,8 +34,8 @@ pub trait Machine: Send + Sync {
         true
     }
 
-    /// The smallest part of a device's multiprocessors that a green context can have, and of what its size is a multiple
-    /// (CUDA C++ Programming Guide, Green Contexts).
+    /// The smallest part of a device's multiprocessors that a green context can have, and of what
+    /// its size is a multiple (CUDA C++ Programming Guide, Green Contexts).
     fn partitions(&self, capability: ComputeCapability) -> (u8, u8) {
         match capability.major {
             9.. => (8, 8),
@@ -44,7 +45,8 @@ pub trait Machine: Send + Sync {
     }
 }
 
-/// The code of one image. It belongs to no context: modules of several contexts, and libraries, share it.
+/// The code of one image. It belongs to no context: modules of several contexts, and libraries,
+/// share it.
 pub trait Code: Send + Sync {
     /// Names of all entries, each once.
     fn entry_names(&self) -> Vec<&str>;
@@ -99,7 +101,8 @@ pub trait Kernel: Send + Sync {
     fn globals(&self) -> &[String];
     /// Those of [`Kernel::globals`] that [`Code::global`] does not know: variables of bodies.
     fn own_globals(&self) -> &[Global];
-    /// Bytes of local memory per thread, with the stack where the kernel needs one of `stack_bytes`.
+    /// Bytes of local memory per thread, with the stack where the kernel needs one of
+    /// `stack_bytes`.
     fn local_with_stack(&self, _stack_bytes: u32) -> u32 {
         self.resources().local
     }
@@ -107,7 +110,8 @@ pub trait Kernel: Send + Sync {
     fn needs_heap(&self) -> bool {
         false
     }
-    /// Makes what it takes to run blocks of this shape, so that a launch need not. Nothing is also an answer.
+    /// Makes what it takes to run blocks of this shape, so that a launch need not. Nothing is also
+    /// an answer.
     fn load(&self, _block: [u32; 3]) -> Result<(), CUresult> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Making and freeing memory of every kind that is known by address: device, pool, pinned host and managed memory.
+//! Making and freeing memory of every kind that is known by address: device, pool, pinned host and
+//! managed memory.
 
 use std::sync::Arc;
 
@@ -47,14 +48,14 @@ pub(crate) fn free(context: &Context, address: u64) -> Result<()> {
     Ok(())
 }
 
-/// Pinned host memory lies in the device address range too, so kernels reach it by the same address. It is the
-/// machine's memory, not the device's, and not accounted to it.
+/// Pinned host memory lies in the device address range too, so kernels reach it by the same
+/// address. It is the machine's memory, not the device's, and not accounted to it.
 pub(crate) fn allocate_host(context: &Context, size: u64, flags: u32) -> Result<u64> {
     allocate_on_host(context, size, Kind::Host(flags))
 }
 
-/// `cuMemAllocManaged`: host and device are one here. Who cannot share that with the program says so by the device's
-/// attribute.
+/// `cuMemAllocManaged`: host and device are one here. Who cannot share that with the program says
+/// so by the device's attribute.
 pub(crate) fn allocate_managed(context: &Context, size: u64) -> Result<u64> {
     if context.device.attribute(CUdevice_attribute::MANAGED_MEMORY) == 0 {
         return Err(Status::NOT_SUPPORTED);
@@ -68,8 +69,8 @@ fn allocate_on_host(context: &Context, size: u64, kind: Kind) -> Result<u64> {
     }
     let whole = heap::whole_chunks(size)?;
     let address = match kind {
-        // Away from device memory: where a module's variables lie must not depend on what a node has staged by then, else a session
-        // that is replayed has other addresses.
+        // Away from device memory: where a module's variables lie must not depend on what a node
+        // has staged by then, else a session that is replayed has other addresses.
         Kind::Host(_) => heap::map_hidden_chunks(whole)?,
         _ => heap::map_chunks(whole)?,
     };
@@ -87,7 +88,8 @@ pub(crate) fn free_host(address: u64) -> Result<()> {
     Ok(())
 }
 
-/// Stream-ordered allocation. The memory is there at once, which is earlier than the stream asks for.
+/// Stream-ordered allocation. The memory is there at once, which is earlier than the stream asks
+/// for.
 pub(crate) fn allocate_from_pool(target: &Target, pool: &Arc<Pool>, size: u64) -> Result<u64> {
     if size == 0 {
         return Err(Status::INVALID_VALUE);
@@ -98,7 +100,8 @@ pub(crate) fn allocate_from_pool(target: &Target, pool: &Arc<Pool>, size: u64) -
     Ok(address)
 }
 
-/// `cuMemFreeAsync`. From now on the address is nobody's; its memory is free when the stream has come here.
+/// `cuMemFreeAsync`. From now on the address is nobody's; its memory is free when the stream has
+/// come here.
 pub(crate) fn free_in_stream(target: &Target, address: u64) -> Result<()> {
     let freeable = |a: &Allocation| a.base == address && matches!(a.kind, Kind::Pool(_) | Kind::Device);
     let known = allocation::find(address).filter(freeable).ok_or(Status::INVALID_VALUE)?;
@@ -116,8 +119,8 @@ pub(crate) fn free_in_stream(target: &Target, address: u64) -> Result<()> {
     Ok(())
 }
 
-/// The free of an allocation that no pool takes back, or in a graph, when the stream has come to it. The address was
-/// checked on submission.
+/// The free of an allocation that no pool takes back, or in a graph, when the stream has come to
+/// it. The address was checked on submission.
 pub(crate) fn free_from_pool(address: u64) {
     if let Some(freed) = allocation::remove(address, |_| true) {
         release(&freed);

@@ -1,4 +1,5 @@
-//! Messages for the program's user, for which the driver API has no place: why a kernel was refused, or how it failed.
+//! Messages for the program's user, for which the driver API has no place: why a kernel was
+//! refused, or how it failed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,8 @@ const CHARS_MAX: usize = 1000;
 
 static RECEIVER: Mutex<Option<Messages>> = Mutex::new(None);
 
-/// Says where messages go; standard error unless set. A program on another machine cannot see this process's.
+/// Says where messages go; standard error unless set. A program on another machine cannot see this
+/// process's.
 pub fn set_messages(receiver: Messages) {
     *RECEIVER.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
 }

@@ -1,4 +1,5 @@
-//! Modules: code in a context, with its variables in device memory (CUDA Driver API, Module Management).
+//! Modules: code in a context, with its variables in device memory (CUDA Driver API, Module
+//! Management).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,8 @@ pub(crate) struct Module {
     pub(crate) context: usize,
     pub(crate) device: &'static Device,
     pub(crate) code: Arc<dyn Code>,
-    /// Variables that have their place, by name. The others get theirs when something refers to them.
+    /// Variables that have their place, by name. The others get theirs when something refers to
+    /// them.
     variables: Mutex<BTreeMap<String, Placed>>,
     /// Handles of the functions asked for so far, by name.
     functions: Mutex<BTreeMap<String, usize>>,
@@ -123,7 +125,8 @@ impl Module {
         })
     }
 
-    /// The texture or surface reference of this name, always the same (`cuModuleGetTexRef`, `cuModuleGetSurfRef`).
+    /// The texture or surface reference of this name, always the same (`cuModuleGetTexRef`,
+    /// `cuModuleGetSurfRef`).
     pub(crate) fn reference(&self, name: &str) -> Result<Reference> {
         let mut references = self.references.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = references.get(name) {
@@ -142,7 +145,8 @@ impl Module {
         Ok(reference)
     }
 
-    /// What stands for the variables in `names`, in their order; those that are not the module's own are in `known`.
+    /// What stands for the variables in `names`, in their order; those that are not the module's
+    /// own are in `known`.
     pub(crate) fn globals(&self, names: &[String], known: &[Global]) -> Result<Globals> {
         self.placing(|placing| {
             let (mut addresses, mut references) = (Vec::new(), Vec::new());
@@ -213,7 +217,8 @@ impl Module {
         Ok(function)
     }
 
-    /// Takes the handles of the module and of its functions away. Launches under way keep what they need.
+    /// Takes the handles of the module and of its functions away. Launches under way keep what they
+    /// need.
     pub(crate) fn unload(&self) {
         MODULES.remove(self.handle);
         let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);

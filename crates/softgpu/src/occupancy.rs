@@ -1,15 +1,17 @@
 //! Occupancy: how many blocks of a function a multiprocessor of this device holds
 //! (CUDA Driver API, Occupancy).
 //!
-//! A block takes threads, registers and shared memory of its multiprocessor, in the granules of the hardware, and as
-//! many blocks run as fit. On the software GPU that is one block for every thread of the executor.
+//! A block takes threads, registers and shared memory of its multiprocessor, in the granules of the
+//! hardware, and as many blocks run as fit. On the software GPU that is one block for every thread
+//! of the executor.
 
 use sluice_cuda::CUoccupancyB2DSize;
 
 use crate::function::Function;
 use crate::status::{Result, Status};
 
-/// Registers are given out to warps in pieces of this many (CUDA Occupancy Calculator, compute capability 3.0 and up).
+/// Registers are given out to warps in pieces of this many (CUDA Occupancy Calculator, compute
+/// capability 3.0 and up).
 const REGISTER_GRANULE: u32 = 256;
 /// Bytes in which shared memory is given out to blocks (compute capability 8.0 and up).
 const SHARED_GRANULE: u32 = 128;
@@ -55,8 +57,8 @@ pub(crate) fn available_dynamic_shared(function: &Function, blocks: i32, threads
     Ok(each.min(limits.shared_opt_in).saturating_sub(fixed) as usize)
 }
 
-/// The block size, at most `limit` where that is not 0, with which a multiprocessor is fullest, and the number of
-/// blocks that fills the device.
+/// The block size, at most `limit` where that is not 0, with which a multiprocessor is fullest, and
+/// the number of blocks that fills the device.
 pub(crate) fn potential_block_size(
     function: &Function,
     dynamic_of: CUoccupancyB2DSize,

@@ -57,7 +57,8 @@ pub(crate) struct HostCall {
     pub(crate) data: *mut c_void,
 }
 
-// SAFETY: the program asked for the function to be called with this pointer on a thread of the driver.
+// SAFETY: the program asked for the function to be called with this pointer on a thread of the
+// driver.
 unsafe impl Send for HostCall {}
 // SAFETY: as above; the pointer is never followed here.
 unsafe impl Sync for HostCall {}
@@ -75,7 +76,8 @@ unsafe impl Send for Callback {}
 // SAFETY: as for `HostCall`.
 unsafe impl Sync for Callback {}
 
-/// A word of device memory with a value to write or to compare with (CUDA Driver API, Stream Memory Operations).
+/// A word of device memory with a value to write or to compare with (CUDA Driver API, Stream Memory
+/// Operations).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     /// Checked when the work was submitted: in an allocation and a multiple of the width.
@@ -104,7 +106,8 @@ impl Op {
         }
     }
 
-    /// Bytes of host memory that it holds while it is queued, about: its place in the queue, and what is kept for it alone.
+    /// Bytes of host memory that it holds while it is queued, about: its place in the queue, and
+    /// what is kept for it alone.
     pub(crate) fn bytes(&self) -> usize {
         /// With the tickets, boxes and counts behind it.
         const PLACE: usize = 256;
@@ -117,7 +120,8 @@ impl Op {
             }
     }
 
-    /// Whether it becomes ready by a change of memory, perhaps of another process, which nobody announces.
+    /// Whether it becomes ready by a change of memory, perhaps of another process, which nobody
+    /// announces.
     pub(crate) fn waits_for_memory(&self) -> bool {
         match self {
             Op::AwaitValue(..) => true,
@@ -215,7 +219,8 @@ impl Value {
     fn write(&self) -> Result<()> {
         allocation::check_at_turn(self.address, if self.is_64_bit { 8 } else { 4 })?;
         if self.is_64_bit {
-            // SAFETY: a mapped and aligned word, which device code may change at the same time: atomic.
+            // SAFETY: a mapped and aligned word, which device code may change at the same time:
+            // atomic.
             unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.store(self.value, Ordering::Release);
         } else {
             // SAFETY: as above.
@@ -227,7 +232,8 @@ impl Value {
 
     fn satisfies(&self, comparison: Comparison) -> bool {
         let (word, difference) = if self.is_64_bit {
-            // SAFETY: a mapped and aligned word, which device code may change at the same time: atomic.
+            // SAFETY: a mapped and aligned word, which device code may change at the same time:
+            // atomic.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire);
             (word, word.wrapping_sub(self.value) as i64)
         } else {

@@ -1,9 +1,10 @@
 //! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
 //!
-//! A pool keeps what is freed for the next allocation of the same size: at once for one in the same stream, whose order
-//! puts it behind the free, and for others when the stream has come to the free. What exceeds the release
-//! threshold is given back when the program next waits for a stream, an event or the context. An allocation
-//! that finds no memory takes everything that pools keep first. The attributes about reuse change nothing.
+//! A pool keeps what is freed for the next allocation of the same size: at once for one in the same
+//! stream, whose order puts it behind the free, and for others when the stream has come to the
+//! free. What exceeds the release threshold is given back when the program next waits for a stream,
+//! an event or the context. An allocation that finds no memory takes everything that pools keep
+//! first. The attributes about reuse change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +55,8 @@ struct Freed {
     ticket: Arc<Ticket>,
 }
 
-/// Whether some pool keeps more than its threshold says, so that waiting has something to give back.
+/// Whether some pool keeps more than its threshold says, so that waiting has something to give
+/// back.
 static EXCESS: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
@@ -145,8 +147,8 @@ impl Pool {
         Ok(before.map_err(|_| Status::OUT_OF_MEMORY)? + size)
     }
 
-    /// Takes memory back that [`Self::allocate`] gave for `size` bytes; it is free when the stream has come to the
-    /// ticket.
+    /// Takes memory back that [`Self::allocate`] gave for `size` bytes; it is free when the stream
+    /// has come to the ticket.
     pub(crate) fn take_back(&self, address: u64, size: u64, stream: u64, ticket: Arc<Ticket>) {
         self.used.fetch_sub(size, Ordering::Relaxed);
         let mut kept = self.kept();

@@ -24,7 +24,8 @@ impl FreeRanges {
         Some(address)
     }
 
-    /// Takes `size` bytes aligned to `align` (a power of two) at the highest address where they fit.
+    /// Takes `size` bytes aligned to `align` (a power of two) at the highest address where they
+    /// fit.
     pub(crate) fn take_high(&mut self, size: u64, align: u64) -> Option<u64> {
         let (start, address) = self.free.iter().rev().find_map(|(&start, &len)| {
             let address = (start + len).checked_sub(size)? & !(align - 1);

@@ -1,5 +1,6 @@
-//! Texture and surface references: variables of a module that name what is bound to them (CUDA Driver API, Texture Reference
-//! Management and Surface Reference Management, both deprecated). A launch takes what is bound when it is submitted.
+//! Texture and surface references: variables of a module that name what is bound to them (CUDA
+//! Driver API, Texture Reference Management and Surface Reference Management, both deprecated). A
+//! launch takes what is bound when it is submitted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -117,7 +118,8 @@ impl Texture {
         }
     }
 
-    /// As a texture object of the same would be described. The words are those of the structures in the union.
+    /// As a texture object of the same would be described. The words are those of the structures in
+    /// the union.
     fn resource(&self) -> Option<CUDA_RESOURCE_DESC> {
         let format = u64::from(self.format.0) | u64::from(self.channels) << 32;
         let mut words = [0; 16];
@@ -190,7 +192,8 @@ impl TextureReference {
         Ok(address.is_multiple_of(self.attribute(CUdevice_attribute::TEXTURE_ALIGNMENT)?))
     }
 
-    /// Binds bytes of memory. How far its first byte lies behind where the texture has to begin is returned.
+    /// Binds bytes of memory. How far its first byte lies behind where the texture has to begin is
+    /// returned.
     pub(crate) fn bind_memory(&self, address: u64, bytes: u64) -> Result<u64> {
         if bytes == 0 {
             // How the runtime unbinds.

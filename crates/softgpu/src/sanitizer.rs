@@ -1,4 +1,4 @@
-//! What the sanitizer is told of the driver's memory and kernels.
+//! The sanitizer of the driver: it follows memory and kernels.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -7,8 +7,9 @@ pub(crate) use sluice_cuda::CUresult as Status;
 /// What the parts of the driver return; the error is what the program sees.
 pub(crate) type Result<T> = std::result::Result<T, Status>;
 
-/// Runs the body of a driver function. No panic may cross into the C caller: one that happens is a bug of this
-/// driver, which the panic's message has already told on stderr, and the program gets `CUDA_ERROR_UNKNOWN`.
+/// Runs the body of a driver function. No panic may cross into the C caller: one that happens is a
+/// bug of this driver, which the panic's message has already told on stderr, and the program gets
+/// `CUDA_ERROR_UNKNOWN`.
 pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::SUCCESS,
@@ -20,12 +21,14 @@ pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> Status {
 /// Stores a result where the caller asked for it; a null pointer is the caller's error.
 ///
 /// # Safety
-/// `place` is null or points to writable memory for a `T`, as the CUDA Driver API demands of output arguments.
+/// `place` is null or points to writable memory for a `T`, as the CUDA Driver API demands of output
+/// arguments.
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: not null, and writable by this function's contract; C callers may pass unaligned addresses.
+    // SAFETY: not null, and writable by this function's contract; C callers may pass unaligned
+    // addresses.
     unsafe { place.write_unaligned(value) };
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Streams: which queue a piece of work goes into (CUDA Driver API, Stream Management and Stream synchronization
-//! behavior). What the queues then do is in [`crate::engine`].
+//! Streams: which queue a piece of work goes into (CUDA Driver API, Stream Management and Stream
+//! synchronization behavior). What the queues then do is in [`crate::engine`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ use crate::table::Table;
 
 pub(crate) static STREAMS: Table<Stream> = Table::new(2);
 
-/// Priorities from the least to the greatest urgency (`cuCtxGetStreamPriorityRange`): lower numbers go first.
+/// Priorities from the least to the greatest urgency (`cuCtxGetStreamPriorityRange`): lower numbers
+/// go first.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     priority: AtomicI32,
     attributes: Mutex<BTreeMap<CUlaunchAttributeID, CUlaunchAttributeValue>>,
-    /// Sequence number of the last work accepted and of the last done; the engine's lock guards both.
+    /// Sequence number of the last work accepted and of the last done; the engine's lock guards
+    /// both.
     pub(crate) submitted: AtomicU64,
     pub(crate) completed: AtomicU64,
     capture: Mutex<Option<StreamCapture>>,
@@ -109,8 +111,8 @@ impl Stream {
         Ok(self.attributes().get(&id).copied().unwrap_or(value))
     }
 
-    /// Sets an attribute. All but the priority are hints to hardware that is not here: they are kept, and make no
-    /// difference to what work computes.
+    /// Sets an attribute. All but the priority are hints to hardware that is not here: they are
+    /// kept, and make no difference to what work computes.
     pub(crate) fn set_attribute(&self, id: CUlaunchAttributeID, value: CUlaunchAttributeValue) -> Result<()> {
         use CUlaunchAttributeID as A;
         let is_known = match id {

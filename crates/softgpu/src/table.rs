@@ -1,7 +1,8 @@
 //! Live objects by handle.
 //!
-//! A handle is a number that this driver minted, never an address that it would follow: what a program passes is
-//! looked up, so a destroyed, foreign or made-up handle is an error and nothing worse. Numbers are not used twice.
+//! A handle is a number that this driver minted, never an address that it would follow: what a
+//! program passes is looked up, so a destroyed, foreign or made-up handle is an error and nothing
+//! worse. Numbers are not used twice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,8 @@ pub(crate) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table whose handles carry `kind` (nonzero) in their upper half, so that one kind never passes for another.
+    /// A table whose handles carry `kind` (nonzero) in their upper half, so that one kind never
+    /// passes for another.
     pub(crate) const fn new(kind: usize) -> Self {
         Self { kind, minted: AtomicUsize::new(1), live: RwLock::new(BTreeMap::new()) }
     }

@@ -1,5 +1,5 @@
-//! Texture and surface objects: descriptions of images that kernels read and write through [`sluice_ir::texture`]. The
-//! number of an object is what kernels get.
+//! Texture and surface objects: descriptions of images that kernels read and write through
+//! [`sluice_ir::texture`]. The number of an object is what kernels get.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,8 @@ pub(crate) fn find(object: u64) -> Result<Object> {
     objects().get(&object).copied().ok_or(Status::INVALID_VALUE)
 }
 
-/// Waits for the work of the context that may still use the object; `is_texture` says which kind it has to be.
+/// Waits for the work of the context that may still use the object; `is_texture` says which kind it
+/// has to be.
 pub(crate) fn destroy(object: u64, is_texture: bool) -> Result<()> {
     let known = find(object)?;
     if known.sampling.is_some() != is_texture {
@@ -126,7 +127,8 @@ fn of_array(array: &Array) -> Result<Image> {
     })
 }
 
-/// The levels that a resource has. The words are those of the structures in the union of `CUDA_RESOURCE_DESC`.
+/// The levels that a resource has. The words are those of the structures in the union of
+/// `CUDA_RESOURCE_DESC`.
 pub(crate) fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
     let [first, second, third, fourth, fifth, ..] = resource.words;
     let of_memory = |width: u64, rows: u64, pitch: u64| {

@@ -1,11 +1,12 @@
 //! Arrays whose memory is mapped later (CUDA Driver API, `cuMemMapArrayAsync`).
 //!
-//! Such an array has addresses as others have them, row by row, but they are only names for its bytes: nothing is ever mapped
-//! there. Where a byte is at the moment is looked up, tile by tile, in what the program has mapped so far. Bytes without memory
-//! read as zero, and writing them does nothing.
+//! Such an array has addresses as others have them, row by row, but they are only names for its
+//! bytes: nothing is ever mapped there. Where a byte is at the moment is looked up, tile by tile,
+//! in what the program has mapped so far. Bytes without memory read as zero, and writing them does
+//! nothing.
 //!
-//! A tile's elements lie in its memory row by row. The levels in the tail lie there one behind the other, as all levels of a
-//! deferred array do.
+//! A tile's elements lie in its memory row by row. The levels in the tail lie there one behind the
+//! other, as all levels of a deferred array do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,8 +62,8 @@ pub(crate) struct Change {
     memory: Option<(u64, Arc<Physical>)>,
 }
 
-/// Elements of a tile in each direction: the shapes that graphics knows as standard ones (Vulkan, Standard Sparse Image Block
-/// Shapes), which are as long as they are wide, or twice as long.
+/// Elements of a tile in each direction: the shapes that graphics knows as standard ones (Vulkan,
+/// Standard Sparse Image Block Shapes), which are as long as they are wide, or twice as long.
 fn tile_of(element_bytes: u64, has_volume: bool) -> [u32; 3] {
     match (has_volume, element_bytes) {
         (false, 1) => [256, 256, 1],
@@ -171,7 +172,8 @@ impl TiledArray {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the byte with this name is, if it has memory, and how many behind it in its row are beside it, at least.
+    /// Where the byte with this name is, if it has memory, and how many behind it in its row are
+    /// beside it, at least.
     pub(crate) fn run(&self, name: u64) -> (Option<u64>, u64) {
         let (tile, inside, room) = self.tile_at(name);
         (self.mapped().get(&tile).map(|memory| memory.address + inside), room)

@@ -1,11 +1,12 @@
 //! Virtual memory management: addresses, physical memory and mappings apart from each other
 //! (CUDA Driver API, Virtual Memory Management).
 //!
-//! Physical memory has to survive being unmapped and may be mapped at several addresses at once, which takes a memory
-//! file. But nearly all of it is mapped once, whole, and released with its mapping, and private pages can be huge
-//! ones, whose first touch is several times cheaper. So memory starts as private pages and becomes a file when it
-//! is mapped in a way that needs one, or shared with another process. Private pages that are unmapped while somebody holds their handle wait at
-//! addresses that nobody knows.
+//! Physical memory has to survive being unmapped and may be mapped at several addresses at once,
+//! which takes a memory file. But nearly all of it is mapped once, whole, and released with its
+//! mapping, and private pages can be huge ones, whose first touch is several times cheaper. So
+//! memory starts as private pages and becomes a file when it is mapped in a way that needs one, or
+//! shared with another process. Private pages that are unmapped while somebody holds their handle
+//! wait at addresses that nobody knows.
 //!
 //! ```text
 //!              map whole             unmap, held
@@ -88,8 +89,8 @@ impl Physical {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `size` bytes from `offset` on at reserved addresses, without rights. `rights` are those of the one
-    /// mapping that private pages may have already.
+    /// Puts `size` bytes from `offset` on at reserved addresses, without rights. `rights` are those
+    /// of the one mapping that private pages may have already.
     fn map(&self, address: u64, size: u64, offset: u64, rights: i32) -> Result<()> {
         let space = space()?;
         let is_whole = offset == 0 && size == self.size;
@@ -158,7 +159,8 @@ impl Physical {
         }
     }
 
-    /// Takes away the mapping at `address`. Private pages are kept if somebody still holds the memory.
+    /// Takes away the mapping at `address`. Private pages are kept if somebody still holds the
+    /// memory.
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
         let space = space()?;
         let mut backing = self.backing();
@@ -196,7 +198,8 @@ struct Mapping {
     handle: usize,
     /// Keeps the memory while it is mapped.
     physical: Arc<Physical>,
-    /// What devices may do there, by their ordinals, and the host (`None`), as the system knows rights.
+    /// What devices may do there, by their ordinals, and the host (`None`), as the system knows
+    /// rights.
     rights: BTreeMap<Option<usize>, i32>,
 }
 
@@ -219,7 +222,8 @@ fn check_granular(value: u64) -> Result<()> {
     if value != 0 && value.is_multiple_of(GRANULARITY) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// Reserves addresses, at `hint` if that is free; the first reservation may move the whole range there.
+/// Reserves addresses, at `hint` if that is free; the first reservation may move the whole range
+/// there.
 pub(crate) fn reserve(size: u64, alignment: u64, hint: u64) -> Result<u64> {
     check_granular(size)?;
     if alignment != 0 && !alignment.is_power_of_two() {
@@ -250,7 +254,8 @@ pub(crate) fn unreserve(address: u64, size: u64) -> Result<()> {
 /// The one part of the host's memory that there is here.
 pub(crate) const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: 0 };
 
-/// Checks what physical memory is asked for, and returns its device; none of host memory, which is not shared with other processes.
+/// Checks what physical memory is asked for, and returns its device; none of host memory, which is
+/// not shared with other processes.
 pub(crate) fn check_properties(properties: &CUmemAllocationProp) -> Result<Option<&'static Device>> {
     if properties.kind != CUmemAllocationType::PINNED {
         return Err(Status::INVALID_VALUE);
@@ -272,7 +277,8 @@ pub(crate) fn device_of(location: CUmemLocation) -> Result<Option<&'static Devic
     }
 }
 
-/// Physical memory of `size` bytes; the handle that it is known by. `is_shareable`: with other processes.
+/// Physical memory of `size` bytes; the handle that it is known by. `is_shareable`: with other
+/// processes.
 pub(crate) fn create(
     device: Option<&'static Device>,
     size: u64,
@@ -355,7 +361,8 @@ pub(crate) fn import(device: &'static Device, file: OwnedFd) -> Result<usize> {
 /// The size of shared memory stays what it is.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// The size of a file that keeps it: one that its maker could cut short would end this process at the next access.
+/// The size of a file that keeps it: one that its maker could cut short would end this process at
+/// the next access.
 fn sealed_size(file: &OwnedFd) -> Result<u64> {
     // SAFETY: asks about a descriptor that is open.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -474,8 +481,9 @@ pub(crate) fn unmap(address: u64, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Sets the rights that a device has to whole mappings, or the host, which has none to devices' memory. Kernels of all devices can do
-/// what one of them may; copies and fills are checked ([`reaches`]).
+/// Sets the rights that a device has to whole mappings, or the host, which has none to devices'
+/// memory. Kernels of all devices can do what one of them may; copies and fills are checked
+/// ([`reaches`]).
 pub(crate) fn set_access(
     device: Option<&'static Device>,
     address: u64,
@@ -496,7 +504,8 @@ pub(crate) fn set_access(
         let Some(mapping) = mapped.get_mut(&start) else { continue };
         mapping.rights.insert(device.map(|device| device.ordinal), rights);
         space()?.protect(start, mapping.size, mapping.rights())?;
-        // Copies and queries know the memory for as long as somebody may write there, those too that run while others are let in.
+        // Copies and queries know the memory for as long as somebody may write there, those too
+        // that run while others are let in.
         if mapping.rights() & libc::PROT_WRITE == 0 {
             allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));
         } else if allocation::find(start).is_none() {

@@ -1,5 +1,6 @@
-//! Device memory that no call asks for by its size is charged to an account: every call that allocates is made here, and what the
-//! device has less of afterwards is either what the call asked for or what the account was charged.
+//! Device memory that no call asks for by its size is charged to an account: every call that
+//! allocates is made here, and what the device has less of afterwards is either what the call asked
+//! for or what the account was charged.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

@@ -1,4 +1,5 @@
-//! Clusters as a program asks for them: by a launch attribute, by the kernel, and in a graph; and what is refused.
+//! Clusters as a program asks for them: by a launch attribute, by the kernel, and in a graph; and
+//! what is refused.
 
 use std::ptr::{null, null_mut};
 
@@ -7,8 +8,8 @@ use sluice_cuda::*;
 mod common;
 use common::*;
 
-/// Each block stores the size of its cluster, behind 100 times what it reads from the next block's shared memory: that
-/// block's rank.
+/// Each block stores the size of its cluster, behind 100 times what it reads from the next block's
+/// shared memory: that block's rank.
 const BODY: &str = "
 {
     .reg .b32 %r<6>; .reg .b64 %rd<4>;

@@ -1,4 +1,5 @@
-//! Kernels that fail: what the program sees, and what goes on. One test, since ending kernels concerns the process.
+//! Kernels that fail: what the program sees, and what continues. One test, since ending kernels
+//! concerns the process.
 
 use std::time::Duration;
 
@@ -149,7 +150,8 @@ fn a_reset_brings_a_failed_primary_context_back() {
 #[test]
 fn a_forked_child_is_told_so() {
     init();
-    // SAFETY: the child calls driver functions that only read a flag, and ends without running anything else.
+    // SAFETY: the child calls driver functions that only read a flag, and ends without running
+    // anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let (mut count, mut context) = (0, CUcontext::NULL);

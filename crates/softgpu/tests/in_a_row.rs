@@ -1,4 +1,5 @@
-//! Work that is taken several pieces at a time. One test runs at a time in a process of their own: another's queue would keep it from that.
+//! Work that is taken several pieces at a time. One test runs at a time in a process of their own:
+//! another's queue would keep it from that.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -80,7 +81,8 @@ fn a_value_that_was_right_before_the_work_in_front_changed_it_is_waited_for() {
     while seen.load(SeqCst) == 1 {
         std::thread::yield_now();
     }
-    // Work of another stream comes to its end meanwhile: the device is not waiting for anything else.
+    // Work of another stream comes to its end meanwhile: the device is not waiting for anything
+    // else.
     let other = stream(CU_STREAM_NON_BLOCKING);
     ok!(cuMemsetD8Async(allocate(1 << 20), 1, 1 << 20, other));
     ok!(cuStreamSynchronize(other));

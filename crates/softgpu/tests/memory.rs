@@ -23,7 +23,8 @@ fn free_bytes() -> usize {
     free
 }
 
-/// The device whose memory is counted: tests of one file run side by side, and no other uses this one.
+/// The device whose memory is counted: tests of one file run side by side, and no other uses this
+/// one.
 const COUNTED: CUdevice = 2;
 
 #[test]
@@ -299,7 +300,8 @@ fn give_access(address: u64, users: &[CUdevice], flags: CUmemAccess_flags) {
     ok!(cuMemSetAccess(address, CHUNK, access.as_ptr(), access.len()));
 }
 
-/// What NVIDIA's driver refuses where nobody gave access: memory that `cuMemAlloc` did not make is its own device's.
+/// What NVIDIA's driver refuses where nobody gave access: memory that `cuMemAlloc` did not make is
+/// its own device's.
 #[test]
 fn mapped_memory_is_copied_and_filled_by_devices_that_have_access() {
     let context = [Context::new(1), Context::new(0)];

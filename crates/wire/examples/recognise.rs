@@ -1,8 +1,10 @@
-//! What recognised sequences leave of the commands in recordings (`sluice record`), and what they cost, beside LZ4.
+//! What recognised sequences leave of the commands in recordings (`sluice record`), and what they
+//! cost, beside LZ4.
 //!
-//! `cargo run --release -p sluice-wire --example recognise -- FILE...`; the output is a table's rows. A frame ends where the
-//! program waited for an answer, and after 64 KiB. LZ4 keeps its window from frame to frame; its second figure is for commands whose
-//! sequences are left out, as they are here.
+//! `cargo run --release -p sluice-wire --example recognise -- FILE...`; the output is a table's
+//! rows. A frame ends where the program waited for an answer, and after 64 KiB. LZ4 keeps its
+//! window from frame to frame; its second figure is for commands whose sequences are left out, as
+//! they are here.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Where a node is, and what a program needs to attach to its lease: the text forms that people, environment variables
-//! and configuration files hold.
+//! Where a node is, and what a program needs to attach to its lease: the text forms that people,
+//! environment variables and configuration files hold.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,14 +17,18 @@ pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
 /// Names the folder in which each process that opens a session leaves its command line, for a
 /// report on all processes of a run.
 pub const REPORT_VARIABLE: &str = "SLUICE_REPORT";
-/// Whether the client library sends repeated commands as what changed (`sequences`): `on`, `off`, or by the link's round trip.
+/// Whether the client library sends repeated commands as what changed (`sequences`): `on`, `off`,
+/// or by the link's round trip.
 pub const RECOGNISE_VARIABLE: &str = "SLUICE_RECOGNISE";
-/// `on` and `off` say whether large data are packed where the link is slow, whatever its round trip.
+/// `on` and `off` say whether large data are packed where the link is slow, whatever its round
+/// trip.
 pub const PACK_VARIABLE: &str = "SLUICE_PACK";
-/// Set in a program's environment to the connections over which large copies go, instead of what the link suggests.
+/// Set in a program's environment to the connections over which large copies go, instead of what
+/// the link suggests.
 pub const STRIPES_VARIABLE: &str = "SLUICE_STRIPES";
 
-/// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless somebody says so.
+/// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless
+/// somebody says so.
 ///
 /// | text | is |
 /// |---|---|
@@ -148,7 +152,8 @@ impl fmt::Debug for Fingerprint {
 }
 
 impl SessionAddress {
-    /// Several of them with commas between, as [`SESSION_VARIABLE`] has them. A comma in the path of a socket ends nothing.
+    /// Several of them with commas between, as [`SESSION_VARIABLE`] has them. A comma in the path
+    /// of a socket ends nothing.
     pub fn list(text: &str) -> Result<Vec<SessionAddress>, AddressError> {
         let (mut addresses, mut start) = (Vec::new(), 0);
         for (end, _) in text.match_indices(',').chain([(text.len(), "")]) {

@@ -66,7 +66,8 @@ message! {
 }
 
 message! {
-    /// Part of an array, in another format: `CUDA_RESOURCE_VIEW_DESC`. The format is a `CUresourceViewFormat`.
+    /// Part of an array, in another format: `CUDA_RESOURCE_VIEW_DESC`. The format is a
+    /// `CUresourceViewFormat`.
     pub struct ResourceView {
         format: u32,
         width: u64,
@@ -110,7 +111,8 @@ message! {
 }
 
 message! {
-    /// A part of an array and the memory that it gets, or that it has none any more: `CUarrayMapInfo`.
+    /// A part of an array and the memory that it gets, or that it has none any more:
+    /// `CUarrayMapInfo`.
     pub struct ArrayMap { array: LaterArray, part: MappedPart, memory: Option<PhysicalPart> }
 }
 

@@ -1,8 +1,8 @@
-//! How values become bytes: little-endian, fixed widths, sequences with a 32-bit count. No copy of bulk data: what is
-//! read borrows from the frame.
+//! How values become bytes: little-endian, fixed widths, sequences with a 32-bit count. No copy of
+//! bulk data: what is read borrows from the frame.
 //!
-//! A reader never trusts a count. It is compared with the bytes that are there before anything is allocated, so a
-//! frame cannot ask for more memory than it brought.
+//! A reader never trusts a count. It is compared with the bytes that are there before anything is
+//! allocated, so a frame cannot ask for more memory than it brought.
 
 use std::ffi::CStr;
 
@@ -100,8 +100,8 @@ impl Decode<'_> for () {
     }
 }
 
-/// Writes the length of a sequence. Senders keep far below what a frame can hold; should one not, the frame that
-/// results is refused by its own size.
+/// Writes the length of a sequence. Senders keep far below what a frame can hold; should one not,
+/// the frame that results is refused by its own size.
 fn encode_count(count: usize, out: &mut Vec<u8>) {
     u32::try_from(count).unwrap_or(u32::MAX).encode(out);
 }
@@ -172,8 +172,8 @@ impl<T: Encode> Encode for Vec<T> {
 impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, WireError> {
         let count = u32::decode(reader)? as usize;
-        // Every item takes at least one byte, so a count above what is left is a lie. The vector still grows as items
-        // arrive: a byte on the wire may be many in memory.
+        // Every item takes at least one byte, so a count above what is left is a lie. The vector
+        // still grows as items arrive: a byte on the wire may be many in memory.
         if count > reader.rest.len() {
             return Err(WireError::Truncated);
         }

@@ -60,8 +60,8 @@ pub trait Command: Encode {
 }
 
 message! {
-    /// The payload of a `Reply` frame: a result, and on success the fields of the command's `Reply`. A load of a module that is refused
-    /// has them too, for its log.
+    /// The payload of a `Reply` frame: a result, and on success the fields of the command's
+    /// `Reply`. A load of a module that is refused has them too, for its log.
     pub struct ReplyHead {
         /// A `CUresult`.
         result: i32,
@@ -79,7 +79,8 @@ message! {
 }
 
 message! {
-    /// The payload of a `HostCall` frame: the stream waits until the client has sent `HostCallDone`, unless it has failed.
+    /// The payload of a `HostCall` frame: the stream waits until the client has sent
+    /// `HostCallDone`, unless it has failed.
     pub struct HostCall {
         ticket: u64,
         status: i32,
@@ -103,7 +104,8 @@ message! {
     pub struct CommandRefused {
         /// A `CUresult`.
         result: i32,
-        /// What the client expected to come for it: data, or the turn of a host function; 0 for neither.
+        /// What the client expected to come for it: data, or the turn of a host function; 0 for
+        /// neither.
         ticket: u64,
         /// The command was for a capture, whose end fails with the same result.
         captured: bool,
@@ -111,8 +113,8 @@ message! {
 }
 
 message! {
-    /// The payload of an `Allowance` frame. What the client may use unasked at first comes with `SessionOpened`; what it uses it counts
-    /// itself.
+    /// The payload of an `Allowance` frame. What the client may use unasked at first comes with
+    /// `SessionOpened`; what it uses it counts itself.
     pub struct Allowance {
         /// By its place in the lease.
         device: u32,
@@ -122,7 +124,8 @@ message! {
 }
 
 message! {
-    /// The payload of a `Received` frame: how much of the opposite stream has arrived; see `resume`.
+    /// The payload of a `Received` frame: how much of the opposite stream has arrived; see
+    /// `resume`.
     pub struct Received {
         /// Bytes since the session began.
         position: u64,

@@ -12,8 +12,9 @@ use crate::{
 pub const SHARE_WHOLE_PPM: u32 = 1_000_000;
 
 message! {
-    /// Asks for a lease. The connection on which it was granted holds it: the lease ends by `LeaseEnd`, or when that
-    /// connection is gone and nobody comes back for it by `LeaseResume`. Asked for again, it is the same lease.
+    /// Asks for a lease. The connection on which it was granted holds it: the lease ends by
+    /// `LeaseEnd`, or when that connection is gone and nobody comes back for it by `LeaseResume`.
+    /// Asked for again, it is the same lease.
     pub struct LeaseRequest {
         once: Once,
         /// Millionths of each GPU's compute, above 0 up to `SHARE_WHOLE_PPM`.
@@ -21,8 +22,8 @@ message! {
         /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
         memory: u64,
         gpus: u32,
-        /// Millionths of each GPU's compute that it gets at most, also while the GPU would be idle otherwise: not below
-        /// `share_ppm`, and `SHARE_WHOLE_PPM` for no limit.
+        /// Millionths of each GPU's compute that it gets at most, also while the GPU would be idle
+        /// otherwise: not below `share_ppm`, and `SHARE_WHOLE_PPM` for no limit.
         limit_ppm: u32,
         /// The longest a kernel may run, in milliseconds; 0 for no limit.
         kernel_timeout_ms: u32,
@@ -32,7 +33,8 @@ message! {
 }
 
 message! {
-    /// Claims a lease that a server has granted on this node. Held, ended and asked for again as one that was asked for here.
+    /// Claims a lease that a server has granted on this node. Held, ended and asked for again as
+    /// one that was asked for here.
     pub struct LeaseClaim {
         once: Once,
         /// What the server signed.
@@ -51,8 +53,8 @@ message! {
         devices: Vec<DeviceSnapshot>,
         /// How long lease and sessions outlive a cut, in milliseconds; 0 if they do not.
         linger_ms: u32,
-        /// Where sessions of the lease may begin as well, without the network: for a holder on the node's machine, a socket as `unix:` has
-        /// it.
+        /// Where sessions of the lease may begin as well, without the network: for a holder on the
+        /// node's machine, a socket as `unix:` has it.
         nearby: Option<String>,
     }
 }
@@ -72,8 +74,9 @@ message! {
 }
 
 message! {
-    /// From the node to the holder of a lease, unasked: the connection of this process is cut. The holder answers by
-    /// `ProcessEnded` once the process has ended; until then the session may be resumed.
+    /// From the node to the holder of a lease, unasked: the connection of this process is cut. The
+    /// holder answers by `ProcessEnded` once the process has ended; until then the session may be
+    /// resumed.
     pub struct ProcessWatch { process: u32 }
 }
 
@@ -90,16 +93,16 @@ message! {
 }
 
 message! {
-    /// Changes what a lease has while its programs run. Answered by `LeaseResized`, or by `Refused`, and then the lease is
-    /// as it was.
+    /// Changes what a lease has while its programs run. Answered by `LeaseResized`, or by
+    /// `Refused`, and then the lease is as it was.
     pub struct LeaseResize {
         lease: LeaseName,
         /// The new share; as it was without.
         share_ppm: Option<u32>,
         /// Bytes on each GPU; as it was without.
         memory: Option<u64>,
-        /// The new limit of compute, `SHARE_WHOLE_PPM` for none, 0 for one that equals the share. Without, a limit that
-        /// equals the share goes on doing so, and another one stays.
+        /// The new limit of compute, `SHARE_WHOLE_PPM` for none, 0 for one that equals the share.
+        /// Without, a limit that equals the share continues doing so, and another one stays.
         limit_ppm: Option<u32>,
     }
 }
@@ -109,14 +112,16 @@ choice! {
     pub enum LeaseName {
         /// The one that this token opens: its owner asks.
         Own(LeaseToken) = 0,
-        /// The lease of this number, or that of the session of this number: everybody may ask who may ask for leases.
+        /// The lease of this number, or that of the session of this number: everybody may ask who
+        /// may ask for leases.
         Numbered(u64) = 1,
     }
 }
 
 message! {
-    /// Changes what a lease of a server has, as a later grant of it says. Answered as `LeaseResize`. The node hears of the grant from its
-    /// server as well; whoever has it can be faster.
+    /// Changes what a lease of a server has, as a later grant of it says. Answered as
+    /// `LeaseResize`. The node hears of the grant from its server as well; whoever has it can be
+    /// faster.
     pub struct LeaseRegrant { grant: String }
 }
 
@@ -149,7 +154,8 @@ message! {
 }
 
 message! {
-    /// What is fixed about a leased device while the lease lasts. Clients answer most questions from it.
+    /// What is fixed about a leased device while the lease lasts. Clients answer most questions
+    /// from it.
     pub struct DeviceSnapshot {
         name: String,
         uuid: [u8; 16],
@@ -165,16 +171,17 @@ message! {
         is_software: bool,
         /// The driver's functions.
         functions: Presence,
-        /// Granularity of memory, in bytes; what a session commits and takes back is a multiple of it.
+        /// Granularity of memory, in bytes; what a session commits and takes back is a multiple of
+        /// it.
         chunk: u64,
-        /// Which builds of Sluice and of its driver the node runs: where that is the same, so are all answers that follow from the device
-        /// alone. 0 where that is not known.
+        /// Which builds of Sluice and of its driver the node runs: where that is the same, so are
+        /// all answers that follow from the device alone. 0 where that is not known.
         build: u64,
     }
 }
 
-/// Makes the UUIDs of one program's devices different: software devices of several nodes may have the same. All who count
-/// the devices in the same order get the same.
+/// Makes the UUIDs of one program's devices different: software devices of several nodes may have
+/// the same. All who count the devices in the same order get the same.
 pub fn tell_apart(uuids: &mut [[u8; 16]]) {
     for index in 1..uuids.len() {
         let (before, rest) = uuids.split_at_mut(index);
@@ -218,24 +225,27 @@ impl Decode<'_> for Presence {
 }
 
 message! {
-    /// Over a Unix socket a client may ask first to go on through shared memory.
+    /// Over a Unix socket a client may ask first to continue through shared memory.
     pub struct ShareMemory {}
 }
 
 message! {
-    /// The worker's answer. A descriptor of the memory comes with it if it is offered; else all stays as it is.
+    /// The worker's answer. A descriptor of the memory comes with it if it is offered; else all
+    /// stays as it is.
     pub struct SharedMemory { offered: bool }
 }
 
 message! {
-    /// The client's word on what was offered: if it has the memory, the next byte of either side comes through it.
+    /// The client's word on what was offered: if it has the memory, the next byte of either side
+    /// comes through it.
     pub struct SharedMemoryTaken { taken: bool }
 }
 
 message! {
     /// The client's first frame in a session: where device addresses could be.
     pub struct SessionOpen {
-        /// Ranges that the client has reserved on its side, first choice first: address and size in bytes.
+        /// Ranges that the client has reserved on its side, first choice first: address and size in
+        /// bytes.
         ranges: Vec<(u64, u64)>,
         /// Whether it would send commands as what changed since earlier ones; see `sequences`.
         recognises: bool,
@@ -252,7 +262,7 @@ message! {
         range: Option<(u64, u64)>,
         /// In the order of the lease.
         devices: Vec<DeviceSnapshot>,
-        /// How to go on after a cut, where that is possible.
+        /// How to continue after a cut, where that is possible.
         resume: Option<ResumeTerms>,
         /// Bytes of each device's memory that the client may use unasked; see `Allowance`.
         allowances: Vec<u64>,
@@ -274,7 +284,8 @@ message! {
 }
 
 message! {
-    /// The first frame on a connection that resumes a session, or asks for it again; outside the streams, which follow it.
+    /// The first frame on a connection that resumes a session, or asks for it again; outside the
+    /// streams, which follow it.
     pub struct SessionResumed {
         /// Bytes of the client's stream that the worker has received.
         received: u64,
@@ -415,8 +426,9 @@ message! {
 }
 
 message! {
-    /// Asks for plain transfers under a lease, which the transfers of CUDA calls are compared with. After `EchoReady`,
-    /// and outside of frames, the asker sends `take` bytes and then gets `give` bytes, `rounds` times.
+    /// Asks for plain transfers under a lease, which the transfers of CUDA calls are compared with.
+    /// After `EchoReady`, and outside of frames, the asker sends `take` bytes and then gets `give`
+    /// bytes, `rounds` times.
     pub struct EchoRequest {
         token: LeaseToken,
         /// 1 to `ECHO_BYTES_MAX`.
@@ -445,7 +457,8 @@ message! {
 }
 
 message! {
-    /// The answer to a question that holders of the node's token may ask: to be asked again after a `TokenProof`.
+    /// The answer to a question that holders of the node's token may ask: to be asked again after a
+    /// `TokenProof`.
     pub struct TokenWanted {
         /// Of this connection alone.
         challenge: [u8; 32],
@@ -453,9 +466,11 @@ message! {
 }
 
 message! {
-    /// That the asker has the token; what it is nobody hears. No answer: that is the one to the question that follows.
+    /// That the asker has the token; what it is nobody hears. No answer: that is the one to the
+    /// question that follows.
     pub struct TokenProof {
-        /// HMAC-SHA256 of the challenge and of the fingerprint of the node's certificate, if it has shown one, by the token.
+        /// HMAC-SHA256 of the challenge and of the fingerprint of the node's certificate, if it has
+        /// shown one, by the token.
         proof: [u8; 32],
     }
 }

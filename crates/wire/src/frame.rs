@@ -15,7 +15,8 @@ use crate::{codec::Encode, error::WireError};
 pub const HEADER_SIZE: usize = 20;
 /// The largest frame, with its header.
 pub const FRAME_SIZE_MAX: usize = 4 << 20;
-/// The largest piece of bulk data in one frame. Smaller than a frame, so that other lanes get their turn.
+/// The largest piece of bulk data in one frame. Smaller than a frame, so that other lanes get their
+/// turn.
 pub const BULK_SIZE_MAX: usize = 1 << 20;
 
 /// What a frame is for.
@@ -24,31 +25,35 @@ pub const BULK_SIZE_MAX: usize = 1 << 20;
 pub enum Kind {
     /// Client to worker: execute `op`; in order of sequence within a lane.
     Command = 1,
-    /// Worker to client: the answer to the waiting command of this lane and sequence. Payload: `Reply`.
+    /// Worker to client: the answer to the waiting command of this lane and sequence. Payload:
+    /// `Reply`.
     Reply = 2,
     /// Worker to client: data for a ticket that the client gave out. Payload: `HostWrite`.
     HostWrite = 3,
     /// Worker to client: run the host function of a ticket, then say so. Payload: `HostCall`.
     HostCall = 4,
-    /// Worker to client: a queued command failed, or the device did; the session is lost. Payload: `Sticky`.
+    /// Worker to client: a queued command failed, or the device did; the session is lost. Payload:
+    /// `Sticky`.
     Sticky = 5,
     /// Both ways, outside sessions: a message of the module `control`, whose number is `op`.
     Control = 6,
     /// Worker to client: what device code printed, as it is; for the program's standard output.
     Output = 7,
-    /// Both ways, in sessions that can be resumed: an acknowledgement, or a sign of life. Payload: `Received`.
+    /// Both ways, in sessions that can be resumed: an acknowledgement, or a sign of life. Payload:
+    /// `Received`.
     Received = 8,
-    /// Client to worker: commands of one lane, told by what changed since commands before; see `sequences`. The header has the
-    /// sequence of the first.
+    /// Client to worker: commands of one lane, told by what changed since commands before; see
+    /// `sequences`. The header has the sequence of the first.
     Commands = 9,
     /// Both ways: a large command or push in fewer bytes; see `pack`.
     Packed = 10,
     /// Worker to client: a line of text for the program's user, who should know why calls fail.
     Notice = 11,
-    /// Worker to client: how much more of a device's memory it may use unasked, or less. Payload: `Allowance`.
+    /// Worker to client: how much more of a device's memory it may use unasked, or less. Payload:
+    /// `Allowance`.
     Allowance = 12,
-    /// Worker to client: the queued command whose device, operation, lane and sequence these are was refused; the session goes on.
-    /// Payload: `CommandRefused`.
+    /// Worker to client: the queued command whose device, operation, lane and sequence these are
+    /// was refused; the session continues. Payload: `CommandRefused`.
     CommandRefused = 13,
 }
 
@@ -112,7 +117,8 @@ impl Header {
         Ok(())
     }
 
-    /// As [`Header::frame`], of a frame whose last `tail` bytes the caller sends after what is appended here.
+    /// As [`Header::frame`], of a frame whose last `tail` bytes the caller sends after what is
+    /// appended here.
     pub fn frame_before(
         self,
         out: &mut Vec<u8>,
@@ -167,7 +173,8 @@ pub struct Begun<'a> {
 
 /// Makes frames of bytes that arrive in any pieces.
 ///
-/// Either `push` what was received, or let a socket read straight into `space`. Then take frames until there is none.
+/// Either `push` what was received, or let a socket read straight into `space`. Then take frames
+/// until there is none.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
@@ -184,7 +191,8 @@ impl FrameDecoder {
 
     /// Room for at least `count` bytes; `received` says how many came.
     pub fn space(&mut self, count: usize) -> &mut [u8] {
-        // What is left moves to the front only where there is no room behind it, or where nothing is left to move.
+        // What is left moves to the front only where there is no room behind it, or where nothing
+        // is left to move.
         if self.taken == self.filled || self.buffer.len() < self.filled + count {
             self.buffer.copy_within(self.taken..self.filled, 0);
             self.filled -= self.taken;
@@ -234,8 +242,8 @@ impl FrameDecoder {
         Ok((missing > 0).then_some(Begun { header, payload, missing }))
     }
 
-    /// Gives out the frame that has begun: the caller reads the rest of its payload from the connection, and the next bytes
-    /// that come here are those of the next frame.
+    /// Gives out the frame that has begun: the caller reads the rest of its payload from the
+    /// connection, and the next bytes that come here are those of the next frame.
     pub fn take_begun(&mut self) {
         self.taken = self.filled;
     }

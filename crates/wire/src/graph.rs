@@ -12,7 +12,8 @@ choice! {
     /// Where a new node goes.
     pub enum NodePlace {
         Graph(GraphPlace) = 0,
-        /// Behind what a capturing stream has recorded so far; whatever it records next comes behind the node.
+        /// Behind what a capturing stream has recorded so far; whatever it records next comes
+        /// behind the node.
         Capture(StreamId) = 1,
     }
 }
@@ -35,7 +36,8 @@ choice! {
         RecordEvent(EventId) = 6,
         AwaitEvent(EventId) = 7,
         MemoryOps(MemoryOpsNode) = 8,
-        /// An allocation that the client makes when the node is added; it travels for its place in the graph.
+        /// An allocation that the client makes when the node is added; it travels for its place in
+        /// the graph.
         Allocation(u64) = 9,
         /// The end of one, by the same number.
         Free(u64) = 10,
@@ -100,8 +102,8 @@ message! {
 }
 
 message! {
-    /// Graphs of which the value behind a handle chooses; `kind` is a `CUgraphConditionalNodeType`. The handle is the
-    /// driver's own, since kernels are given it.
+    /// Graphs of which the value behind a handle chooses; `kind` is a `CUgraphConditionalNodeType`.
+    /// The handle is the driver's own, since kernels are given it.
     pub struct ConditionalNode { handle: u64, kind: u32, bodies: Vec<GraphId> }
 }
 
@@ -145,8 +147,8 @@ impl CopyNode {
     }
 }
 
-/// Nodes that the driver made by itself, as in a capture, are named by the worker, with numbers from here on in steps
-/// of 16. They look like those that the client mints, which stay below.
+/// Nodes that the driver made by itself, as in a capture, are named by the worker, with numbers
+/// from here on in steps of 16. They look like those that the client mints, which stay below.
 pub const WORKER_NODES: u64 = 0x0008_8000_0000_0000;
 
 /// A `HostCall` whose ticket has this bit says that the function will not be called again.

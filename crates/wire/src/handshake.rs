@@ -6,15 +6,18 @@
 //!   | <- Welcome: SLCE, version --------- |    always, so that either side can name both versions
 //! ```
 //!
-//! Then a control connection carries `control` messages. The socket of a session goes to a worker: the client offers
-//! address ranges by `SessionOpen`, the worker answers `SessionOpened`, and commands follow. The socket on which a session
-//! is resumed goes to the worker that still lives: it answers `SessionResumed`, and both streams go on (`resume`). On a far link
-//! a session goes on over several sockets at once: each says the same but for its number, and the answer is on the first. A node that
-//! connects for a worker of its own goes to another node's worker in the same way: that one answers `PeerReady` (`peer`).
+//! Then a control connection carries `control` messages. The socket of a session goes to a worker:
+//! the client offers address ranges by `SessionOpen`, the worker answers `SessionOpened`, and
+//! commands follow. The socket on which a session is resumed goes to the worker that still lives:
+//! it answers `SessionResumed`, and both streams go on (`resume`). On a far link a session
+//! continues over several sockets at once: each says the same but for its number, and the answer is
+//! on the first. A node that connects for a worker of its own goes to another node's worker in the
+//! same way: that one answers `PeerReady` (`peer`).
 //!
-//! A connection may be cut while a session is being opened, and its client cannot know whether the node has made the session. So
-//! it makes up a number for the opening ([`Once`]) and asks again with that: such an attempt is answered by `SessionResumed` first,
-//! which counts what the worker has of the client's stream, and then both streams go on from there and from the worker's first
+//! A connection may be cut while a session is being opened, and its client cannot know whether the
+//! node has made the session. So it makes up a number for the opening ([`Once`]) and asks again
+//! with that: such an attempt is answered by `SessionResumed` first, which counts what the worker
+//! has of the client's stream, and then both streams go on from there and from the worker's first
 //! byte, whether the session was made before or for this attempt.
 
 use std::fmt;
@@ -48,7 +51,8 @@ const fn number(digits: &str) -> u16 {
     value
 }
 
-/// Protocol and release. Both sides must be the same: message numbers follow from the list of functions.
+/// Protocol and release. Both sides must be the same: message numbers follow from the list of
+/// functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version {
     pub protocol: u16,
@@ -69,7 +73,7 @@ pub enum Purpose {
     Control,
     /// CUDA work under a lease, which the token proves.
     Session { token: LeaseToken, once: Once },
-    /// A session whose connection was cut goes on.
+    /// A session whose connection was cut continues.
     Resume(Resume),
     /// Copies into the memory of a session, from another session of its program.
     Peer(Peer),
@@ -83,7 +87,7 @@ pub struct Peer {
     pub token: PeerToken,
 }
 
-/// Which session goes on, and where.
+/// Which session continues, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resume {
     pub session: u64,
@@ -155,7 +159,8 @@ secret! {
 }
 
 message! {
-    /// What is opened once, however often its client asks: after a cut it does not know whether it was heard.
+    /// What is opened once, however often its client asks: after a cut it does not know whether it
+    /// was heard.
     pub struct Once {
         nonce: OpeningNonce,
         /// Counts the client's attempts, from 0: one that arrives after a later one is stale.
@@ -172,13 +177,14 @@ pub struct Hello {
     pub purpose: Purpose,
     /// The client's process id, for people to read, and to learn whether it has ended.
     pub process: u32,
-    /// Where that number means this process, by a number of its own: processes of the same space see the same processes. 0 if
-    /// that is not known; what the connection holds then ends with it.
+    /// Where that number means this process, by a number of its own: processes of the same space
+    /// see the same processes. 0 if that is not known; what the connection holds then ends with it.
     pub process_space: u64,
 }
 
 message! {
-    /// What differs between versions comes after this, so that any two versions can name each other.
+    /// What differs between versions comes after this, so that any two versions can name each
+    /// other.
     pub struct Opening { magic: [u8; 4], protocol: u16, release: [u16; 3] }
 }
 
@@ -226,7 +232,8 @@ impl Hello {
         with_length(&body)
     }
 
-    /// Reads a `Hello` from what has arrived: `None` while it is incomplete, else it and its size in bytes.
+    /// Reads a `Hello` from what has arrived: `None` while it is incomplete, else it and its size
+    /// in bytes.
     ///
     /// A peer that speaks something else is refused after its first six bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Option<(Hello, usize)>, WireError> {
@@ -269,7 +276,8 @@ impl Welcome {
         with_length(&body)
     }
 
-    /// Reads a `Welcome` from what has arrived: `None` while it is incomplete, else its size in bytes.
+    /// Reads a `Welcome` from what has arrived: `None` while it is incomplete, else its size in
+    /// bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Option<usize>, WireError> {
         let Some((body, size)) = body(bytes)? else { return Ok(None) };
         let mut reader = Reader::new(body);

@@ -1,25 +1,30 @@
-//! What client, node and worker say to each other: frames, messages, versions, limits. Nothing here does I/O: bytes go
-//! in and come out, and whoever has a socket moves them.
+//! What client, node and worker say to each other: frames, messages, versions, limits. Nothing here
+//! does I/O: bytes go in and come out, and whoever has a socket moves them.
 //!
 //! # How a launch travels
 //!
-//! 1. A program calls `cuLaunchKernel` of the client's `libcuda.so.1`. The client knows the parameter layout of the
-//!    function from the `FunctionInfo` that came with it, and copies the parameters into one buffer.
-//! 2. [`commands::cuLaunchKernel`] with that buffer becomes a [`frame`] of kind `Command` with the number of the calling
-//!    thread (its lane) and the current device, is appended to what waits to be sent, and the call returns.
-//! 3. The worker's [`FrameDecoder`] gives the frame out as soon as its last byte is there, the payload still in the
-//!    receive buffer. The generated dispatch decodes it by its [`Op`], looks up the ids in the session's own tables, and
-//!    calls the [driver table](sluice_cuda::DriverTable).
-//! 4. Nothing comes back. Should the driver refuse the launch, a [`CommandRefused`] frame says so, and the client returns its
-//!    code once, from the next call that CUDA allows to fail for it; should the kernel fail, a [`Sticky`] frame ends the session
-//!    with the driver's code. A command that waits (`Command::WAITS`)
-//!    is answered by a `Reply` frame of its lane and sequence: a [`ReplyHead`], then the command's own fields.
+//! 1. A program calls `cuLaunchKernel` of the client's `libcuda.so.1`. The client knows the
+//!    parameter layout of the function from the `FunctionInfo` that came with it, and copies the
+//!    parameters into one buffer.
+//! 2. [`commands::cuLaunchKernel`] with that buffer becomes a [`frame`] of kind `Command` with the
+//!    number of the calling thread (its lane) and the current device, is appended to what waits to
+//!    be sent, and the call returns.
+//! 3. The worker's [`FrameDecoder`] gives the frame out as soon as its last byte is there, the
+//!    payload still in the receive buffer. The generated dispatch decodes it by its [`Op`], looks
+//!    up the ids in the session's own tables, and calls the [driver
+//!    table](sluice_cuda::DriverTable).
+//! 4. Nothing comes back. Should the driver refuse the launch, a [`CommandRefused`] frame says so,
+//!    and the client returns its code once, from the next call that CUDA allows to fail for it;
+//!    should the kernel fail, a [`Sticky`] frame ends the session with the driver's code. A command
+//!    that waits (`Command::WAITS`) is answered by a `Reply` frame of its lane and sequence: a
+//!    [`ReplyHead`], then the command's own fields.
 //!
 //! # Bytes from a peer
 //!
-//! A frame has a size limit that is checked on its header, a count inside is compared with the bytes that are there
-//! before anything is allocated, and a message must use up its payload. Whatever else arrives is a [`WireError`]: there
-//! is no panic and no unbounded allocation on any input.
+//! A frame has a size limit that is checked on its header, a count inside is compared with the
+//! bytes that are there before anything is allocated, and a message must use up its payload.
+//! Whatever else arrives is a [`WireError`]: there is no panic and no unbounded allocation on any
+//! input.
 
 #![allow(non_camel_case_types)] // commands bear the names of driver functions
 

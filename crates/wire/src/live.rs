@@ -1,29 +1,34 @@
-//! Memory that program and device both use while device code runs: finding what one side has changed, telling it, and
-//! making it the other side's.
+//! Memory that program and device both use while device code runs: finding what one side has
+//! changed, telling it, and making it the other side's.
 //!
-//! Each side has memory of its own, and a copy of what both had when they last agreed. What differs from that copy was
-//! changed here. It travels as aligned words of eight bytes with a mask of the bytes that changed, and the other side puts
-//! those bytes in with one atomic exchange of the word: a counter is never seen half written, and what that side writes into
-//! the rest of the word stays.
+//! Each side has memory of its own, and a copy of what both had when they last agreed. What differs
+//! from that copy was changed here. It travels as aligned words of eight bytes with a mask of the
+//! bytes that changed, and the other side puts those bytes in with one atomic exchange of the word:
+//! a counter is never seen half written, and what that side writes into the rest of the word stays.
 //!
 //! # Order
 //!
-//! Program and device hand each other data by writing them and then a flag. The flag must not be seen before its data. A
-//! look at memory takes time, and shows neither a moment nor in which order words were written, so two things are needed:
-//! what is sent together has to have its causes with it, and what is applied together has to be applied causes first.
+//! Program and device hand each other data by writing them and then a flag. The flag must not be
+//! seen before its data. A look at memory takes time, and shows neither a moment nor in which order
+//! words were written, so two things are needed: what is sent together has to have its causes with
+//! it, and what is applied together has to be applied causes first.
 //!
-//! - *Fences.* Where the writer says that what it has written comes before what it writes next, and can be held up there (the
-//!   software GPU, at a fence or a release of system scope), it goes on only after a look that began later. What is before the fence
-//!   is then in an earlier look than what is behind it, and looks are applied one after the other: nothing else is needed.
-//! - *Two looks that agree.* A processor's stores cannot be held up. But what was seen in one look has all its causes
-//!   in every look that begins after it. When two looks in a row find the same, that is a state in which each flag has its data
-//!   ([`capture`]).
-//! - *A stream of changes* must not keep a flag back for ever. After [`LOOKS_MAX`] looks only those changes have to stand still that are
-//!   few in their page, as flags are; what changes in many places of a page is taken for data, as the last look saw
-//!   it. So it is right unless a flag lies among data that keep changing.
-//! - *Data first.* Words of one capture are applied in this order: long runs, then what else has changed in pages with many changes, then the
-//!   rest, and of each kind first where more bytes have changed. Whoever reads while they are being applied, and cannot be held up, is
-//!   right if the flag is a counter or the like, of which few bytes change, and does not lie right before its data.
+//! - *Fences.* Where the writer says that what it has written comes before what it writes next, and
+//!   can be held up there (the software GPU, at a fence or a release of system scope), it continues
+//!   only after a look that began later. What is before the fence is then in an earlier look than
+//!   what is behind it, and looks are applied one after the other: nothing else is needed.
+//! - *Two looks that agree.* A processor's stores cannot be held up. But what was seen in one look
+//!   has all its causes in every look that begins after it. When two looks in a row find the same,
+//!   that is a state in which each flag has its data ([`capture`]).
+//! - *A stream of changes* must not keep a flag back for ever. After [`LOOKS_MAX`] looks only those
+//!   changes have to stand still that are few in their page, as flags are; what changes in many
+//!   places of a page is taken for data, as the last look saw it. So it is right unless a flag lies
+//!   among data that keep changing.
+//! - *Data first.* Words of one capture are applied in this order: long runs, then what else has
+//!   changed in pages with many changes, then the rest, and of each kind first where more bytes
+//!   have changed. Whoever reads while they are being applied, and cannot be held up, is right if
+//!   the flag is a counter or the like, of which few bytes change, and does not lie right before
+//!   its data.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +38,8 @@ use crate::error::WireError;
 
 /// Bytes of a word.
 pub const WORD: usize = size_of::<u64>();
-/// Most bytes of a session's memory that is kept equal like this: a change of all of it takes several times as much for a moment.
+/// Most bytes of a session's memory that is kept equal like this: a change of all of it takes
+/// several times as much for a moment.
 pub const LIVE_BYTES_MAX: u64 = 32 << 20;
 /// Words that are compared at a time.
 const LINE: usize = 8;
@@ -75,7 +81,8 @@ impl Memory {
     /// `None` unless `start` is a multiple of eight.
     ///
     /// # Safety
-    /// So many bytes from there on can be read and written for as long as the value and its copies are used.
+    /// So many bytes from there on can be read and written for as long as the value and its copies
+    /// are used.
     pub unsafe fn new(start: *mut u8, bytes: usize) -> Option<Memory> {
         start.cast::<u64>().is_aligned().then_some(Memory { start, bytes })
     }
@@ -202,8 +209,8 @@ fn bits_of(mask: u8) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|at| if mask & 1 << at != 0 { u8::MAX } else { 0 }))
 }
 
-/// What a writer that cannot be held up has changed, as `look` finds it: with all its causes, and in the order in which it
-/// is to be applied. See [the module](self).
+/// What a writer that cannot be held up has changed, as `look` finds it: with all its causes, and
+/// in the order in which it is to be applied. See [the module](self).
 pub fn capture(mut look: impl FnMut() -> Vec<Word>) -> Vec<Word> {
     let mut before = look();
     if before.is_empty() {
@@ -223,8 +230,8 @@ pub fn capture(mut look: impl FnMut() -> Vec<Word>) -> Vec<Word> {
         }
         before = now;
     }
-    // Some flag changes at each look, as a clock does: it has its causes as it was before the last one. A flag that is new is left
-    // for later.
+    // Some flag changes at each look, as a clock does: it has its causes as it was before the last
+    // one. A flag that is new is left for later.
     let now = look();
     let (Split { data: old, flags }, Split { data, flags: left }) = (Split::of(&before), Split::of(&now));
     let place = |word: &Word| (word.mirror, word.index);

@@ -1,4 +1,5 @@
-//! A session's log as a file: what the client sent, and what came back, in the order in which the client knew of both.
+//! A session's log as a file: what the client sent, and what came back, in the order in which the
+//! client knew of both.
 //!
 //! ```text
 //!  0          8         10         12
@@ -7,8 +8,10 @@
 //!  +----------+---------+----------+----------------------+--------
 //! ```
 //!
-//! Commands are the client's own frames. Of an answer's fields the log holds a [`Digest`]: short ones whole, of long ones a hash
-//! of each block; and of data the hashes, since another node may send them in other pieces. A session ends whenever its program does, so a log that ends between two frames is whole.
+//! Commands are the client's own frames. Of an answer's fields the log holds a [`Digest`]: short
+//! ones whole, of long ones a hash of each block; and of data the hashes, since another node may
+//! send them in other pieces. A session ends whenever its program does, so a log that ends between
+//! two frames is whole.
 
 use std::fmt;
 
@@ -26,7 +29,8 @@ const VERSION: u16 = 1;
 const FILE_HEADER_SIZE: usize = 12;
 /// Up to this many bytes are kept as they are.
 const WHOLE_MAX: usize = 256;
-/// More are hashed by blocks of this many bytes. So are data, whose pieces end at multiples of it or where all data end.
+/// More are hashed by blocks of this many bytes. So are data, whose pieces end at multiples of it
+/// or where all data end.
 pub const BLOCK: usize = 4096;
 
 /// Why a file is no log; the text says what to do.
@@ -131,7 +135,8 @@ pub enum Entry {
     Output(Vec<u8>),
 }
 
-/// The beginning of a log. What lets somebody go on with the session stays out of it, and so does what the session alone may use.
+/// The beginning of a log. What lets somebody go on with the session stays out of it, and so does
+/// what the session alone may use.
 pub fn begin(opened: &SessionOpened, out: &mut Vec<u8>) -> Result<(), WireError> {
     out.extend_from_slice(&MAGIC);
     VERSION.encode(out);
@@ -139,7 +144,8 @@ pub fn begin(opened: &SessionOpened, out: &mut Vec<u8>) -> Result<(), WireError>
     Control::from(SessionOpened { resume: None, allowances: Vec::new(), ..opened.clone() }).frame(out)
 }
 
-/// Appends what has come, if it belongs into a log. The client's own frames are appended as they are.
+/// Appends what has come, if it belongs into a log. The client's own frames are appended as they
+/// are.
 pub fn came(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
     let header = frame.header;
     match header.kind {

@@ -8,8 +8,9 @@
 //!    of kind `Packed`, and else that of the frame that was packed
 //! ```
 //!
-//! Data of programs are often of few kinds of bytes (token ids, masks, zeroes, images, PTX) and as often not (weights), so each
-//! frame is tried by a sample of it. Whether the link is slow is what acknowledgements say (`SendBuffer::is_slow`).
+//! Data of programs are often of few kinds of bytes (token ids, masks, zeroes, images, PTX) and as
+//! often not (weights), so each frame is tried by a sample of it. Whether the link is slow is what
+//! acknowledgements say (`SendBuffer::is_slow`).
 
 use lz4_flex::block;
 
@@ -38,7 +39,8 @@ impl Packer {
         data.len() >= PACK_MIN && self.compress(sample).is_some()
     }
 
-    /// Packs the frame that begins at `start` of `out` and ends with it, if that is worth it; returns whether it did.
+    /// Packs the frame that begins at `start` of `out` and ends with it, if that is worth it;
+    /// returns whether it did.
     pub fn pack(&mut self, out: &mut Vec<u8>, header: Header, start: usize) -> bool {
         let Some(payload) = out.get(start + HEADER_SIZE..) else { return false };
         let count = payload.len();

@@ -14,8 +14,8 @@
 //!   | <- Alive ------------------------------- |    now and then, while the other has to wait for its GPU
 //! ```
 //!
-//! Whoever serves checks each address as it checks its own client's. A side that says nothing for long, though it is its
-//! turn, has no connection any more.
+//! Whoever serves checks each address as it checks its own client's. A side that says nothing for
+//! long, though it is its turn, has no connection any more.
 
 use sluice_cuda::CUresult;
 
@@ -52,7 +52,7 @@ pub enum Request {
 /// What the other says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes on.
+    /// It continues.
     Alive,
     Done(CUresult),
     /// So many bytes follow; at most [`PIECE_MAX`].

@@ -1,8 +1,10 @@
-//! What makes a session outlive its connections: each direction is one stream of bytes with positions.
+//! What makes a session outlive its connections: each direction is one stream of bytes with
+//! positions.
 //!
-//! The sender keeps what the receiver has not acknowledged ([`SendBuffer`]). After a cut both sides say how many bytes
-//! they have received, in any frame's middle, and both go on sending from there, on a new connection. So nothing is lost
-//! and nothing arrives twice, and the layers above never know.
+//! The sender keeps what the receiver has not acknowledged ([`SendBuffer`]). After a cut both sides
+//! say how many bytes they have received, in any frame's middle, and both go on sending from there,
+//! on a new connection. So nothing is lost and nothing arrives twice, and the layers above never
+//! know.
 //!
 //! ```text
 //!  start                      next                end
@@ -12,12 +14,14 @@
 //!      resume: both move to where the receiver is
 //! ```
 //!
-//! Acknowledgements are frames of kind `Received` inside the opposite stream, one for [`ACKNOWLEDGE_EVERY`] bytes at
-//! least. They are sent also when the window is full, or two full windows would wait for each other.
+//! Acknowledgements are frames of kind `Received` inside the opposite stream, one for
+//! [`ACKNOWLEDGE_EVERY`] bytes at least. They are sent also when the window is full, or two full
+//! windows would wait for each other.
 //!
-//! The window begins with [`WINDOW`] and grows with what the link holds ([`pace`]), up to [`WINDOW_MAX`]. Both are the same on
-//! both sides, so that nobody has to say what is in force: a receiver is ready for the largest. Only what is large may fill it:
-//! frames below [`LARGE`] wait once `WINDOW` bytes of them are unacknowledged, since many small ones take the receiver many
+//! The window begins with [`WINDOW`] and grows with what the link holds ([`pace`]), up to
+//! [`WINDOW_MAX`]. Both are the same on both sides, so that nobody has to say what is in force: a
+//! receiver is ready for the largest. Only what is large may fill it: frames below [`LARGE`] wait
+//! once `WINDOW` bytes of them are unacknowledged, since many small ones take the receiver many
 //! times their bytes.
 
 mod pace;
@@ -43,7 +47,8 @@ const PIECE: usize = 64 << 10;
 /// Most memory that is kept for reuse.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes on their way to the peer, until it has acknowledged them. `B` is memory that is sent as it is, without a copy.
+/// Bytes on their way to the peer, until it has acknowledged them. `B` is memory that is sent as it
+/// is, without a copy.
 #[derive(Debug)]
 pub struct SendBuffer<B> {
     pieces: VecDeque<Piece<B>>,
@@ -86,8 +91,8 @@ impl<B: AsRef<[u8]>> Piece<B> {
 }
 
 impl<B: AsRef<[u8]>> SendBuffer<B> {
-    /// A stream that goes on at `position`: what is before has arrived already. One that cannot be resumed does not keep
-    /// what was sent.
+    /// A stream that continues at `position`: what is before has arrived already. One that cannot
+    /// be resumed does not keep what was sent.
     pub fn new(position: u64, keeps: bool) -> SendBuffer<B> {
         SendBuffer {
             pieces: VecDeque::new(),
@@ -198,8 +203,8 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.keeps && (self.end - self.start >= self.window() || !self.has_room_for_small())
     }
 
-    /// Whether few enough bytes of what is small are unacknowledged. With more of them than that the peer acknowledges some as
-    /// soon as it reads.
+    /// Whether few enough bytes of what is small are unacknowledged. With more of them than that
+    /// the peer acknowledges some as soon as it reads.
     pub fn has_room_for_small(&self) -> bool {
         !self.keeps || self.small < WINDOW
     }
@@ -225,8 +230,9 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.end
     }
 
-    /// The peer has everything before `position`. An acknowledgement that came late changes nothing. It may have more than counts
-    /// as sent: what a connection has taken in part. Where nothing is kept, the peer says with it that it is there, and no more.
+    /// The peer has everything before `position`. An acknowledgement that came late changes
+    /// nothing. It may have more than counts as sent: what a connection has taken in part. Where
+    /// nothing is kept, the peer says with it that it is there, and no more.
     pub fn acknowledge(&mut self, position: u64) -> Result<(), WireError> {
         if !self.keeps {
             return Ok(());

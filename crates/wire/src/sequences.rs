@@ -1,9 +1,10 @@
 //! Recognised sequences: a command that looks like one sent before travels as what changed.
 //!
-//! A training step or a token loop sends the same commands again and again, with a few bytes changed. Both ends keep the last
-//! commands that went this way, in order ([`History`]), and a place among them, the cursor: the command after the one that was
-//! told last. Several commands of one lane travel in a frame of kind `Commands`, whose header has the lane and the sequence of
-//! the first, and whose payload is entries:
+//! A training step or a token loop sends the same commands again and again, with a few bytes
+//! changed. Both ends keep the last commands that went this way, in order ([`History`]), and a
+//! place among them, the cursor: the command after the one that was told last. Several commands of
+//! one lane travel in a frame of kind `Commands`, whose header has the lane and the sequence of the
+//! first, and whose payload is entries:
 //!
 //! ```text
 //!  number, its low two bits tell what it is; the rest is n
@@ -15,12 +16,13 @@
 //!  a change: number of (bytes that stay << 3 | count - 1), and count new bytes
 //! ```
 //!
-//! Numbers are little-endian groups of seven bits (LEB128). Each command told joins the history, and the cursor moves on by
-//! one. So both ends are in step as long as the frames arrive whole and in order, which sessions that can be resumed see
-//! to (`resume`): they resume at the byte, and neither end's state has anything to do with connections.
+//! Numbers are little-endian groups of seven bits (LEB128). Each command told joins the history,
+//! and the cursor moves on by one. So both ends are in step as long as the frames arrive whole and
+//! in order, which sessions that can be resumed see to (`resume`): they resume at the byte, and
+//! neither end's state has anything to do with connections.
 //!
-//! Of a recorded PyTorch training loop this leaves 4.5 % of the bytes, and LZ4 13 to 16 % at 1.5 times the CPU or more
-//! (`docs/benchmarks`).
+//! Of a recorded PyTorch training loop this leaves 4.5 % of the bytes, and LZ4 13 to 16 % at 1.5
+//! times the CPU or more (`docs/benchmarks`).
 
 mod expander;
 mod history;

@@ -1,13 +1,15 @@
 //! Looking for bytes for a moment before sleeping until they come.
 //!
-//! Waking a sleeping thread costs several microseconds, tens in a virtual machine. Where answers are quicker than that,
-//! looking for them again and again is faster for both sides; where they are not, it only takes a core from others.
+//! Waking a sleeping thread costs several microseconds, tens in a virtual machine. Where answers
+//! are quicker than that, looking for them again and again is faster for both sides; where they are
+//! not, it only takes a core from others.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Longest time that a reader looks before it sleeps, and the longest wait that makes the next one look first.
+/// Longest time that a reader looks before it sleeps, and the longest wait that makes the next one
+/// look first.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Decides for one socket how its readers wait.
@@ -34,7 +36,8 @@ impl Spin {
         Spin { allowed: cores > 1, worthwhile: AtomicBool::new(false) }
     }
 
-    /// Reads by `read`, which is told how to wait. What it returns is passed on, except that it would block.
+    /// Reads by `read`, which is told how to wait. What it returns is passed on, except that it
+    /// would block.
     pub fn read(&self, mut read: impl FnMut(Wait) -> io::Result<usize>) -> io::Result<usize> {
         if !self.allowed {
             return read(Wait::Asleep);

@@ -1,7 +1,9 @@
-//! Text of others that people are to read, in a log or a list: what would change how the rest is shown is written out.
+//! Text of others that people are to read, in a log or a list: what would change how the rest is
+//! shown is written out.
 
-/// Escapes what is not itself to be seen: control characters, which would begin new lines or steer a terminal, and format characters, which
-/// would turn the text around it (Unicode Standard Annex 9, section 2) or hide in it. At most `characters` of the text are kept.
+/// Escapes what is not itself to be seen: control characters, which would begin new lines or steer
+/// a terminal, and format characters, which would turn the text around it (Unicode Standard Annex
+/// 9, section 2) or hide in it. At most `characters` of the text are kept.
 pub fn printable(text: &str, characters: usize) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars().take(characters) {
@@ -15,7 +17,8 @@ pub fn printable(text: &str, characters: usize) -> String {
     shown
 }
 
-/// The format characters, separators of lines, and tags of Unicode 16 (general categories Cf, Zl and Zp) that scripts in use do not need inside numbers.
+/// The format characters, separators of lines, and tags of Unicode 16 (general categories Cf, Zl
+/// and Zp) that scripts in use do not need inside numbers.
 fn is_format(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

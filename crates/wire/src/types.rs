@@ -15,7 +15,8 @@ pub trait Handle: Copy + Eq + fmt::Debug {
     type Id: Id<Handle = Self>;
 }
 
-/// The number of a stream, an event, a module, ...; unique in its session and kind, never used twice.
+/// The number of a stream, an event, a module, ...; unique in its session and kind, never used
+/// twice.
 pub trait Id: Copy + Eq + std::hash::Hash + fmt::Debug {
     /// The C handle that it stands for.
     type Handle: Handle<Id = Self>;
@@ -306,8 +307,8 @@ impl Decode<'_> for CUmemAccessDesc {
 }
 
 message! {
-    /// What physical memory is wanted: `CUmemAllocationProp` without what only Windows has. Devices count within the
-    /// lease.
+    /// What physical memory is wanted: `CUmemAllocationProp` without what only Windows has. Devices
+    /// count within the lease.
     pub struct PhysicalProp {
         kind: CUmemAllocationType,
         handle_types: CUmemAllocationHandleType,
@@ -319,23 +320,25 @@ message! {
 }
 
 message! {
-    /// A part of a device as the program sees it: what the worker knows it by, and the words that are the program's to read.
-    /// Devices count within the lease.
+    /// A part of a device as the program sees it: what the worker knows it by, and the words that
+    /// are the program's to read. Devices count within the lease.
     pub struct DevResource { id: u64, kind: CUdevResourceType, words: [u64; 5] }
 }
 
 message! {
-    /// One that a program has chosen for a green context, with what it may have changed of a configuration of work queues:
-    /// the concurrency that is expected, and who shares them.
+    /// One that a program has chosen for a green context, with what it may have changed of a
+    /// configuration of work queues: the concurrency that is expected, and who shares them.
     pub struct ChosenResource { id: u64, concurrency: u32, scope: u32 }
 }
 
 message! {
-    /// What a group of multiprocessors is to be like: the fields of `CU_DEV_SM_RESOURCE_GROUP_PARAMS`.
+    /// What a group of multiprocessors is to be like: the fields of
+    /// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`.
     pub struct GroupParams { count: u32, coscheduled: u32, preferred: u32, flags: u32, locality: u32 }
 }
 
-/// In the header of a command, a device from here on is a green context: what it was given as its place.
+/// In the header of a command, a device from here on is a green context: what it was given as its
+/// place.
 pub const GREEN_PLACES: u8 = 128;
 
 impl PhysicalProp {

@@ -1,8 +1,9 @@
 //! How much work a driver that cannot be stopped is given before it has finished what it has.
 //!
-//! What was submitted runs before the turn can end. A program that queues a second of kernels would keep everybody else waiting for it, and its
-//! turns would last as long as its queue instead of as its share asks for. So while others want the GPU as well, what is not known to have
-//! finished is kept to about as much as two turns take, by what the work before took on average.
+//! What was submitted runs before the turn can end. A program that queues a second of kernels would
+//! keep everybody else waiting for it, and its turns would last as long as its queue instead of as
+//! its share asks for. So while others want the GPU as well, what is not known to have finished is
+//! kept to about as much as two turns take, by what the work before took on average.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,8 @@ impl Ahead {
         self.piece = (self.piece * 3 + took / pieces) / 4;
     }
 
-    /// For how long nothing should be submitted while so many pieces have not finished; `None` where more may be.
+    /// For how long nothing should be submitted while so many pieces have not finished; `None`
+    /// where more may be.
     pub(crate) fn keeps_out(&self, unfinished: u64, now: Instant) -> Option<Duration> {
         let is_shared = self.pressed.is_some_and(|at| now.duration_since(at) < REMEMBERED);
         let pieces = u32::try_from(unfinished).unwrap_or(u32::MAX);

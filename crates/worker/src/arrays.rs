@@ -1,6 +1,7 @@
-//! Arrays: opaque memory of the driver's, which copies, textures and surfaces read and write. The lease is charged for the
-//! bytes of their elements; what a driver adds to lay them out is not known. For those whose memory is mapped later (`tiles`) it
-//! is charged what they are mapped to, when that is made.
+//! Arrays: opaque memory of the driver's, which copies, textures and surfaces read and write. The
+//! lease is charged for the bytes of their elements; what a driver adds to lay them out is not
+//! known. For those whose memory is mapped later (`tiles`) it is charged what they are mapped to,
+//! when that is made.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -209,7 +210,8 @@ pub(crate) fn copy(session: &Session, copy: &CopyNode, stream: StreamId) -> Resu
         return Err(CUresult::INVALID_VALUE);
     }
     let described = session.describe_copy(copy, std::ptr::null_mut())?;
-    // SAFETY: both boxes lie in the session's memory and arrays, and the driver reads one description.
+    // SAFETY: both boxes lie in the session's memory and arrays, and the driver reads one
+    // description.
     let copied = |stream| unsafe { submit(&described, stream) }.ok();
     let stream = session.find(stream)?;
     match graphs::copy_ranges(copy)?.as_slice() {
@@ -235,7 +237,8 @@ pub(crate) fn fill(session: &Session, command: commands::cuMemcpyHtoAAsync_v2<'_
     let described = session.describe_copy(&copy, command.srcHost.as_ptr().cast_mut().cast())?;
     let stream = session.find(command.hStream)?;
     let _copy = session.host_copy(stream)?;
-    // SAFETY: the box lies in the array. The source has as many bytes, and is pageable memory, which outside captures the
-    // driver has read when the call returns (CUDA Driver API, API synchronization behavior).
+    // SAFETY: the box lies in the array. The source has as many bytes, and is pageable memory,
+    // which outside captures the driver has read when the call returns (CUDA Driver API, API
+    // synchronization behavior).
     unsafe { submit(&described, stream) }.ok()
 }

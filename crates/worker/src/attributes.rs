@@ -1,4 +1,5 @@
-//! Attributes of launches, streams and kernel nodes: which of them a client may set, and how they reach the driver.
+//! Attributes of launches, streams and kernel nodes: which of them a client may set, and how they
+//! reach the driver.
 
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, commands};
@@ -55,6 +56,7 @@ pub(crate) fn set_of_stream(
         Some((address, bytes)) => drop(session.range(DevicePtr(address), bytes)?),
         None => checks::plain_value(id, &value)?,
     }
-    // SAFETY: the stream is live, and the value, which outlives the call, names nothing that is not the session's.
+    // SAFETY: the stream is live, and the value, which outlives the call, names nothing that is not
+    // the session's.
     unsafe { set(session.find(command.hStream)?, command.attr, std::ptr::from_ref(&value).cast()) }.ok()
 }

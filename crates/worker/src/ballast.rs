@@ -1,8 +1,9 @@
 //! Physical memory behind the client's allowance.
 //!
-//! A lease may have memory on a card that the card does not have: each process there costs the driver some, and others may use
-//! the card. Who waits for memory is told so, but a command that nobody waits for must not fail. So the worker holds as much
-//! memory as is allowed. Where the driver has no other left, it lets go of that, and the client asks again.
+//! A lease may have memory on a card that the card does not have: each process there costs the
+//! driver some, and others may use the card. Who waits for memory is told so, but a command that
+//! nobody waits for must not fail. So the worker holds as much memory as is allowed. Where the
+//! driver has no other left, it lets go of that, and the client asks again.
 
 use sluice_cuda::{CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUresult, DriverTable};
 
@@ -42,7 +43,8 @@ impl Ballast {
 
 impl Drop for Ballast {
     fn drop(&mut self) {
-        // SAFETY: the handle came from `cuMemCreate`, nothing maps it, and this is its only release.
+        // SAFETY: the handle came from `cuMemCreate`, nothing maps it, and this is its only
+        // release.
         let _ = unsafe { (self.release)(self.handle) };
     }
 }

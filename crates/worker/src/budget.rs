@@ -1,10 +1,13 @@
-//! Asking the daemon for memory of the lease, for what others of the lease share, and for connections to other nodes.
+//! Asking the daemon for memory of the lease, for what others of the lease share, and for
+//! connections to other nodes.
 //!
-//! The books are the daemon's: the limit counts over all sessions of the lease, and what a killed worker had comes
-//! back without its help. Device memory is taken in chunks of 2 MiB and more, so a question costs little.
+//! The books are the daemon's: the limit counts over all sessions of the lease, and what a killed
+//! worker had comes back without its help. Device memory is taken in chunks of 2 MiB and more, so a
+//! question costs little.
 //!
-//! The daemon keeps a little of each GPU for the session ahead of time. That is the client's *allowance*: so much it may use by queued
-//! commands, and what it has used is said here, so that the daemon keeps more.
+//! The daemon keeps a little of each GPU for the session ahead of time. That is the client's
+//! *allowance*: so much it may use by queued commands, and what it has used is said here, so that
+//! the daemon keeps more.
 //!
 //! ```text
 //!  daemon                            worker                             client
@@ -15,9 +18,11 @@
 //!    |                                 | -- Allowance -------------------> |  its count goes up
 //! ```
 //!
-//! So the count here is never below the client's: a command that exceeds it comes from a client that does not keep to the protocol. Only
-//! where the client waits for memory is any of it taken away, at the end of the lease: then all of it may go into that. Meanwhile
-//! the client uses none of it on that GPU. No more is allowed than the worker holds itself ([`ballast`](crate::ballast)).
+//! So the count here is never below the client's: a command that exceeds it comes from a client
+//! that does not keep to the protocol. Only where the client waits for memory is any of it taken
+//! away, at the end of the lease: then all of it may go into that. Meanwhile the client uses none
+//! of it on that GPU. No more is allowed than the worker holds itself
+//! ([`ballast`](crate::ballast)).
 
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,8 +39,9 @@ use crate::link::{Export, Link, Packet};
 use crate::memory::presence::Presence;
 use crate::outbox::{Outbox, Push};
 
-/// The asking side. Questions go one at a time, so that answers need no number. Those for memory, which may wait for other sessions to leave
-/// the GPU, hold no other question up: a thread that asks one of those may hold a use of the memory that has to leave.
+/// The asking side. Questions go one at a time, so that answers need no number. Those for memory,
+/// which may wait for other sessions to leave the GPU, hold no other question up: a thread that
+/// asks one of those may hold a use of the memory that has to leave.
 pub(crate) struct Budget {
     link: Arc<Link>,
     answers: Mutex<Receiver<Answer>>,
@@ -94,7 +100,8 @@ pub(crate) struct Answers {
 }
 
 impl Budget {
-    /// Of so many GPUs, on which nothing is allowed yet. What changes in that is told through the outbox.
+    /// Of so many GPUs, on which nothing is allowed yet. What changes in that is told through the
+    /// outbox.
     pub(crate) fn new(link: Arc<Link>, gpus: usize, outbox: Arc<Outbox>) -> (Budget, Answers) {
         let ((sender, answers), (takes_sender, takes)) = (sync_channel(1), sync_channel(1));
         let taken = (0..gpus).map(|_| AtomicU64::new(0)).collect();
@@ -109,8 +116,8 @@ impl Budget {
         (budget, Answers { sender, takes: takes_sender, allowances })
     }
 
-    /// So much is kept for the session on a GPU from the start. The answer is what is allowed of that, for which memory comes from the
-    /// source; without one there is never any.
+    /// So much is kept for the session on a GPU from the start. The answer is what is allowed of
+    /// that, for which memory comes from the source; without one there is never any.
     pub(crate) fn begin(&self, gpu: u32, reserve: u64, source: Option<Source>) -> u64 {
         if let Some(of) = self.allowances.lock().get_mut(gpu as usize) {
             *of = Allowed { kept: reserve, source: source.map(Arc::new), ..Allowed::default() };
@@ -118,7 +125,8 @@ impl Budget {
         self.allowances.load(gpu)
     }
 
-    /// Makes something of the lease's `gpu`th GPU that takes up so many bytes; `CUDA_ERROR_OUT_OF_MEMORY` if there are none left.
+    /// Makes something of the lease's `gpu`th GPU that takes up so many bytes;
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if there are none left.
     pub(crate) fn charge<T>(
         &self,
         claim: Claim,
@@ -150,7 +158,8 @@ impl Budget {
         made
     }
 
-    /// A command that nobody waits for has failed: that is the end of the session, and both sides are told why.
+    /// A command that nobody waits for has failed: that is the end of the session, and both sides
+    /// are told why.
     fn explain(&self, bytes: u64, result: CUresult) {
         let outside = match result {
             CUresult::OUT_OF_MEMORY => ": what uses the GPU outside of its leases leaves too little",
@@ -196,8 +205,9 @@ impl Budget {
         }
     }
 
-    /// Takes bytes of a GPU that the driver needs for itself; `CUDA_ERROR_OUT_OF_MEMORY` if the lease has too few. The client does not know
-    /// of this and may be using its allowance, so none of that goes into it.
+    /// Takes bytes of a GPU that the driver needs for itself; `CUDA_ERROR_OUT_OF_MEMORY` if the
+    /// lease has too few. The client does not know of this and may be using its allowance, so none
+    /// of that goes into it.
     pub(crate) fn take_for_driver(&self, gpu: u32, bytes: u64) -> Result<(), CUresult> {
         match self.ask(&Packet::TakeAtOnce { gpu, bytes }, None)? {
             (Packet::TakenAtOnce(true), _) => {
@@ -285,7 +295,8 @@ impl Budget {
         }
     }
 
-    /// What another session of the lease has exported; `CUDA_ERROR_INVALID_HANDLE` if there is no such thing.
+    /// What another session of the lease has exported; `CUDA_ERROR_INVALID_HANDLE` if there is no
+    /// such thing.
     pub(crate) fn import(&self, token: ExportToken) -> Result<Imported, CUresult> {
         match self.ask(&Packet::Import(token), None)? {
             (Packet::Imported(Some((export, is_own))), file) => Ok(Imported { export, file, is_own }),
@@ -299,7 +310,8 @@ impl Budget {
         let _ = self.link.send(&Packet::DropExport(token));
     }
 
-    /// Lets another session of the client's program connect once: this session's number, and what that one has to show.
+    /// Lets another session of the client's program connect once: this session's number, and what
+    /// that one has to show.
     pub(crate) fn offer_peer(&self) -> Result<(u64, [u8; 32]), CUresult> {
         match self.ask(&Packet::PeerOffer, None)? {
             (Packet::PeerOffered { session, token }, _) => Ok((session, token)),
@@ -372,7 +384,8 @@ impl Allowed {
 }
 
 impl Allowances {
-    /// Takes memory that is to be behind what is kept, and allows that. The answer is how much more is allowed.
+    /// Takes memory that is to be behind what is kept, and allows that. The answer is how much more
+    /// is allowed.
     fn load(&self, gpu: u32) -> u64 {
         let wanted = {
             let all = self.lock();
@@ -410,7 +423,8 @@ impl Allowances {
         all.get_mut(gpu as usize).map_or((0, 0), |of| (take(&mut of.allowed), take(&mut of.kept)))
     }
 
-    /// After [`Allowances::withhold`]: so much was allowed, and so much of all is left. The answer is what is there now.
+    /// After [`Allowances::withhold`]: so much was allowed, and so much of all is left. The answer
+    /// is what is there now.
     fn put_back(&self, gpu: u32, allowed: u64, left: u64) -> u64 {
         let mut all = self.lock();
         let Some(of) = all.get_mut(gpu as usize) else { return left };
@@ -436,8 +450,9 @@ impl Allowances {
         self.tell(gpu, more as i64);
     }
 
-    /// The card is short of memory; whether this makes some free. Nothing more is allowed for now. A client that waits loses its
-    /// allowance at once; one that does not may have used it already, and what was held is free for that.
+    /// The card is short of memory; whether this makes some free. Nothing more is allowed for now.
+    /// A client that waits loses its allowance at once; one that does not may have used it already,
+    /// and what was held is free for that.
     fn drop_ballast(&self, gpu: u32, claim: Claim) -> bool {
         let mut all = self.lock();
         let Some(of) = all.get_mut(gpu as usize) else { return false };
@@ -477,7 +492,8 @@ mod tests {
 
     const RESERVE: u64 = 8 * CHUNK;
 
-    /// A budget of one GPU with a reserve, the side of the reader, and the daemon's end of the link.
+    /// A budget of one GPU with a reserve, the side of the reader, and the daemon's end of the
+    /// link.
     fn budget() -> (Budget, Answers, Link, Arc<Outbox>) {
         let (link, daemon) = Link::pair().unwrap();
         let (ours, _) = UnixStream::pair().unwrap();

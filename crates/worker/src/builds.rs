@@ -2,11 +2,12 @@
 
 use std::ffi::c_void;
 
-/// A number that is the same only where all that is loaded into this process was built the same, by the notes that linkers leave
-/// (`NT_GNU_BUILD_ID`); 0 where this program has none.
+/// A number that is the same only where all that is loaded into this process was built the same, by
+/// the notes that linkers leave (`NT_GNU_BUILD_ID`); 0 where this program has none.
 pub(crate) fn number() -> u64 {
     let mut seen = Seen { builds: blake3::Hasher::new(), objects: 0, is_ours_known: false };
-    // SAFETY: the callback is called before this returns, with the address of a local that nobody else uses.
+    // SAFETY: the callback is called before this returns, with the address of a local that nobody
+    // else uses.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut seen).cast()) };
     let hash = *seen.builds.finalize().as_bytes();
     if seen.is_ours_known { u64::from_le_bytes(std::array::from_fn(|i| hash[i])).max(1) } else { 0 }
@@ -44,8 +45,8 @@ unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, seen: *mut 
     0
 }
 
-/// The build id among notes: each has the sizes of its name and of its text and its kind, and both are padded to 4 bytes (System V ABI,
-/// "Note Section").
+/// The build id among notes: each has the sizes of its name and of its text and its kind, and both
+/// are padded to 4 bytes (System V ABI, "Note Section").
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const BUILD_ID: u32 = 3;
     let word =

@@ -1,4 +1,5 @@
-//! Large frames, which are not collected where small ones are: their payload is read once, straight to where it is used.
+//! Large frames, which are not collected where small ones are: their payload is read once, straight
+//! to where it is used.
 //!
 //! ```text
 //!            nothing stands before it: piece by piece, from the ring or a buffer
@@ -6,10 +7,11 @@
 //!            otherwise: a buffer of its own ------> queue ------> submitter -----> the driver's call
 //! ```
 //!
-//! A copy to the device finds the device idle where its program waits for nothing but copies. Then the reader itself makes
-//! the driver's copies, of so many bytes as are there each time, while the client writes the next: a byte is copied into
-//! the ring and out of it, and the ring stays in the cache. As soon as what stood before a copy is done, the rest of it goes
-//! that way, and when the turn is lost what is left of it goes the other way. The reader waits for bytes only, as always;
+//! A copy to the device finds the device idle where its program waits for nothing but copies. Then
+//! the reader itself makes the driver's copies, of so many bytes as are there each time, while the
+//! client writes the next: a byte is copied into the ring and out of it, and the ring stays in the
+//! cache. As soon as what stood before a copy is done, the rest of it goes that way, and when the
+//! turn is lost what is left of it goes the other way. The reader waits for bytes only, as always;
 //! each piece is finished when the driver's call returns, so that nothing stays behind.
 
 use std::sync::{Mutex, PoisonError};
@@ -101,8 +103,8 @@ impl Arriving {
         Some((session.device_at(self.header.device)?.gate.enter_now()?, present))
     }
 
-    /// Copies the next `count` bytes, and returns when the device has them. A failure is the session's; bytes that come after it
-    /// go nowhere.
+    /// Copies the next `count` bytes, and returns when the device has them. A failure is the
+    /// session's; bytes that come after it go nowhere.
     ///
     /// # Safety
     /// `from` is valid for reading `count` bytes.
@@ -133,7 +135,8 @@ impl Arriving {
     /// `from` is valid for reading `count` bytes.
     unsafe fn copy_piece(&self, session: &Session, from: *const u8, count: usize) -> Result<(), CUresult> {
         session.enter(self.header)?;
-        // All that is still to come, so that a copy that leads out of an allocation fails before it writes the rest of it.
+        // All that is still to come, so that a copy that leads out of an allocation fails before it
+        // writes the rest of it.
         let to = session.range(self.to, self.left as u64)?;
         let stream = session.find(self.stream)?;
         // SAFETY: the range is the session's, and the caller vouches for the source.

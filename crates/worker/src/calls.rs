@@ -1,4 +1,5 @@
-//! The calls of a loaded driver that are in progress, as each thread notes them: two stores to memory of its own a call.
+//! The calls of a loaded driver that are in progress, as each thread notes them: two stores to
+//! memory of its own a call.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -32,7 +33,8 @@ pub(crate) fn in_progress() -> Vec<Call> {
 /// What one thread notes.
 struct Thread {
     number: i32,
-    /// Twice the calls so far, and one more during a call, in the upper bits; its function below them.
+    /// Twice the calls so far, and one more during a call, in the upper bits; its function below
+    /// them.
     call: AtomicU64,
 }
 

@@ -1,5 +1,6 @@
-//! Numbers that the API defines. A driver may take any other for something of its own, so it is to see none; the client
-//! gets `CUDA_ERROR_INVALID_VALUE`, which is what a driver answers where it checks.
+//! Numbers that the API defines. A driver may take any other for something of its own, so it is to
+//! see none; the client gets `CUDA_ERROR_INVALID_VALUE`, which is what a driver answers where it
+//! checks.
 
 use sluice_cuda::{
     CUfunction_attribute, CUjit_option, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -15,8 +16,8 @@ const ATTRIBUTES_MAX: usize = 64;
 const ATTRIBUTE_LAST: u32 = 18;
 /// Bytes of a kernel's parameters at most (CUDA C++ Programming Guide, Function Parameters).
 pub(crate) const PARAMETER_BYTES_MAX: usize = 32_764;
-/// Limits of every device (CUDA C++ Programming Guide, Technical Specifications per Compute Capability): blocks of a grid,
-/// threads of a block in each direction, and threads of a block.
+/// Limits of every device (CUDA C++ Programming Guide, Technical Specifications per Compute
+/// Capability): blocks of a grid, threads of a block in each direction, and threads of a block.
 const GRID_MAX: Dim = [i32::MAX as u32, 65_535, 65_535];
 const BLOCK_MAX: Dim = [1024, 1024, 64];
 const THREADS_MAX: u32 = 1024;
@@ -58,7 +59,8 @@ pub(crate) fn settable(attribute: CUfunction_attribute) -> Result<(), CUresult> 
     one_of(attribute, &settable)
 }
 
-/// Options of a compiler that are plain numbers; the others are addresses, or say where the driver writes.
+/// Options of a compiler that are plain numbers; the others are addresses, or say where the driver
+/// writes.
 pub(crate) fn jit_options(options: &[JitOption]) -> Result<(), CUresult> {
     use CUjit_option as O;
     let known = [
@@ -122,8 +124,8 @@ pub(crate) fn plain_value(id: CUlaunchAttributeID, value: &CUlaunchAttributeValu
     }
 }
 
-/// Bytes from the first to the last of a box, whose rows and slices do not overlap; a box that overflows is larger than
-/// any range.
+/// Bytes from the first to the last of a box, whose rows and slices do not overlap; a box that
+/// overflows is larger than any range.
 pub(crate) fn span(operand: &Pitched, [width, height, depth]: [u64; 3]) -> Result<u64, CUresult> {
     let has_rows = height > 1 || depth > 1;
     defined((!has_rows || operand.pitch >= width) && (depth <= 1 || operand.height >= height))?;

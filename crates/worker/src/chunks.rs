@@ -1,7 +1,8 @@
 //! Which device memory is the session's own: the addresses it has committed inside its reservation.
 //!
-//! The client mints addresses and names the runs of 2 MiB chunks that it wants backed. Every address argument of
-//! every command is checked against this map before the driver sees it, with arithmetic that cannot overflow.
+//! The client mints addresses and names the runs of 2 MiB chunks that it wants backed. Every
+//! address argument of every command is checked against this map before the driver sees it, with
+//! arithmetic that cannot overflow.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +10,8 @@ use std::ops::Range;
 /// Memory is committed in multiples of this, in bytes.
 pub(crate) const CHUNK: u64 = 2 << 20;
 
-/// The map of one session. `T` is what stands behind a run: the driver's handle of its physical memory.
+/// The map of one session. `T` is what stands behind a run: the driver's handle of its physical
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Chunks<T> {
     reservation: Range<u64>,
@@ -30,7 +32,8 @@ impl<T> Chunks<T> {
         Chunks { reservation, runs: BTreeMap::new() }
     }
 
-    /// Whether a run could be committed: whole chunks inside the reservation, none of them committed.
+    /// Whether a run could be committed: whole chunks inside the reservation, none of them
+    /// committed.
     pub(crate) fn is_vacant(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let whole = bytes > 0 && address.is_multiple_of(CHUNK) && bytes.is_multiple_of(CHUNK);
@@ -46,8 +49,8 @@ impl<T> Chunks<T> {
         self.runs.insert(address, Run { bytes, backing });
     }
 
-    /// The starts of the runs that `[address, address + bytes)` consists of; `None` if it is not exactly made of runs, or
-    /// if `fits` does not hold for one of them.
+    /// The starts of the runs that `[address, address + bytes)` consists of; `None` if it is not
+    /// exactly made of runs, or if `fits` does not hold for one of them.
     pub(crate) fn runs(&self, address: u64, bytes: u64, fits: impl Fn(&T) -> bool) -> Option<Vec<u64>> {
         let end = address.checked_add(bytes).filter(|_| bytes > 0)?;
         let (mut at, mut starts) = (address, Vec::new());
@@ -86,8 +89,8 @@ impl<T> Chunks<T> {
         Some(starts.into_iter().filter_map(|start| self.runs.remove_entry(&start)).collect())
     }
 
-    /// Whether all of `[address, address + bytes)` is committed, in runs for which `fits` holds. Nothing at all is
-    /// committed anywhere.
+    /// Whether all of `[address, address + bytes)` is committed, in runs for which `fits` holds.
+    /// Nothing at all is committed anywhere.
     pub(crate) fn covers(&self, address: u64, bytes: u64, fits: impl Fn(&T) -> bool) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((&start, run)) = self.runs.range(..=address).next_back() else { return bytes == 0 };

@@ -9,9 +9,11 @@
 //!      +--> connected                  x
 //! ```
 //!
-//! Positions are exact to the byte (`sluice_wire::resume`), so a frame may begin on one connection and end on another, and
-//! nothing is executed twice. What still comes out of an old socket after the client has come back is dropped: the client
-//! has sent it again. A client that comes back on several sockets at once has all of them here before it goes on. Where a session cannot be resumed, the end of the connection is the client's end.
+//! Positions are exact to the byte (`sluice_wire::resume`), so a frame may begin on one connection
+//! and end on another, and nothing is executed twice. What still comes out of an old socket after
+//! the client has come back is dropped: the client has sent it again. A client that comes back on
+//! several sockets at once has all of them here before it continues. Where a session cannot be
+//! resumed, the end of the connection is the client's end.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -94,7 +96,8 @@ impl Client {
         (!state.is_cut).then(|| state.connection.clone())
     }
 
-    /// Counts bytes that were read; false if another connection has taken over, so that they will come again.
+    /// Counts bytes that were read; false if another connection has taken over, so that they will
+    /// come again.
     pub(crate) fn received(&self, connection: &Connection, count: usize) -> bool {
         let mut state = self.lock();
         if state.connection.attempt != connection.attempt {
@@ -124,8 +127,8 @@ impl Client {
         &self.outbox
     }
 
-    /// Says no more, and waits a while until the client has hung up: of a socket that is closed with bytes unread the peer may not
-    /// hear the last words.
+    /// Says no more, and waits a while until the client has hung up: of a socket that is closed
+    /// with bytes unread the peer may not hear the last words.
     pub(crate) fn wait_until_heard(&self, limit: Duration) {
         let Some(Connection { stream, .. }) = self.connection_now() else { return };
         stream.shut_down_writes();
@@ -137,7 +140,8 @@ impl Client {
         self.lock().connection.stream.shut_down();
     }
 
-    /// The client is on this connection now, which is one of some, and has received so many bytes of our stream.
+    /// The client is on this connection now, which is one of some, and has received so many bytes
+    /// of our stream.
     pub(crate) fn come_back(&self, attempt: u32, received: u64, (number, count): (u8, u8), stream: Stream) {
         let mut state = self.lock();
         let newest = state.gathering.as_ref().map_or(state.connection.attempt, |last| last.attempt);
@@ -169,7 +173,8 @@ impl Client {
         others: Vec<Stream>,
     ) {
         let stream = Arc::new(stream);
-        // Reader and writers come off the old one; what they have read from it is of an attempt that is over.
+        // Reader and writers come off the old one; what they have read from it is of an attempt
+        // that is over.
         state.connection.stream.shut_down();
         state.connection = Connection { stream: Arc::clone(&stream), attempt };
         let resumed = SessionResumed { received: state.received };

@@ -15,9 +15,10 @@ use crate::pipeline;
 use crate::session::Session;
 use crate::staging::PIECE;
 
-/// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of the ring, or out of its
-/// socket, the driver makes the next. Over a far link whole pieces of the pool go. Where the driver makes none, since the memory is sent
-/// from where it lies, they go as well: the fewer they are, the less often is the client woken.
+/// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of
+/// the ring, or out of its socket, the driver makes the next. Over a far link whole pieces of the
+/// pool go. Where the driver makes none, since the memory is sent from where it lies, they go as
+/// well: the fewer they are, the less often is the client woken.
 const PIECE_NOW: usize = 256 << 10;
 
 /// Whether a driver's synchronous functions use this stream.
@@ -25,8 +26,8 @@ fn is_default(stream: CUstream) -> bool {
     stream == CUstream::NULL || stream == CUstream::LEGACY
 }
 
-/// To the device, of data that came with the command, in stream order. Large ones enter the gate themselves; many never get here
-/// (`bulk`).
+/// To the device, of data that came with the command, in stream order. Large ones enter the gate
+/// themselves; many never get here (`bulk`).
 pub(crate) fn to_device(
     session: &Session,
     command: &commands::cuMemcpyHtoDAsync_v2<'_>,
@@ -41,14 +42,16 @@ pub(crate) fn to_device(
     }
     let _copy = session.host_copy(stream)?;
     session.near((to, from.len() as u64), stream, |stream| {
-        // SAFETY: the range is the session's. The source is pageable memory, which outside captures the driver has read when
-        // the call returns (CUDA Driver API, API synchronization behavior).
+        // SAFETY: the range is the session's. The source is pageable memory, which outside captures
+        // the driver has read when the call returns (CUDA Driver API, API synchronization
+        // behavior).
         unsafe { copy(to, from.as_ptr().cast(), from.len(), stream) }.ok()
     })
 }
 
-/// Many bytes, in the session's turn, without waiting for what stands before them in their stream: that may itself wait for what comes
-/// behind them. So they are copied to pinned memory first, which a driver reads when it gets there; of other memory it would wait.
+/// Many bytes, in the session's turn, without waiting for what stands before them in their stream:
+/// that may itself wait for what comes behind them. So they are copied to pinned memory first,
+/// which a driver reads when it gets there; of other memory it would wait.
 ///
 /// # Safety
 /// The range is the session's.
@@ -74,7 +77,8 @@ unsafe fn many_to_device(
         let _call = device.gate.backlog().call();
         let _copy = session.host_copy(stream)?;
         session.near((to, part.len() as u64), stream, |stream| {
-            // SAFETY: the caller vouches for the range; the piece stays taken until the copy is done.
+            // SAFETY: the caller vouches for the range; the piece stays taken until the copy is
+            // done.
             unsafe { copy(to, piece.address(), part.len(), stream) }.ok()
         })?;
         match session.event_behind(stream) {
@@ -110,9 +114,8 @@ pub(crate) unsafe fn to_device_now(
         }
         .ok()
     })?;
-    // A synchronous copy of pageable memory may return before its last bytes are on the device (CUDA Driver API, API
-    // synchronization behavior).
-    // SAFETY: the stream is live.
+    // A synchronous copy of pageable memory may return before its last bytes are on the device
+    // (CUDA Driver API, API synchronization behavior). SAFETY: the stream is live.
     unsafe { synchronize(stream) }.ok()
 }
 
@@ -146,8 +149,8 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
         session.outbox.wait_room_for_small(length as usize);
         let mut bytes = session.staging.take(&session.table, length as usize)?;
         session.near((from + done, length), stream, |stream| {
-            // SAFETY: the range is the session's; the piece stays taken until its push has been sent, which the
-            // stream triggers after the copy.
+            // SAFETY: the range is the session's; the piece stays taken until its push has been
+            // sent, which the stream triggers after the copy.
             unsafe { copy(bytes.address(), from + done, length as usize, stream) }.ok()
         })?;
         let offset = command.offset.saturating_add(done);
@@ -158,11 +161,11 @@ pub(crate) fn to_host(session: &Session, command: &commands::cuMemcpyDtoHAsync_v
     Ok(())
 }
 
-/// From the device, for a client that waits. Few bytes are the answer; many go under the client's ticket, as they are
-/// copied, and the answer comes after them.
+/// From the device, for a client that waits. Few bytes are the answer; many go under the client's
+/// ticket, as they are copied, and the answer comes after them.
 ///
-/// Between the pieces other threads of the program may give the stream more work: the thread that copies waits, so nothing
-/// that the program knows to come after the copy can come before its end.
+/// Between the pieces other threads of the program may give the stream more work: the thread that
+/// copies waits, so nothing that the program knows to come after the copy can come before its end.
 pub(crate) fn to_host_now(
     session: &Session,
     command: &commands::cuMemcpyDtoH_v2,
@@ -185,7 +188,8 @@ pub(crate) fn to_host_now(
     Ok(())
 }
 
-/// Whether a copy for which the client waits has so many bytes that they cannot be sent without the client's taking them.
+/// Whether a copy for which the client waits has so many bytes that they cannot be sent without the
+/// client's taking them.
 pub(crate) fn is_pushed(payload: &[u8]) -> bool {
     // Its ticket comes first; what is malformed is found later.
     payload.iter().take(8).any(|byte| *byte != 0)
@@ -205,7 +209,8 @@ fn push_now(
     let lies_here = can_be_sent(session, (command.srcDevice.0, command.ByteCount), stream);
     let mut done = 0;
     while done < command.ByteCount {
-        // Nothing else is said to the client meanwhile, so not where the copy may have to wait for what another thread has given the stream.
+        // Nothing else is said to the client meanwhile, so not where the copy may have to wait for
+        // what another thread has given the stream.
         let in_place = session.outbox.writes_in_place() && device.streams.mark() == given;
         let piece = if !in_place && (lies_here || session.staging.is_far()) { PIECE } else { PIECE_NOW };
         let length = (command.ByteCount - done).min(piece as u64) as usize;
@@ -226,14 +231,16 @@ fn push_now(
     Ok(())
 }
 
-/// Whether device memory can be sent from where it lies, which is in this process; if so, what the copy has to wait for is done.
+/// Whether device memory can be sent from where it lies, which is in this process; if so, what the
+/// copy has to wait for is done.
 fn can_be_sent(session: &Session, (from, count): (u64, u64), stream: CUstream) -> bool {
     session.reach == Reach::Everything
         && session.outbox.sends_lying()
         && sluice_softgpu::wait_to_read(stream, from, count)
 }
 
-/// Sends memory that lies here; false if the link has become one that cannot. The device has no part in it.
+/// Sends memory that lies here; false if the link has become one that cannot. The device has no
+/// part in it.
 fn push_lying(session: &Session, ticket: u64, offset: u64, from: DevicePtr, length: usize) -> bool {
     let Some(start) = NonNull::new(from.0 as *mut u8) else { return false };
     let pushed = session.outbox.push_lying(ticket, offset, Lying { start, length });
@@ -308,7 +315,8 @@ unsafe fn copy(
         && is_default(stream)
         && session.is_near(&[memory], stream)?
     {
-        // SAFETY: the range is the session's, the caller vouches for the buffer, and the call waits for the copy.
+        // SAFETY: the range is the session's, the caller vouches for the buffer, and the call waits
+        // for the copy.
         return unsafe { copy(to.cast(), from, count) }.ok();
     }
     // SAFETY: as above; the synchronisation waits for the copy.

@@ -1,7 +1,7 @@
 //! What a session has done so far, in a page that its worker writes and its daemon reads.
 //!
-//! The page is a memory file, so that counting costs one relaxed addition and the last values survive a worker
-//! that is killed.
+//! The page is a memory file, so that counting costs one relaxed addition and the last values
+//! survive a worker that is killed.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -25,7 +25,8 @@ pub struct Counters {
     pub commands: AtomicU64,
     /// Time of turns on each GPU of the lease in which it had work, in nanoseconds.
     pub gpu_ns: [AtomicU64; GPUS_MAX],
-    /// Device time x the part of the device that was occupied, on all GPUs of the lease, in nanoseconds of a whole GPU.
+    /// Device time x the part of the device that was occupied, on all GPUs of the lease, in
+    /// nanoseconds of a whole GPU.
     pub used_ns: AtomicU64,
     /// The `CUresult` of the first fault that ended the work of the session; 0 without.
     pub fault: AtomicI32,
@@ -115,7 +116,8 @@ impl CounterPage {
 
     /// Maps a page that another process created.
     pub fn map(file: OwnedFd) -> io::Result<CounterPage> {
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory of
+        // ours.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

@@ -123,7 +123,8 @@ impl Custom for Session {
         let get = self.table.cuModuleGetGlobal_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let module = self.find(command.hmod)?;
         let (mut address, mut bytes) = (0, 0);
-        // SAFETY: the module is live, the name is NUL-terminated, and the driver writes to two locals.
+        // SAFETY: the module is live, the name is NUL-terminated, and the driver writes to two
+        // locals.
         unsafe { get(&mut address, &mut bytes, module, command.name.as_ptr()) }.ok()?;
         self.memory.add_global(command.hmod.0, address, bytes as u64);
         let is_managed = modules::is_managed(&self.table, address);
@@ -359,8 +360,8 @@ impl Custom for Session {
         self.outbox.wait_room_for_small(length as usize);
         let mut bytes = self.staging.take(&self.table, length as usize)?;
         let described = self.describe_copy(&copy, bytes.address())?;
-        // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken until its push has been
-        // sent, which the stream triggers after the copy.
+        // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken
+        // until its push has been sent, which the stream triggers after the copy.
         unsafe { submit(&described, stream) }.ok()?;
         self.call_in_order(stream, Call::Push(Push::Data { ticket: command.ticket, offset: 0, bytes }))
     }
@@ -472,7 +473,8 @@ impl Custom for Session {
 
     fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
         let begin = self.table.cuStreamBeginCapture_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        // The client has applied its mode to its own calls; ours on other threads must not break the capture.
+        // The client has applied its mode to its own calls; ours on other threads must not break
+        // the capture.
         let mode = CUstreamCaptureMode::RELAXED;
         let stream = self.find(command.hStream)?;
         // SAFETY: the stream is live.
@@ -566,8 +568,9 @@ impl Custom for Session {
         let (stream, [gx, gy, gz], [bx, by, bz]) = (self.find(command.hStream)?, command.grid, command.block);
         let size = command.params.len();
         let mut extra = packed(command.params, &size);
-        // SAFETY: function and stream are live; the buffer holds every byte of the parameters and is read before
-        // the call returns. What the kernel does with them is confined to this process's context.
+        // SAFETY: function and stream are live; the buffer holds every byte of the parameters and
+        // is read before the call returns. What the kernel does with them is confined to this
+        // process's context.
         unsafe {
             launch(
                 function,
@@ -615,7 +618,8 @@ impl Custom for Session {
         let mut attributes = plain(command.attrs)?;
         let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
         let mut numClusters = 0;
-        // SAFETY: the function is live, the attributes outlive the call, and the driver writes to a local.
+        // SAFETY: the function is live, the attributes outlive the call, and the driver writes to a
+        // local.
         unsafe { ask(&mut numClusters, function, &config) }.ok()?;
         commands::cuOccupancyMaxActiveClustersReply { numClusters }.encode(reply);
         Ok(())
@@ -995,7 +999,8 @@ impl Custom for Session {
 
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
         self.host_calls.done(command.ticket);
-        // Of a user object the destructor has run, so that nothing can use it any more; other tickets name none.
+        // Of a user object the destructor has run, so that nothing can use it any more; other
+        // tickets name none.
         if self.remove(UserObjectId(command.ticket)).is_ok() {
             self.graphs.references.forget(UserObjectId(command.ticket));
         }
@@ -1051,8 +1056,8 @@ impl Session {
         Ok(free as u64)
     }
 
-    /// Enters a function under the id that the client has given it.
-    /// Loads an image and says what is in it, as the client reads the answer of either command; false if it is not here.
+    /// Enters a function under the id that the client has given it. Loads an image and says what is
+    /// in it, as the client reads the answer of either command; false if it is not here.
     fn load(
         &self,
         module: ModuleId,
@@ -1177,8 +1182,8 @@ fn config(
     }
 }
 
-/// A copy between two places in device memory, as the driver wants it described: the pitch of a single row is nobody's
-/// concern, and is one that every driver takes.
+/// A copy between two places in device memory, as the driver wants it described: the pitch of a
+/// single row is nobody's concern, and is one that every driver takes.
 pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u64; 3]) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,

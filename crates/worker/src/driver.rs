@@ -1,4 +1,5 @@
-//! From a name to a driver that runs: loading, initialising, contexts, and the range of device addresses.
+//! From a name to a driver that runs: loading, initialising, contexts, and the range of device
+//! addresses.
 
 use std::ops::Range;
 use std::path::Path;
@@ -61,7 +62,8 @@ fn version(table: &DriverTable) -> i32 {
     version
 }
 
-/// The primary context of a device, current on the calling thread and retained until the process ends.
+/// The primary context of a device, current on the calling thread and retained until the process
+/// ends.
 pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcontext, DriverError> {
     let retain = table.cuDevicePrimaryCtxRetain.ok_or(DriverError::Missing("cuDevicePrimaryCtxRetain"))?;
     let mut context = CUcontext::NULL;
@@ -75,9 +77,10 @@ pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcont
 /// The smallest range that is worth having: less, and the driver mints.
 const RANGE_MIN: u64 = 1 << 30;
 
-/// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or where memory of a device cannot be mapped
-/// there. Cards that say that they make memory which can be shared refuse to where their surroundings are without (containers): such a one
-/// makes memory that cannot be shared.
+/// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or
+/// where memory of a device cannot be mapped there. Cards that say that they make memory which can
+/// be shared refuse to where their surroundings are without (containers): such a one makes memory
+/// that cannot be shared.
 pub(crate) fn reserve<'a>(
     table: &DriverTable,
     offers: &[(u64, u64)],
@@ -113,7 +116,8 @@ fn reserve_any(table: &DriverTable, offers: &[(u64, u64)]) -> Option<Range<u64>>
     })
 }
 
-/// CUDA takes the address as a hint, so the result is compared and a reservation elsewhere given back.
+/// CUDA takes the address as a hint, so the result is compared and a reservation elsewhere given
+/// back.
 fn reserve_at(table: &DriverTable, start: u64, bytes: u64) -> bool {
     let Some(reserve) = table.cuMemAddressReserve else { return false };
     let mut got = 0;

@@ -1,8 +1,8 @@
-//! What a loaded driver prints: device code's `printf`, which it writes to the standard output of its process when somebody waits for the
-//! device.
+//! What a loaded driver prints: device code's `printf`, which it writes to the standard output of
+//! its process when somebody waits for the device.
 //!
-//! Standard output is a file in memory here, so that the driver waits for no reader, and what it holds is passed on before whoever has
-//! waited gets an answer.
+//! Standard output is a file in memory here, so that the driver waits for no reader, and what it
+//! holds is passed on before whoever has waited gets an answer.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,8 @@ impl DriverOutput {
         }
         // SAFETY: the descriptor is new, and nobody else's.
         let file = unsafe { File::from_raw_fd(fd) };
-        // SAFETY: both are descriptors of this process; what was standard output before led nowhere.
+        // SAFETY: both are descriptors of this process; what was standard output before led
+        // nowhere.
         let taken = unsafe {
             libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) >= 0
                 && libc::dup2(file.as_raw_fd(), libc::STDOUT_FILENO) >= 0
@@ -41,7 +42,8 @@ impl DriverOutput {
 
     /// Passes on what has been printed since the last time.
     pub(crate) fn pass_on(&self, mut to: impl FnMut(&[u8])) {
-        // SAFETY: null means all streams of the C library, whose locks nobody holds while waiting for this thread.
+        // SAFETY: null means all streams of the C library, whose locks nobody holds while waiting
+        // for this thread.
         unsafe { libc::fflush(std::ptr::null_mut()) };
         let mut passed_on = self.passed_on.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = *passed_on;
@@ -53,7 +55,8 @@ impl DriverOutput {
         if *passed_on > begin {
             let (punch, end) =
                 (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, *passed_on as libc::off_t);
-            // SAFETY: plain numbers; the file stays as long as it was, and gives back what is not needed any more.
+            // SAFETY: plain numbers; the file stays as long as it was, and gives back what is not
+            // needed any more.
             unsafe { libc::fallocate(self.file.as_raw_fd(), punch, 0, end) };
         }
     }

@@ -1,8 +1,9 @@
 //! Work on memory that is not the current GPU's.
 //!
-//! What `cuMemCreate` made can be used by the GPUs that were given access: its own alone, unless the program says otherwise. NVIDIA's
-//! driver refuses to have any other one copy or fill it, as it would what `cuMemAlloc` made. Between two such GPUs
-//! `cuMemcpyPeerAsync` copies. All else is done by the memory's own GPU, where its stream has come to it:
+//! What `cuMemCreate` made can be used by the GPUs that were given access: its own alone, unless
+//! the program says otherwise. NVIDIA's driver refuses to have any other one copy or fill it, as it
+//! would what `cuMemAlloc` made. Between two such GPUs `cuMemcpyPeerAsync` copies. All else is done
+//! by the memory's own GPU, where its stream has come to it:
 //!
 //! ```text
 //!   stream         ---- event --------------------------- waits -->
@@ -67,7 +68,8 @@ impl Session {
         unsafe { create(&mut beside, CU_STREAM_NON_BLOCKING) }.ok()?;
         let done = before.hold(beside).and_then(|()| act(beside));
         let recorded = after.record(beside);
-        // SAFETY: made here, and known to nobody; what it was given is still done (`cuStreamDestroy`).
+        // SAFETY: made here, and known to nobody; what it was given is still done
+        // (`cuStreamDestroy`).
         unsafe { destroy(beside) }.ok()?;
         make_current(&self.table, here)?;
         recorded.and_then(|()| after.hold(stream))?;
@@ -128,7 +130,8 @@ impl Session {
     ) -> Result<(), CUresult> {
         if self.is_near(&[to, from], stream)? {
             let submit = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-            // SAFETY: the caller vouches for the boxes, the stream is live, and the driver reads one description.
+            // SAFETY: the caller vouches for the boxes, the stream is live, and the driver reads
+            // one description.
             return unsafe { submit(copy, stream) }.ok();
         }
         let submit = self.table.cuMemcpy3DPeerAsync.ok_or(CUresult::NOT_SUPPORTED)?;
@@ -137,8 +140,8 @@ impl Session {
         unsafe { submit(&copy, stream) }.ok()
     }
 
-    /// The context for a node of a graph that works on this memory. A node that copies has one, so that copies between two GPUs are
-    /// not to be had.
+    /// The context for a node of a graph that works on this memory. A node that copies has one, so
+    /// that copies between two GPUs are not to be had.
     pub(crate) fn context_for(&self, memory: &[Range]) -> Result<CUcontext, CUresult> {
         if self.is_near(memory, CUstream::NULL)? {
             return self.current_context();
@@ -164,7 +167,8 @@ impl Session {
             return self.current_context();
         };
         let mut context = CUcontext::NULL;
-        // SAFETY: the stream is live, and the driver writes one handle to a local. Of a green context's stream some drivers do not say.
+        // SAFETY: the stream is live, and the driver writes one handle to a local. Of a green
+        // context's stream some drivers do not say.
         match unsafe { ask(stream, &mut context) }.is_success() && !context.is_null() {
             true => Ok(context),
             false => self.current_context(),

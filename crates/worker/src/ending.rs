@@ -1,7 +1,7 @@
 //! How a worker ends: at once, whatever its threads are doing.
 //!
-//! Ending is always `_exit`: device code may run without end on other threads, and nothing that the process holds
-//! outlives it. What it has used is in the counter page already.
+//! Ending is always `_exit`: device code may run without end on other threads, and nothing that the
+//! process holds outlives it. What it has used is in the counter page already.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -13,7 +13,8 @@ use sluice_cuda::CUresult;
 
 use crate::link::{Link, Packet};
 
-/// What calls answer once there is no GPU behind them any more: its driver hangs, or the node is gone.
+/// What calls answer once there is no GPU behind them any more: its driver hangs, or the node is
+/// gone.
 pub(crate) const GONE: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
 /// How long a client may take what was said before, so that why its session ends can be said,
@@ -81,7 +82,8 @@ pub(crate) fn last_word(say: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Starts a thread whose panic ends the process: a session with a part missing would hang its client.
+/// Starts a thread whose panic ends the process: a session with a part missing would hang its
+/// client.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let guarded = move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {

@@ -4,7 +4,8 @@ use sluice_cuda::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, DriverTable,
 };
 
-/// One of them, of the context that was current when it was made; destroyed when nobody has it any more.
+/// One of them, of the context that was current when it was made; destroyed when nobody has it any
+/// more.
 pub(crate) struct Event {
     table: DriverTable,
     handle: CUevent,

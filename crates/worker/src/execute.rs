@@ -5,8 +5,8 @@ use sluice_wire::{DevicePtr, Id, Op, WireError};
 
 use crate::elsewhere::Range;
 
-/// The session as the generated dispatch sees it: every handle and address argument goes through here, so that no
-/// number from the wire reaches the driver unchecked.
+/// The session as the generated dispatch sees it: every handle and address argument goes through
+/// here, so that no number from the wire reaches the driver unchecked.
 pub(crate) trait Execute {
     fn table(&self) -> &DriverTable;
 
@@ -24,8 +24,8 @@ pub(crate) trait Execute {
     /// The address, if all `bytes` from it on are the session's own.
     fn range(&self, address: DevicePtr, bytes: u64) -> Result<CUdeviceptr, CUresult>;
 
-    /// Has `act` give a stream work on memory of the session: this stream, or one that has its place, of the GPU that the memory is
-    /// for.
+    /// Has `act` give a stream work on memory of the session: this stream, or one that has its
+    /// place, of the GPU that the memory is for.
     fn near(
         &self,
         memory: Range,

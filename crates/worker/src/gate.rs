@@ -7,13 +7,13 @@
 //!                         +--- Recall with work left, on a driver that can pause ---+          if work is left)
 //! ```
 //!
-//! A holder that nobody waits for keeps the turn while it idles, so a lone session sends no packets at all. Time
-//! is charged from the first submission to the drain, while the turn is held.
+//! A holder that nobody waits for keeps the turn while it idles, so a lone session sends no packets
+//! at all. Time is charged from the first submission to the drain, while the turn is held.
 //!
-//! A driver that can stop device code in the middle (the software GPU, at its safepoints) takes work at any
-//! time and is paused between turns. Any other driver gets no work between turns, and a recall waits until what
-//! it has is finished. So that this is soon, such a driver is given little ahead of what the GPU does (`ahead.rs`) while
-//! others want the GPU, too.
+//! A driver that can stop device code in the middle (the software GPU, at its safepoints) takes
+//! work at any time and is paused between turns. Any other driver gets no work between turns, and a
+//! recall waits until what it has is finished. So that this is soon, such a driver is given little
+//! ahead of what the GPU does (`ahead.rs`) while others want the GPU, too.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,12 +32,13 @@ pub trait Brake: Send + Sync {
     fn pause(&self);
     /// Lets it go on.
     fn resume(&self);
-    /// Time of turns so far in which the GPU did not run, though it was let go: that much of the whole GPU.
+    /// Time of turns so far in which the GPU did not run, though it was let go: that much of the
+    /// whole GPU.
     fn late(&self) -> Duration {
         Duration::ZERO
     }
-    /// Device time of work so far x the part of the device that it occupied. `None` from a driver that does not tell: what has the
-    /// turn then counts as the whole device.
+    /// Device time of work so far x the part of the device that it occupied. `None` from a driver
+    /// that does not tell: what has the turn then counts as the whole device.
     fn used(&self) -> Option<Duration> {
         None
     }
@@ -47,12 +48,14 @@ pub trait Brake: Send + Sync {
     fn drain(&self);
 }
 
-/// A session that is asked to make room waits this long for more work before it gives an idle GPU up. A client
-/// that launches, waits and launches again would otherwise lose its turn after every kernel.
+/// A session that is asked to make room waits this long for more work before it gives an idle GPU
+/// up. A client that launches, waits and launches again would otherwise lose its turn after every
+/// kernel.
 const LINGER: Duration = Duration::from_micros(300);
 
-/// While work keeps coming, the driver is left alone between two drains for this part of the time that the GPU has been busy, and for no
-/// longer than [`LINGER`]: a drain wakes threads up, and behind every few calls it would cost more than they do.
+/// While work keeps coming, the driver is left alone between two drains for this part of the time
+/// that the GPU has been busy, and for no longer than [`LINGER`]: a drain wakes threads up, and
+/// behind every few calls it would cost more than they do.
 const REST_SHARE: u32 = 64;
 /// A shorter rest would not be one: timers are late by as much.
 const REST_MIN: Duration = Duration::from_micros(50);
@@ -80,7 +83,8 @@ struct State {
     /// Submissions in progress, submissions made, and how many of these are known to have finished.
     inside: u32,
     submitted: u64,
-    /// Of those inside, the ones that sleep in [`Gate::enter`] and have given the driver nothing yet.
+    /// Of those inside, the ones that sleep in [`Gate::enter`] and have given the driver nothing
+    /// yet.
     at_gate: u32,
     drained: u64,
     ahead: Ahead,
@@ -96,8 +100,8 @@ struct State {
     rests: bool,
     /// The driver runs also without the turn, for copies of memory that moves.
     moves: bool,
-    /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is submitted while the
-    /// thread that watches waits for the driver.
+    /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is
+    /// submitted while the thread that watches waits for the driver.
     sleeping: u32,
 }
 
@@ -109,7 +113,8 @@ enum Turn {
 }
 
 impl State {
-    /// For how long at most nothing may be submitted, unless something changes before; `None` where it may be now.
+    /// For how long at most nothing may be submitted, unless something changes before; `None` where
+    /// it may be now.
     fn keeps_out(&self, now: Instant) -> Option<Duration> {
         if self.turn != Turn::Held || self.recalled {
             return Some(Duration::MAX);
@@ -206,7 +211,8 @@ impl Gate {
         Some(Submission { gate: self, finished: false })
     }
 
-    /// As [`Gate::enter`] where that does not wait: while the turn is held, or on a driver that takes work at any time.
+    /// As [`Gate::enter`] where that does not wait: while the turn is held, or on a driver that
+    /// takes work at any time.
     pub(crate) fn enter_without_waiting(&self) -> Option<Submission<'_>> {
         if self.brake.can_pause() { Some(self.enter()) } else { self.enter_now() }
     }
@@ -222,7 +228,8 @@ impl Gate {
         self.lock().idle()
     }
 
-    /// Whether everything that was submitted has finished; a submission that goes on is not meant.
+    /// Whether everything that was submitted has finished; a submission that continues is not
+    /// meant.
     pub(crate) fn is_drained(&self) -> bool {
         let state = self.lock();
         state.submitted == state.drained
@@ -344,7 +351,8 @@ impl Gate {
         }
     }
 
-    /// Adds what has run up since the last time to the session's counters, so that a long kernel shows.
+    /// Adds what has run up since the last time to the session's counters, so that a long kernel
+    /// shows.
     pub fn account(&self) {
         let mut state = self.lock();
         let charges = state.charged_since.is_some();
@@ -396,8 +404,9 @@ impl Gate {
         state.used_ns = 0;
     }
 
-    /// Turns are charged with their time, which is what shares are parts of. The meter of use asks the driver, where it tells: work
-    /// takes longer on a machine that is busy, and is no more for that.
+    /// Turns are charged with their time, which is what shares are parts of. The meter of use asks
+    /// the driver, where it tells: work takes longer on a machine that is busy, and is no more for
+    /// that.
     fn stop_charging(&self, state: &mut State) {
         let turn = state.charged_since.take().map_or(Duration::ZERO, |(since, late)| {
             let lost = self.brake.late().saturating_sub(late);

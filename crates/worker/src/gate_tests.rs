@@ -104,7 +104,8 @@ fn pausable_work_is_taken_before_the_turn_and_runs_in_it() {
     assert!(matches!(b.next(), Packet::Done { more: false, .. }));
 }
 
-/// The driver's word is what use is, to the last bit of work after a turn; what a turn is charged with is its time.
+/// The driver's word is what use is, to the last bit of work after a turn; what a turn is charged
+/// with is its time.
 #[test]
 fn a_driver_that_tells_what_its_work_used_is_believed() {
     let b = bench(true);

@@ -1,8 +1,10 @@
-//! Graphs: which of the driver's nodes the client knows by which number, and how nodes hang together.
+//! Graphs: which of the driver's nodes the client knows by which number, and how nodes hang
+//! together.
 //!
-//! A node that the client adds has the client's number. The driver makes nodes by itself too, in captures and clones:
-//! these are named here when the client first gets to see them. What the driver cannot say of a node, because it runs
-//! in the client, is kept beside it ([`Graphs::works`]); what such nodes do when they run is in [`across`].
+//! A node that the client adds has the client's number. The driver makes nodes by itself too, in
+//! captures and clones: these are named here when the client first gets to see them. What the
+//! driver cannot say of a node, because it runs in the client, is kept beside it
+//! ([`Graphs::works`]); what such nodes do when they run is in [`across`].
 
 mod across;
 mod conditional;
@@ -52,11 +54,11 @@ struct State {
     outer: HashMap<usize, CUgraph>,
     /// What nodes do that the client has a part in.
     works: HashMap<usize, NodeWork>,
-    /// The program's graphs that streams capture into, by the driver's handles of these: each client thread has a stream of its own that
-    /// all of them call the same.
+    /// The program's graphs that streams capture into, by the driver's handles of these: each
+    /// client thread has a stream of its own that all of them call the same.
     growing: HashMap<usize, GraphId>,
-    /// The driver's graphs of captures in which nodes have been named, by the stream's handle: of one that has failed the driver
-    /// says no more.
+    /// The driver's graphs of captures in which nodes have been named, by the stream's handle: of
+    /// one that has failed the driver says no more.
     captures: HashMap<usize, CUgraph>,
     /// Why captures whose graphs these are lack a command that was refused.
     refused: HashMap<usize, CUresult>,
@@ -96,7 +98,8 @@ impl Graphs {
         self.lock().homes.get(&node.0).copied()
     }
 
-    /// Why the capture that had this graph, and has ended, is worth nothing though the driver does not say so.
+    /// Why the capture that had this graph, and has ended, is worth nothing though the driver does
+    /// not say so.
     fn take_refused(&self, graph: CUgraph) -> Result<(), CUresult> {
         self.lock().refused.remove(&graph.0).map_or(Ok(()), Err)
     }
@@ -111,7 +114,8 @@ impl Graphs {
         self.lock().captures.get(&stream.0).copied()
     }
 
-    /// Whether a node of the graph, or of a graph inside it, is conditional: such a graph cannot be copied.
+    /// Whether a node of the graph, or of a graph inside it, is conditional: such a graph cannot be
+    /// copied.
     fn is_conditional(&self, graph: CUgraph) -> bool {
         let inner: Vec<CUgraph> = {
             let state = self.lock();
@@ -149,7 +153,8 @@ impl Session {
         growing.into_iter().any(|grown| around(grown).any(|outer| outer == graph))
     }
 
-    /// Enters a node of a graph under the client's number, with what it does if the client has a part in that.
+    /// Enters a node of a graph under the client's number, with what it does if the client has a
+    /// part in that.
     fn enter_node(
         &self,
         graph: CUgraph,
@@ -186,7 +191,8 @@ impl Session {
         nodes.iter().map(|node| self.name(graph, *node)).collect()
     }
 
-    /// Forgets everything about a graph that is about to go or has gone, and about the graphs inside it.
+    /// Forgets everything about a graph that is about to go or has gone, and about the graphs
+    /// inside it.
     pub(crate) fn forget_graph(&self, graph: CUgraph) {
         let family = {
             let mut state = self.graphs.lock();
@@ -238,8 +244,8 @@ impl Session {
         }
     }
 
-    /// The calling thread's command was refused: true if it was for a capture, which it spoils. One that was refused before its stream
-    /// was looked up may have been for any.
+    /// The calling thread's command was refused: true if it was for a capture, which it spoils. One
+    /// that was refused before its stream was looked up may have been for any.
     pub(crate) fn refuse_captured(&self, result: CUresult) -> bool {
         if !self.graphs.is_capturing() {
             return false;
@@ -277,8 +283,8 @@ impl Session {
             return Ok(None);
         }
         self.graphs.lock().captures.insert(stream.0, graph);
-        // SAFETY: the driver's lists stay until the next call about this capture, and have `count` items where they
-        // are not null.
+        // SAFETY: the driver's lists stay until the next call about this capture, and have `count`
+        // items where they are not null.
         unsafe { Ok(Some((graph, driver_list(nodes, count).to_vec(), edge_words(edges, count)))) }
     }
 }
@@ -290,7 +296,7 @@ type Captured = (CUgraph, Vec<CUgraphNode>, Vec<u64>);
 struct Place {
     graph: CUgraph,
     dependencies: Vec<CUgraphNode>,
-    /// The capturing stream that goes on behind it.
+    /// The capturing stream that continues behind it.
     stream: Option<CUstream>,
 }
 

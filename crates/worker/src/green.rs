@@ -1,8 +1,9 @@
 //! Green contexts: parts of a device, and contexts over them.
 //!
-//! A driver describes a part in a structure that it trusts when it comes back. That structure stays here; the client has a
-//! number for it, and of its contents only what programs may read. A context over a part is named in the headers of
-//! commands as a device is, by a place from [`GREEN_PLACES`] on, which the client chooses when it makes the context.
+//! A driver describes a part in a structure that it trusts when it comes back. That structure stays
+//! here; the client has a number for it, and of its contents only what programs may read. A context
+//! over a part is named in the headers of commands as a device is, by a place from [`GREEN_PLACES`]
+//! on, which the client chooses when it makes the context.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -20,7 +21,8 @@ use crate::session::{self, Session};
 
 /// Most structures that are kept; splits make them, and nothing ends them.
 const RESOURCES_MAX: usize = 1 << 14;
-/// Most groups of a split, and most resources of a descriptor: more than a device has multiprocessors.
+/// Most groups of a split, and most resources of a descriptor: more than a device has
+/// multiprocessors.
 const GROUPS_MAX: usize = 1024;
 /// All of `CUdevSmResourceSplit_flags`, and of `CUdevSmResourceGroup_flags`.
 const SPLIT_FLAGS: u64 = 3;
@@ -67,7 +69,8 @@ struct Known {
     device: u32,
 }
 
-// SAFETY: what a structure points to is the driver's, for the life of the process, and is only handed back to it.
+// SAFETY: what a structure points to is the driver's, for the life of the process, and is only
+// handed back to it.
 unsafe impl Send for Known {}
 
 /// Whose resources a question is about.
@@ -205,7 +208,8 @@ pub(crate) fn split_by_count(
         true => parts.groups.as_mut_ptr(),
         false => std::ptr::null_mut(),
     };
-    // SAFETY: the input is the driver's own; it writes at most `count` groups, one remainder and a number to locals.
+    // SAFETY: the input is the driver's own; it writes at most `count` groups, one remainder and a
+    // number to locals.
     unsafe {
         split(result, &mut count, &input.resource, &mut parts.remainder, command.flags, command.minCount)
     }
@@ -233,7 +237,8 @@ pub(crate) fn split(
         false => std::ptr::null_mut(),
     };
     let count = params.len() as u32;
-    // SAFETY: the input is the driver's own; there are `count` parameters, and as many places for groups, if any.
+    // SAFETY: the input is the driver's own; there are `count` parameters, and as many places for
+    // groups, if any.
     unsafe { split(result, count, &input.resource, &mut parts.remainder, 0, params.as_mut_ptr()) }.ok()?;
     let (groups, remainder) = parts.keep(session, input.device, command.has_result)?;
     let counts = params.iter().map(|params| params.smCount).collect();
@@ -264,7 +269,8 @@ pub(crate) fn describe(
     let chosen = command.resources.iter().map(|chosen| configured(session, chosen));
     let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
     let mut desc = CUdevResourceDesc::NULL;
-    // SAFETY: all of them are the driver's own, so many are there, and it writes one handle to a local.
+    // SAFETY: all of them are the driver's own, so many are there, and it writes one handle to a
+    // local.
     unsafe { generate(&mut desc, chosen.as_mut_ptr(), chosen.len() as u32) }.ok()?;
     session.insert(command.phDesc, desc)
 }

@@ -1,15 +1,19 @@
-//! Notices a call of a loaded driver that never returns, and ends the session then: its client gets an error that stays, and the
-//! daemon hears that the driver hangs.
+//! Notices a call of a loaded driver that never returns, and ends the session then: its client gets
+//! an error that stays, and the daemon hears that the driver hangs.
 //!
-//! Not every call that takes long hangs. A synchronisation lasts as long as a kernel, or a function of the client that its stream
-//! waits for; nearly any call may wait for kernels, and loading code may compile for minutes, on other threads too, while other
-//! calls wait for that. So a call hangs that for the whole patience
+//! Not every call that takes long hangs. A synchronisation lasts as long as a kernel, or a function
+//! of the client that its stream waits for; nearly any call may wait for kernels, and loading code
+//! may compile for minutes, on other threads too, while other calls wait for that. So a call hangs
+//! that for the whole patience
 //!
-//! - was there while this process computed next to nothing, and nothing that the session gave the GPU was left to wait for; or
-//! - has been in one and the same sleep in the kernel that no signal ends: no driver waits for its GPU's work in that way.
+//! - was there while this process computed next to nothing, and nothing that the session gave the
+//!   GPU was left to wait for; or
+//! - has been in one and the same sleep in the kernel that no signal ends: no driver waits for its
+//!   GPU's work in that way.
 //!
 //! A driver that has never answered yet may have many GPUs to wake up: it gets twice the patience.
-//! What remains is a call that waits for work which never ends, and cannot be told from a long kernel: the limit on kernels is for that.
+//! What remains is a call that waits for work which never ends, and cannot be told from a long
+//! kernel: the limit on kernels is for that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -59,7 +63,8 @@ fn end(call: Call, patience: Duration, opened: &Opened, client: &Client, link: &
         }
         None => refuse(client, what.clone()),
     }
-    // A process with a thread that no signal ends keeps its descriptors, and the client would wait on.
+    // A process with a thread that no signal ends keeps its descriptors, and the client would wait
+    // on.
     client.hang_up();
     let _ = link.send(&Packet::Hangs(what));
     ending::hangs()
@@ -144,7 +149,8 @@ struct Seen {
     stuck: Duration,
 }
 
-/// Whoever computes less than this part of the time looks whether to go on waiting, and does nothing else,
+/// Whoever computes less than this part of the time looks whether to continue waiting, and does
+/// nothing else,
 const COMPUTES: u32 = 20;
 /// and less than this cannot be told from nothing: the system counts in hundredths of a second.
 const COMPUTES_MIN: Duration = Duration::from_millis(20);
@@ -190,8 +196,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(10);
     const CALL: Call = Call { thread: 7, number: 41, function: Fn::cuMemCreate };
 
-    /// Looks once a second at [`CALL`]; the answer is after how many seconds it hangs, within a minute. `computed` is of the
-    /// process.
+    /// Looks once a second at [`CALL`]; the answer is after how many seconds it hangs, within a
+    /// minute. `computed` is of the process.
     fn hangs_after(
         waits_for_work: impl std::ops::Fn(u64) -> bool,
         computed: impl std::ops::Fn(u64) -> Duration,

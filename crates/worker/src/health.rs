@@ -1,8 +1,9 @@
-//! What NVML says of the health of GPUs, found out in a process of its own: a driver that hangs takes nobody along, and its
-//! silence is noticed.
+//! What NVML says of the health of GPUs, found out in a process of its own: a driver that hangs
+//! takes nobody along, and its silence is noticed.
 //!
-//! Events (Xid errors, double-bit ECC errors) are waited for; what has no events is looked at once a second. Each look is one
-//! line of JSON on standard output, whether there is something to say or not.
+//! Events (Xid errors, double-bit ECC errors) are waited for; what has no events is looked at once
+//! a second. Each look is one line of JSON on standard output, whether there is something to say or
+//! not.
 
 mod card;
 pub mod facts;

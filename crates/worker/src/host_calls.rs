@@ -1,8 +1,9 @@
 //! Host functions: they run in the client, in the order of their stream.
 //!
-//! When the stream gets there, the driver's callback tells the client and waits until the client says that the
-//! function has returned. A function in a graph is called at each launch, perhaps of several graphs at a time: the
-//! client runs the calls in their order, so that the n-th return ends the n-th call.
+//! When the stream gets there, the driver's callback tells the client and waits until the client
+//! says that the function has returned. A function in a graph is called at each launch, perhaps of
+//! several graphs at a time: the client runs the calls in their order, so that the n-th return ends
+//! the n-th call.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,11 @@
-//! Host memory that a program makes this process keep: images, loaded modules, what the nodes of its graphs hold, and the buffers
-//! of copies in graphs, and memory that device code and the program use at the same time. There is one account for all of it, since programs differ in what they need much of.
+//! Host memory that a program makes this process keep: images, loaded modules, what the nodes of
+//! its graphs hold, and the buffers of copies in graphs, and memory that device code and the
+//! program use at the same time. There is one account for all of it, since programs differ in what
+//! they need much of.
 //!
-//! It counts bytes that the client has sent or named. What a driver makes of them, such as machine code, is some multiple that is
-//! not known here. What is only on its way is not counted: there the client waits for room (`pipeline`, `outbox`, `staging`).
+//! It counts bytes that the client has sent or named. What a driver makes of them, such as machine
+//! code, is some multiple that is not known here. What is only on its way is not counted: there the
+//! client waits for room (`pipeline`, `outbox`, `staging`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +60,8 @@ impl HostMemory {
         Some(Held { bytes, of: Arc::clone(self) })
     }
 
-    /// Refuses bytes that would be too many. Who keeps them after that says so by [`HostMemory::add`].
+    /// Refuses bytes that would be too many. Who keeps them after that says so by
+    /// [`HostMemory::add`].
     pub(crate) fn check_room(&self, bytes: u64) -> Result<(), CUresult> {
         let sum = self.used.load(Relaxed).saturating_add(bytes);
         if sum <= self.limit { Ok(()) } else { Err(self.refusal()) }

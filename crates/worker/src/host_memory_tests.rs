@@ -163,7 +163,8 @@ fn a_client_makes_its_worker_keep_what_it_may_and_no_more() {
     say(&stage, &commands::cuGraphExecDestroy { hGraphExec: GraphExecId(1) }).unwrap();
     destroy(graph(1));
 
-    // Memory that device code and the program use at the same time, beside the module and its image.
+    // Memory that device code and the program use at the same time, beside the module and its
+    // image.
     let place = |number: u64| DevicePtr(RESERVATION + number * CHUNK);
     let on_host = |address| {
         say(&stage, &commands::MemoryCommit { address, bytes: CHUNK, on_host: true, by_all: false })

@@ -1,7 +1,8 @@
 //! The folder of cached images, which all workers of a node share.
 //!
-//! Everything goes through the descriptor of the folder: a confined worker has no other way to a file, and may ask the system about
-//! descriptors only, not about paths ([`sandbox`](crate::sandbox)).
+//! Everything goes through the descriptor of the folder: a confined worker has no other way to a
+//! file, and may ask the system about descriptors only, not about paths
+//! ([`sandbox`](crate::sandbox)).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -51,7 +52,8 @@ impl ImageCache {
         let _ = fs::unlinkat(&self.0, name, AtFlags::empty());
     }
 
-    /// Keeps whole files only: written beside the final name, where `unfinished` is nobody else's, and renamed.
+    /// Keeps whole files only: written beside the final name, where `unfinished` is nobody else's,
+    /// and renamed.
     pub(crate) fn write(&self, name: &str, unfinished: &str, bytes: &[u8]) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mut file = File::from(fs::openat(&self.0, unfinished, flags, FILE_MODE)?);

@@ -1,8 +1,9 @@
-//! Module images by content hash: those that the client has sent, and a cache on disk that all workers of a node
-//! share.
+//! Module images by content hash: those that the client has sent, and a cache on disk that all
+//! workers of a node share.
 //!
-//! An image is trusted only as far as its hash: what comes from the client or from the disk is hashed before it is
-//! used, so neither a broken disk nor another tenant's worker can slip in different code.
+//! An image is trusted only as far as its hash: what comes from the client or from the disk is
+//! hashed before it is used, so neither a broken disk nor another tenant's worker can slip in
+//! different code.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -51,7 +52,8 @@ struct State {
     /// Images that the client was told are in the cache, open so that nobody can take them away.
     promised: HashMap<ImageHash, fs::File>,
     promised_bytes: u64,
-    /// Images for which there is no room, whose pieces are passed over; true until whoever asks for one is told.
+    /// Images for which there is no room, whose pieces are passed over; true until whoever asks for
+    /// one is told.
     refused: HashMap<ImageHash, bool>,
 }
 
@@ -70,7 +72,8 @@ impl Images {
         Images { cache: cache.map(Arc::new), unfinished, memory, state: Mutex::default() }
     }
 
-    /// The image, if it is here or in the cache. An error if there is no room for it, also where the client has just sent it.
+    /// The image, if it is here or in the cache. An error if there is no room for it, also where
+    /// the client has just sent it.
     pub(crate) fn find(&self, hash: ImageHash) -> Result<Option<Arc<Image>>, CUresult> {
         let mut state = self.lock();
         if let Some(image) = state.whole.get(&hash) {
@@ -97,8 +100,8 @@ impl Images {
         Ok(Some(image))
     }
 
-    /// Whether the image is in the cache, and stays to be found: a session may count on so much. What is in memory alone may have to make
-    /// room.
+    /// Whether the image is in the cache, and stays to be found: a session may count on so much.
+    /// What is in memory alone may have to make room.
     pub(crate) fn promise(&self, hash: ImageHash) -> bool {
         let mut state = self.lock();
         if state.promised.contains_key(&hash) {
@@ -157,8 +160,9 @@ impl Images {
         }
         let Some(upload) = state.uploads.get_mut(&hash) else { return Err(CUresult::INVALID_IMAGE) };
         let have = upload.data.len() as u64;
-        // Several threads of a client may be sending the same image: what is here already is passed over. What has arrived is
-        // all that is ever allocated for: the stated total is a bound, not a size.
+        // Several threads of a client may be sending the same image: what is here already is passed
+        // over. What has arrived is all that is ever allocated for: the stated total is a bound,
+        // not a size.
         let known = have.checked_sub(offset).and_then(|known| usize::try_from(known).ok());
         let new = known.map(|known| piece.get(known..).unwrap_or_default());
         let Some(new) = new.filter(|new| upload.total == total && new.len() as u64 <= total - have) else {
@@ -183,7 +187,8 @@ impl Images {
         if let Some(cache) = self.cache.clone() {
             let name = name_of(hash);
             let unfinished = format!("{name}.{}", self.unfinished);
-            // Off this thread: nobody waits for a disk. A cache that cannot be written costs time, nothing else.
+            // Off this thread: nobody waits for a disk. A cache that cannot be written costs time,
+            // nothing else.
             let _ = std::thread::Builder::new()
                 .name("image cache".into())
                 .spawn(move || cache.write(&name, &unfinished, &image.bytes[..image.bytes.len() - 1]));

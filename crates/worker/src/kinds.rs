@@ -1,4 +1,5 @@
-//! What kind of command one is: whether it waits, gives the GPU work, may hold a stream, may be refused without harm.
+//! What kind of command one is: whether it waits, gives the GPU work, may hold a stream, may be
+//! refused without harm.
 //!
 //! Families are known by their names: a function that joins the list joins its family.
 
@@ -23,7 +24,8 @@ static WAITS: [bool; 1 << 16] = {
     waits
 };
 
-/// Whether a waiting command can take longer than a look at a table, and nothing that comes after it builds on it.
+/// Whether a waiting command can take longer than a look at a table, and nothing that comes after
+/// it builds on it.
 pub(crate) fn may_block(op: Op) -> bool {
     waits(op) && !is_quick(op) && ![commands::ModuleLoadAhead::OP, commands::EventWatch::OP].contains(&op)
 }
@@ -45,7 +47,8 @@ pub(crate) fn is_quick(op: Op) -> bool {
         )
 }
 
-/// Whether a stream of the driver waits for this command: what stands before it may itself wait for that stream.
+/// Whether a stream of the driver waits for this command: what stands before it may itself wait for
+/// that stream.
 pub(crate) fn frees_a_stream(op: Op) -> bool {
     [commands::HostCallDone::OP, commands::NodeDataPut::OP, commands::NodeDataGet::OP].contains(&op)
 }
@@ -55,7 +58,8 @@ pub(crate) fn gives_work(op: Op) -> bool {
     GIVES_WORK[op.0 as usize]
 }
 
-/// Copies, fills and launches, known by their names: a function that joins the list joins its family.
+/// Copies, fills and launches, known by their names: a function that joins the list joins its
+/// family.
 static GIVES_WORK: [bool; 1 << 16] = {
     let mut gives_work = [false; 1 << 16];
     macro_rules! note {
@@ -82,8 +86,8 @@ const fn is_work(name: &str) -> bool {
     )
 }
 
-/// Whether a queued command that is no work may keep its stream from going on. A wait for an event does where that is another
-/// process's, which the session knows.
+/// Whether a queued command that is no work may keep its stream from going on. A wait for an event
+/// does where that is another process's, which the session knows.
 pub(crate) fn may_hold(op: Op) -> bool {
     matches!(
         op.target(),
@@ -107,13 +111,14 @@ pub(crate) fn is_large_copy(op: Op, payload: &[u8]) -> bool {
     op == commands::cuMemcpyHtoDAsync_v2::OP && payload.len() >= COPY_FIELDS + BULK_MIN
 }
 
-/// Whether a waiting command enters the gate where it is executed, for a part of the time that it takes.
+/// Whether a waiting command enters the gate where it is executed, for a part of the time that it
+/// takes.
 pub(crate) fn enters_itself(op: Op) -> bool {
     op == commands::cuMemcpyDtoH_v2::OP
 }
 
-/// Whether a queued command that was refused is as good as never sent: no later one of an honest client takes for granted what it would
-/// have made or changed.
+/// Whether a queued command that was refused is as good as never sent: no later one of an honest
+/// client takes for granted what it would have made or changed.
 pub(crate) fn leaves_nothing(op: Op) -> bool {
     LEAVES_NOTHING[op.0 as usize]
 }
@@ -130,8 +135,9 @@ static LEAVES_NOTHING: [bool; 1 << 16] = {
     leaves_nothing
 };
 
-/// Work, its order, settings, and ends of what nobody names any more. Not among them: what is made or mapped under an id or address of
-/// the client's, its end where the client uses the address again, the begin of a capture, and data of the session's own.
+/// Work, its order, settings, and ends of what nobody names any more. Not among them: what is made
+/// or mapped under an id or address of the client's, its end where the client uses the address
+/// again, the begin of a capture, and data of the session's own.
 const fn is_passing(name: &str) -> bool {
     is_of(
         name,

@@ -1,8 +1,9 @@
-//! How long kernels run on a driver that does not say: an event before each launch and one after it.
+//! How long kernels run on a driver that does not say: an event before each launch and one after
+//! it.
 //!
-//! A kernel has begun once the event before it has been reached, whatever its stream waited for until then, and has
-//! ended once the one after it has. A graph counts as one kernel. Only sessions with a limit on kernels pay for the
-//! events.
+//! A kernel has begun once the event before it has been reached, whatever its stream waited for
+//! until then, and has ended once the one after it has. A graph counts as one kernel. Only sessions
+//! with a limit on kernels pay for the events.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,8 +52,8 @@ impl LaunchTimes {
         LaunchTimes { table, state: Mutex::default() }
     }
 
-    /// Makes a launch between two events. One that cannot be timed is made all the same. The device's context is
-    /// current.
+    /// Makes a launch between two events. One that cannot be timed is made all the same. The
+    /// device's context is current.
     pub(crate) fn time<E>(&self, stream: CUstream, launch: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let before = if self.captures(stream) { None } else { self.record(stream) };
         launch()?;
@@ -67,7 +68,8 @@ impl LaunchTimes {
         Ok(())
     }
 
-    /// For how long the longest running kernel has been seen to run. The device's context is current.
+    /// For how long the longest running kernel has been seen to run. The device's context is
+    /// current.
     pub(crate) fn longest(&self, now: Instant) -> Option<Duration> {
         let mut state = self.lock();
         let State { streams, free } = &mut *state;

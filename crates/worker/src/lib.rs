@@ -1,9 +1,10 @@
-//! One process per client process: takes the client's commands off its socket and executes them through a CUDA
-//! driver, whichever it is.
+//! One process per client process: takes the client's commands off its socket and executes them
+//! through a CUDA driver, whichever it is.
 //!
-//! Everything that a session owns lives in its process: the driver, the contexts, the memory. A fault, a limit that
-//! is exceeded or a client that is gone ends the process, and with it everything that has to be freed. The daemon
-//! keeps the books ([`link`]) and decides who computes ([`gate`]); it never touches the data.
+//! Everything that a session owns lives in its process: the driver, the contexts, the memory. A
+//! fault, a limit that is exceeded or a client that is gone ends the process, and with it
+//! everything that has to be freed. The daemon keeps the books ([`link`]) and decides who computes
+//! ([`gate`]); it never touches the data.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -89,14 +90,17 @@ mod virtual_memory;
 mod watchdog;
 mod watches;
 
-/// The descriptors that a worker finds open: the client's socket, the link to the daemon, the counter page.
+/// The descriptors that a worker finds open: the client's socket, the link to the daemon, the
+/// counter page.
 pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
 
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
-/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library to watch GPUs through,
-/// [`health::facts::ARGUMENT`] and the same to say where they stand, [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`measure::ARGUMENT`] and a driver to measure its GPUs.
+/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library
+/// to watch GPUs through, [`health::facts::ARGUMENT`] and the same to say where they stand,
+/// [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`measure::ARGUMENT`] and a
+/// driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();

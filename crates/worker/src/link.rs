@@ -1,8 +1,9 @@
 //! What a worker and its daemon say to each other: small packets on a `SOCK_SEQPACKET` pair.
 //!
-//! The first packet tells the worker what it serves ([`Start`]); after that all packets are [`Packet`]s. End of
-//! file on either side means that the other process is gone: the worker exits at once, the daemon cleans up.
-//! Nothing here is on the data path, and nothing here comes from a client.
+//! The first packet tells the worker what it serves ([`Start`]); after that all packets are
+//! [`Packet`]s. End of file on either side means that the other process is gone: the worker exits
+//! at once, the daemon cleans up. Nothing here is on the data path, and nothing here comes from a
+//! client.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +30,8 @@ pub struct Start {
     pub kernel_timeout_ms: u64,
     /// Folder of the module cache.
     pub cache: Option<PathBuf>,
-    /// What the client may come back with after a cut; `None` where the end of its connection is its own end.
+    /// What the client may come back with after a cut; `None` where the end of its connection is
+    /// its own end.
     pub resume: Option<ResumeStart>,
     /// What protects the client's connection.
     pub tls: Option<Keys>,
@@ -37,9 +39,11 @@ pub struct Start {
     pub host_memory: u64,
     /// Whether the session is suspended: it executes nothing until `MoveIn`.
     pub suspended: bool,
-    /// Whether its GPUs are leased beyond their memory: what is free there now is not what the session can have.
+    /// Whether its GPUs are leased beyond their memory: what is free there now is not what the
+    /// session can have.
     pub overcommits: bool,
-    /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is taken to hang.
+    /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is
+    /// taken to hang.
     pub driver_patience_ms: u64,
 }
 
@@ -104,16 +108,18 @@ pub enum Packet {
     Ready,
     /// The session could not start or had to end; the text goes to the daemon's log.
     Failed(String),
-    /// The same, because a call of the driver does not return. The process may not be able to end by itself.
+    /// The same, because a call of the driver does not return. The process may not be able to end
+    /// by itself.
     Hangs(String),
     /// There is GPU work and no turn.
     Want { gpu: u32 },
     /// The turn comes back after this much GPU time; `more` if work is left.
     Done { gpu: u32, used_ns: u64, more: bool },
-    /// Asks for device memory of the lease, of which so much may come out of what is kept for the session; answered by `Taken`, which
-    /// may have to wait until other sessions have left the GPU.
+    /// Asks for device memory of the lease, of which so much may come out of what is kept for the
+    /// session; answered by `Taken`, which may have to wait until other sessions have left the GPU.
     Take { gpu: u32, bytes: u64, reserve: u64 },
-    /// Asks for device memory of the lease that cannot leave the GPU, for a driver that is about to use it; answered by `TakenAtOnce`.
+    /// Asks for device memory of the lease that cannot leave the GPU, for a driver that is about to
+    /// use it; answered by `TakenAtOnce`.
     TakeAtOnce { gpu: u32, bytes: u64 },
     /// Uses so much of what is kept for the session.
     Spend { gpu: u32, bytes: u64 },
@@ -125,14 +131,15 @@ pub enum Packet {
     Parted,
     /// The client is back.
     Resumed,
-    /// Lets others of the lease have this; its memory was the session's. May carry a descriptor. Answered by `Exported`.
+    /// Lets others of the lease have this; its memory was the session's. May carry a descriptor.
+    /// Answered by `Exported`.
     Export(Export),
     /// Asks for what somebody has exported; answered by `Imported`.
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
-    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, those of the session's that are still there, and what is
-    /// known of these.
+    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, those of the
+    /// session's that are still there, and what is known of these.
     MovedOut { moved: Vec<u64>, stays: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
     /// The answer to `MoveOut` where nothing has moved, and the session continues.
     NotMovedOut { reason: String },
@@ -144,9 +151,11 @@ pub enum Packet {
     /// The client has sent something that waits for the session's memory; once for each time that
     /// it is away.
     Wanted,
-    /// Another session of the client's program may connect once, to copy here; answered by `PeerOffered`.
+    /// Another session of the client's program may connect once, to copy here; answered by
+    /// `PeerOffered`.
     PeerOffer,
-    /// Asks for a connection to a session of another node, which `node` names; answered by `PeerConnected` some time.
+    /// Asks for a connection to a session of another node, which `node` names; answered by
+    /// `PeerConnected` some time.
     PeerConnect { number: u64, node: String, session: u64, token: [u8; 32] },
 
     // From the daemon.
@@ -164,7 +173,8 @@ pub enum Packet {
     Used(u64),
     /// The answer to `Export`: its number from now on.
     Exported(Option<ExportToken>),
-    /// The answer to `Import`: what it is, with its descriptor, and whether it was this session's own.
+    /// The answer to `Import`: what it is, with its descriptor, and whether it was this session's
+    /// own.
     Imported(Option<(Export, bool)>),
     /// The answer to `PeerOffer`: the number of this session, and what the other has to show.
     PeerOffered { session: u64, token: [u8; 32] },
@@ -186,8 +196,8 @@ pub enum Packet {
     MoveIn,
     /// The node is about to end: the client is told, and the worker ends.
     NodeEnds,
-    /// The client has connected again, has received so many bytes, and the socket comes with the packet: which one of how
-    /// many.
+    /// The client has connected again, has received so many bytes, and the socket comes with the
+    /// packet: which one of how many.
     Resume { attempt: u32, received: u64, stripe: (u8, u8), tls: Option<Keys> },
 }
 
@@ -226,7 +236,8 @@ impl Link {
         self.send_with(packet, 0)
     }
 
-    /// As [`Link::send`], but fails when the other side has stopped reading, instead of waiting for it.
+    /// As [`Link::send`], but fails when the other side has stopped reading, instead of waiting for
+    /// it.
     pub fn send_now<T: Serialize>(&self, packet: &T) -> io::Result<()> {
         self.send_with(packet, libc::MSG_DONTWAIT)
     }
@@ -245,7 +256,8 @@ impl Link {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut space = ControlSpace([0; CONTROL_SIZE]);
         let mut message = message_of(&mut part, &mut space);
-        // SAFETY: the space holds one control message with one descriptor, as `CONTROL_SIZE` says, and is aligned for it.
+        // SAFETY: the space holds one control message with one descriptor, as `CONTROL_SIZE` says,
+        // and is aligned for it.
         unsafe {
             let control = &mut *libc::CMSG_FIRSTHDR(&raw mut message);
             control.cmsg_level = libc::SOL_SOCKET;
@@ -309,8 +321,8 @@ fn message_of(part: &mut libc::iovec, space: &mut ControlSpace) -> libc::msghdr 
 }
 
 fn received_fd(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel has filled the header and the space that it points to; a control message of this type holds
-    // descriptors that are ours from now on, and no more than one fits.
+    // SAFETY: the kernel has filled the header and the space that it points to; a control message
+    // of this type holds descriptors that are ours from now on, and no more than one fits.
     unsafe {
         let control = libc::CMSG_FIRSTHDR(message).as_ref()?;
         let is_fd = control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS;

@@ -1,19 +1,21 @@
-//! Host memory that device code sees, while device code runs: the node's part ([`sluice_wire::live`] says how it works).
+//! Host memory that device code sees, while device code runs: the node's part
+//! ([`sluice_wire::live`] says how it works).
 //!
-//! It has to be memory of this process, so that it can be looked at beside a kernel that writes to it. All memory of the software GPU is.
-//! A driver that is loaded, such as NVIDIA's, is asked for host memory at the address that the client wants ([`Live::commit`]); device code
-//! of such a driver stops nowhere, so what it has written is captured as the program's changes are, and the client's changes are put in
-//! while it runs, causes first ([`Reach`]).
+//! It has to be memory of this process, so that it can be looked at beside a kernel that writes to
+//! it. All memory of the software GPU is. A driver that is loaded, such as NVIDIA's, is asked for
+//! host memory at the address that the client wants ([`Live::commit`]); device code of such a
+//! driver stops nowhere, so what it has written is captured as the program's changes are, and the
+//! client's changes are put in while it runs, causes first ([`Reach`]).
 //!
 //! ```text
 //!   client --LiveMap---> pipeline --> memory is one of these from now on, until it is decommitted
 //!   client --LivePush--> reader ----> applied at once
 //!   client --LiveAwait-> reader ----> this module's thread: looks until something has changed, and answers
-//!   device code of the software GPU at a fence of system scope ----> looks itself, and goes on when that is done
+//!   device code of the software GPU at a fence of system scope ----> looks itself, and continues when that is done
 //! ```
 //!
-//! What hands data over waits for no queue of commands, and the lock here is held while nothing is waited for: the kernel before
-//! them may wait for what is behind them.
+//! What hands data over waits for no queue of commands, and the lock here is held while nothing is
+//! waited for: the kernel before them may wait for what is behind them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,16 +40,19 @@ const QUESTIONS_MAX: usize = 1 << 16;
 /// Between two looks, while something changes and when nothing has for a while,
 const PAUSE: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// and so many times as long as a look took, while something changes and when nothing has for a while.
+/// and so many times as long as a look took, while something changes and when nothing has for a
+/// while.
 const PAUSE_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 9;
 /// and no longer than this, however long the last look took.
 const REST_MAX: Duration = Duration::from_millis(50);
-/// Bytes that wait for being asked for. Device code that has written more waits at its next fence until the client has asked,
+/// Bytes that wait for being asked for. Device code that has written more waits at its next fence
+/// until the client has asked,
 const READY_MAX: usize = 16 << 20;
 /// and can be paused and ended so often.
 const READY_WAIT: Duration = Duration::from_millis(10);
-/// For device code to come to a safepoint, of which each round of a loop has one: longer than a thread waits for a core of a busy machine.
+/// For device code to come to a safepoint, of which each round of a loop has one: longer than a
+/// thread waits for a core of a busy machine.
 const STOP_PATIENCE: Duration = Duration::from_millis(100);
 /// Bytes of a capture that are held until its last part is there.
 const HELD_MAX: usize = 64 << 20;
@@ -55,7 +60,8 @@ const HELD_MAX: usize = 64 << 20;
 /// What this process can do with the memory of a driver while device code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Use all of it. Device code says when it comes to a fence, and can be stopped: the software GPU.
+    /// Use all of it. Device code says when it comes to a fence, and can be stopped: the software
+    /// GPU.
     Everything,
     /// Use host memory. Nothing stops device code: a driver that is loaded.
     HostPages,
@@ -80,7 +86,8 @@ pub(crate) struct Live {
     exists: AtomicBool,
     /// The program's user knows that the driver has none.
     has_told: AtomicBool,
-    /// Looks that have begun. Whoever sees more of them under the lock than before it knows of one that began meanwhile and is over.
+    /// Looks that have begun. Whoever sees more of them under the lock than before it knows of one
+    /// that began meanwhile and is over.
     looks: AtomicU64,
     /// What the client has changed is being put in.
     is_applying: AtomicBool,
@@ -101,7 +108,7 @@ struct State {
     /// Somebody has asked for a look, when there was no room for what it would find.
     owes_look: bool,
     answered: u64,
-    /// The beginning of what the client has changed, which goes on.
+    /// The beginning of what the client has changed, which continues.
     held: Vec<u8>,
     has_thread: bool,
 }
@@ -133,7 +140,8 @@ impl Live {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Backs memory such that this process can look at it, on a driver of which it cannot otherwise; false where it is to be backed as any.
+    /// Backs memory such that this process can look at it, on a driver of which it cannot
+    /// otherwise; false where it is to be backed as any.
     pub(crate) fn commit(&self, session: &Session, address: u64, bytes: u64) -> Result<bool, CUresult> {
         if session.reach != Reach::HostPages {
             return Ok(false);
@@ -149,8 +157,8 @@ impl Live {
         Ok(on_host)
     }
 
-    /// Takes part in keeping memory equal that both sides have filled with zeros. What this node does not keep equal while device
-    /// code runs is `CUDA_ERROR_NOT_SUPPORTED`.
+    /// Takes part in keeping memory equal that both sides have filled with zeros. What this node
+    /// does not keep equal while device code runs is `CUDA_ERROR_NOT_SUPPORTED`.
     pub(crate) fn map(&self, session: &Session, command: &commands::LiveMap) -> Result<(), CUresult> {
         if session.reach == Reach::Nothing || command.bytes > LIVE_BYTES_MAX {
             return Err(CUresult::NOT_SUPPORTED);
@@ -196,7 +204,8 @@ impl Live {
         self.exists.store(!state.mirrors.is_empty(), Ordering::Release);
     }
 
-    /// Puts in what the client has changed, once it is all there. Where device code can stop meanwhile, it sees all of it or nothing.
+    /// Puts in what the client has changed, once it is all there. Where device code can stop
+    /// meanwhile, it sees all of it or nothing.
     pub(crate) fn push(&self, session: &Session, command: &commands::LivePush<'_>) -> Result<(), WireError> {
         // Before the lock, for which device code may be waiting.
         let can_stop = session.reach == Reach::Everything;
@@ -218,8 +227,8 @@ impl Live {
         applied
     }
 
-    /// Device code has come to a fence: what it has written before is told before what it writes next. False while there is no room
-    /// for that: it has to come again.
+    /// Device code has come to a fence: what it has written before is told before what it writes
+    /// next. False while there is no room for that: it has to come again.
     pub(crate) fn fence(&self) -> bool {
         if !self.exists.load(Ordering::Acquire) {
             return true;
@@ -334,7 +343,8 @@ impl Drop for Stopped {
     }
 }
 
-/// Executes what is for the thread that reads from the client; false if the command is none of these.
+/// Executes what is for the thread that reads from the client; false if the command is none of
+/// these.
 pub(crate) fn execute(pipeline: &Arc<Pipeline>, header: Header, payload: &[u8]) -> bool {
     let (session, op) = (&pipeline.session, Op(header.op));
     let executed = match op {
@@ -360,7 +370,8 @@ fn serve(pipeline: &Pipeline) -> ! {
             state = live.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        // Asked before the look, after which nothing is new where nothing runs; and without the lock, which running needs.
+        // Asked before the look, after which nothing is new where nothing runs; and without the
+        // lock, which running needs.
         let (runs, began) = (pipeline.has_unfinished(), Instant::now());
         let mut state = live.lock();
         let Some(&Question { header, look, waits }) = state.questions.front() else { continue };

@@ -132,7 +132,8 @@ unsafe extern "C" fn refuse_apart(
     }
 }
 
-/// Two devices that do not reach each other's memory, nor one of them the host's at an address of the program's choice.
+/// Two devices that do not reach each other's memory, nor one of them the host's at an address of
+/// the program's choice.
 #[test]
 fn memory_for_all_gpus_is_one_gpus_where_there_is_no_way_to_it() {
     let mut stage = Stage::new();

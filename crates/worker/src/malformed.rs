@@ -1,5 +1,5 @@
-//! A session of the worker whose client says anything, before the hostile driver: what the test of malformed commands and the
-//! fuzz target of commands play in.
+//! A session of the worker whose client says anything, before the hostile driver: what the test of
+//! malformed commands and the fuzz target of commands play in.
 
 // The fuzzer needs less of it than the test.
 #![cfg_attr(not(test), allow(dead_code))]
@@ -67,8 +67,9 @@ pub(crate) fn operations() -> Vec<Op> {
     (0..=u16::MAX).map(Op).filter(|op| sample::payload(*op, &[], &|_, raw| raw).is_some()).collect()
 }
 
-/// Plays a session that begins with one of everything. Each command is an operation (2 bytes), how it is told (1 byte), a length
-/// (1 byte) and so many bytes: fields of which numbers choose among what is live, or the payload as it is.
+/// Plays a session that begins with one of everything. Each command is an operation (2 bytes), how
+/// it is told (1 byte), a length (1 byte) and so many bytes: fields of which numbers choose among
+/// what is live, or the payload as it is.
 ///
 /// Ends the process when the driver gets what nobody can vouch for.
 pub fn session(mut script: &[u8]) {
@@ -95,8 +96,8 @@ pub fn session(mut script: &[u8]) {
     }
 }
 
-/// Plays a session that begins with one of everything, and whose commands are told by what changed: frames of a length (1 byte) and
-/// so many bytes of entries. What cannot be told ends it.
+/// Plays a session that begins with one of everything, and whose commands are told by what changed:
+/// frames of a length (1 byte) and so many bytes of entries. What cannot be told ends it.
 ///
 /// Ends the process when the driver gets what nobody can vouch for.
 pub fn told(mut script: &[u8]) {

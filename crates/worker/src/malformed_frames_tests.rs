@@ -1,11 +1,12 @@
-//! Malformed bytes, over a socket: the commands of [`malformed_tests`](crate::malformed_tests) in frames with wrong lengths, kinds,
-//! operations and devices, halves of frames, frames of kinds that no client sends, sequences that tell nothing, and streams that
-//! end anywhere. What comes out of the decoder is executed as the reader's frames are, before the hostile driver. What would end a
-//! session ends its connection, and only one time in many the session, which goes on behind the next one: a session takes as long to
-//! make as some two hundred frames. Nothing ends the process.
+//! Malformed bytes, over a socket: the commands of [`malformed_tests`](crate::malformed_tests) in
+//! frames with wrong lengths, kinds, operations and devices, halves of frames, frames of kinds that
+//! no client sends, sequences that tell nothing, and streams that end anywhere. What comes out of
+//! the decoder is executed as the reader's frames are, before the hostile driver. What would end a
+//! session ends its connection, and only one time in many the session, which continues behind the
+//! next one: a session takes as long to make as some two hundred frames. Nothing ends the process.
 //!
-//! `SLUICE_SEED` and `SLUICE_FRAMES` as there: `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture
-//! malformed_frames`.
+//! `SLUICE_SEED` and `SLUICE_FRAMES` as there:
+//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_frames`.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -38,7 +39,8 @@ const LAST: u64 = 64;
 const BATCHES_MAX: u64 = 512;
 const REPORT_EVERY: u64 = 1_000_000;
 
-/// The client's end of a connection: a thread that writes, since a socket holds less than a batch may be.
+/// The client's end of a connection: a thread that writes, since a socket holds less than a batch
+/// may be.
 struct Client {
     batches: Sender<Vec<u8>>,
     thread: JoinHandle<()>,
@@ -80,8 +82,8 @@ struct Counts {
     reached: u64,
     sessions: u64,
     connections: u64,
-    /// Ended by a frame that is none, half a frame, a kind that no client sends, a payload that is no message, memory that is gone, and
-    /// the end of the session.
+    /// Ended by a frame that is none, half a frame, a kind that no client sends, a payload that is
+    /// no message, memory that is gone, and the end of the session.
     by_frame: u64,
     by_half: u64,
     by_kind: u64,
@@ -211,7 +213,8 @@ impl Play {
                 Kind::Command => self.execute(stage, frame.header, frame.payload, said)?,
                 Kind::Received => {
                     let received = decode::<Received>(frame.payload).map_err(|_| End::Payload)?;
-                    // As if all that a session could have said were acknowledged: what is more is refused.
+                    // As if all that a session could have said were acknowledged: what is more is
+                    // refused.
                     stage.acknowledge(received).map_err(|_| End::Payload)?;
                 }
                 Kind::Commands => {

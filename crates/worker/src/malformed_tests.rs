@@ -1,6 +1,7 @@
-//! Commands that no honest client sends, for every operation: forged ids, foreign addresses, overflowing sizes, counts
-//! beyond limits, payloads cut short, in any order. Behind the worker is the hostile driver, which follows every pointer
-//! and reports whatever it gets that nobody can vouch for. A panic on any thread fails the test, the driver's too.
+//! Commands that no honest client sends, for every operation: forged ids, foreign addresses,
+//! overflowing sizes, counts beyond limits, payloads cut short, in any order. Behind the worker is
+//! the hostile driver, which follows every pointer and reports whatever it gets that nobody can
+//! vouch for. A panic on any thread fails the test, the driver's too.
 //!
 //! `SLUICE_SEED` repeats a run, `SLUICE_FRAMES` sets its length; ten million take minutes:
 //! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_commands`.
@@ -25,11 +26,13 @@ use crate::malformed::{EDGES, Random, operations};
 const FRAMES: u64 = 20_000;
 /// How often the session gets one of everything anew.
 const POPULATE_EVERY: u64 = 500;
-/// How long a session lives, unless it comes to its end before: then its tables are full of what nobody names any more.
+/// How long a session lives, unless it comes to its end before: then its tables are full of what
+/// nobody names any more.
 const SESSION_FRAMES: u64 = 10_000;
 const REPORT_EVERY: u64 = 1_000_000;
 
-/// A payload, of which a field or two are replaced, a bit is flipped, some is cut, or which more follows.
+/// A payload, of which a field or two are replaced, a bit is flipped, some is cut, or which more
+/// follows.
 fn spoil(random: &mut Random, known: &Known, payload: &mut Vec<u8>) {
     for _ in 0..random.below(3) {
         let width = random.one_of(&[1, 4, 8, 8]);
@@ -53,8 +56,8 @@ fn spoil(random: &mut Random, known: &Known, payload: &mut Vec<u8>) {
     }
 }
 
-/// The next command: an honest one, one made as a good one was but for a field or two, or one of plausible fields; a
-/// third of them spoilt. With it comes what it was made of.
+/// The next command: an honest one, one made as a good one was but for a field or two, or one of
+/// plausible fields; a third of them spoilt. With it comes what it was made of.
 pub(crate) fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op) -> (Vec<u8>, Option<Noise>) {
     known.begin();
     let of_noise = |noise: &Noise| {
@@ -83,7 +86,8 @@ pub(crate) fn command(random: &mut Random, known: &Known, stage: &Stage, op: Op)
     (payload, None)
 }
 
-/// Panics since the test began: those that the driver turns into errors, and those of other threads.
+/// Panics since the test began: those that the driver turns into errors, and those of other
+/// threads.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// Panics so far; they are counted from the first call on.
@@ -99,7 +103,8 @@ pub(crate) fn panics() -> u64 {
     PANICS.load(Relaxed)
 }
 
-/// What reached the driver that nobody can vouch for: the first such argument of each function, and the command.
+/// What reached the driver that nobody can vouch for: the first such argument of each function, and
+/// the command.
 static VIOLATIONS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 /// The command that is being executed.
 static COMMAND: Mutex<String> = Mutex::new(String::new());
@@ -125,8 +130,8 @@ pub(crate) fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// How often a command was executed, refused with an error of CUDA's, and recognised as no message at all; and how often
-/// the driver was asked for it.
+/// How often a command was executed, refused with an error of CUDA's, and recognised as no message
+/// at all; and how often the driver was asked for it.
 #[derive(Clone, Copy, Default)]
 struct Outcomes {
     done: u64,

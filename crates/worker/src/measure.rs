@@ -1,5 +1,5 @@
-//! How fast GPUs are: found out in a process of its own before their node joins a server. A kernel of multiply-adds says what they compute,
-//! a copy within their memory how fast that is.
+//! How fast GPUs are: found out in a process of its own before their node joins a server. A kernel
+//! of multiply-adds says what they compute, a copy within their memory how fast that is.
 
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -13,8 +13,8 @@ use crate::driver::{self, DriverError, check};
 use crate::link::Driver;
 use crate::snapshot;
 
-/// The argument that makes a worker measure; a [`Driver`] as JSON follows it. The answer is a list as JSON with each GPU's [`Rates`], or why
-/// there are none.
+/// The argument that makes a worker measure; a [`Driver`] as JSON follows it. The answer is a list
+/// as JSON with each GPU's [`Rates`], or why there are none.
 pub const ARGUMENT: &str = "measure";
 
 /// Of one GPU, as fast as it was for some milliseconds.
@@ -26,9 +26,11 @@ pub struct Rates {
     pub bytes_per_s: f64,
 }
 
-/// Time that one launch has to take for its rate to say something: a launch itself takes some 10 us.
+/// Time that one launch has to take for its rate to say something: a launch itself takes some 10
+/// us.
 const LAUNCH_TIME_MIN: Duration = Duration::from_millis(10);
-/// For each of the two, once its first launch or copy is done: an idle GPU needs some of it to raise its clocks.
+/// For each of the two, once its first launch or copy is done: an idle GPU needs some of it to
+/// raise its clocks.
 const TIME: Duration = Duration::from_millis(150);
 /// Threads of a block.
 const THREADS: u32 = 256;
@@ -71,8 +73,9 @@ fn flops(table: &DriverTable, ordinal: i32) -> Result<f64, DriverError> {
         let mut parameters: [*mut c_void; 2] = [(&raw mut results).cast(), (&raw mut rounds).cast()];
         let parameters = parameters.as_mut_ptr();
         let null = CUstream::NULL;
-        // SAFETY: the function is of this context and takes an address and a 32-bit number, which live until the call returns.
-        // Every thread writes one number of the memory, of which there is one for each.
+        // SAFETY: the function is of this context and takes an address and a 32-bit number, which
+        // live until the call returns. Every thread writes one number of the memory, of which there
+        // is one for each.
         let result = unsafe {
             launch(function, blocks, 1, 1, THREADS, 1, 1, 0, null, parameters, std::ptr::null_mut())
         };

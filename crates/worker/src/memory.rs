@@ -1,11 +1,13 @@
 //! Device memory: backing what the client minted, within what the lease grants.
 //!
-//! Where the driver gave the session a reservation at addresses that the client has reserved too, the client mints
-//! addresses and this module backs them: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess` (CUDA Driver API, Virtual
-//! Memory Management). Where it did not, the driver's own `cuMemAlloc` mints. Either way the lease is asked first.
+//! Where the driver gave the session a reservation at addresses that the client has reserved too,
+//! the client mints addresses and this module backs them: `cuMemCreate`, `cuMemMap`,
+//! `cuMemSetAccess` (CUDA Driver API, Virtual Memory Management). Where it did not, the driver's
+//! own `cuMemAlloc` mints. Either way the lease is asked first.
 //!
-//! Memory that the program uses while device code runs ([`live`](crate::live)) is host memory on drivers that are loaded: that is made,
-//! and mapped at the client's address, in the same way, for devices and processors alike.
+//! Memory that the program uses while device code runs ([`live`](crate::live)) is host memory on
+//! drivers that are loaded: that is made, and mapped at the client's address, in the same way, for
+//! devices and processors alike.
 //!
 //! | module | contents |
 //! |---|---|
@@ -75,7 +77,8 @@ pub(crate) enum Backing {
         gpu: u32,
         /// Whether the session's other GPUs can use it as well.
         by_all: bool,
-        /// If other processes of the lease may import it: then its bytes are the lease's, not the session's.
+        /// If other processes of the lease may import it: then its bytes are the lease's, not the
+        /// session's.
         export: Option<ExportToken>,
     },
     /// The same, of this machine's memory, which this process can use at the same addresses.
@@ -145,7 +148,8 @@ impl Memory {
             || covers(&state.globals, address, bytes, |g| g.0)
     }
 
-    /// Whether a GPU of the lease can use all of a range that is the session's. What the driver minted all can copy and fill.
+    /// Whether a GPU of the lease can use all of a range that is the session's. What the driver
+    /// minted all can copy and fill.
     pub(crate) fn is_reached(&self, (address, bytes): (u64, u64), gpu: u32) -> bool {
         let state = self.lock();
         state.chunks.covers(address, bytes, |backing| backing.is_reached_by(gpu))
@@ -158,8 +162,8 @@ impl Memory {
         self.lock().chunks.run_of(address).and_then(|(_, _, backing)| backing.home())
     }
 
-    /// What `act` says while all of it is memory that was committed for the session's allocations, and cannot be decommitted; `None`
-    /// if it is not. `on_host`: committed so.
+    /// What `act` says while all of it is memory that was committed for the session's allocations,
+    /// and cannot be decommitted; `None` if it is not. `on_host`: committed so.
     pub(crate) fn while_committed<R>(
         &self,
         (address, bytes): (u64, u64),
@@ -174,7 +178,8 @@ impl Memory {
         state.chunks.covers(address, bytes, fits).then(act)
     }
 
-    /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU, for these devices to use.
+    /// Backs whole chunks at an address of the client's choice, on the lease's `gpu`th GPU, for
+    /// these devices to use.
     pub(crate) fn commit(
         &self,
         table: &DriverTable,
@@ -202,8 +207,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The same by memory of this machine, which all devices of the lease can use; false where the driver has none that could be mapped
-    /// like that.
+    /// The same by memory of this machine, which all devices of the lease can use; false where the
+    /// driver has none that could be mapped like that.
     pub(crate) fn commit_on_host(
         &self,
         table: &DriverTable,
@@ -221,8 +226,8 @@ impl Memory {
         Ok(true)
     }
 
-    /// Takes the backing away again, once `leave` has made sure that this process looks at it no more. The caller has waited for work
-    /// that may use it.
+    /// Takes the backing away again, once `leave` has made sure that this process looks at it no
+    /// more. The caller has waited for work that may use it.
     pub(crate) fn decommit(
         &self,
         table: &DriverTable,
@@ -328,7 +333,8 @@ impl State {
     }
 }
 
-/// Backs addresses by memory that all GPUs of the session can use: the current one's where the others reach it, else this machine's.
+/// Backs addresses by memory that all GPUs of the session can use: the current one's where the
+/// others reach it, else this machine's.
 pub(crate) fn commit_for_all(session: &Session, (address, bytes): (u64, u64)) -> Result<(), CUresult> {
     let (memory, table) = (&session.memory, &session.table);
     let (gpu, device) = session.device()?;
@@ -369,7 +375,8 @@ pub(crate) fn physical(
     physical_at(table, on_device(ordinal), handle_types, bytes)
 }
 
-/// Whether a device's memory can be mapped at this address of a reservation; yes where only the room is missing.
+/// Whether a device's memory can be mapped at this address of a reservation; yes where only the
+/// room is missing.
 pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
     match extent::make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
         Ok(extents) => extent::unmake(table, address, &extents).is_ok(),
@@ -437,7 +444,8 @@ fn map(
     let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
     let accessible = mapped.and_then(|()| give_access(table, users, address, bytes));
     if let Err(result) = accessible {
-        // Not mapped is what `unback` answers when the map failed; the handle is released either way.
+        // Not mapped is what `unback` answers when the map failed; the handle is released either
+        // way.
         let _ = unback(table, address, bytes, handle);
         return Err(result);
     }

@@ -21,7 +21,8 @@ use crate::host_memory::Held;
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
 const PARAMETERS_MAX: usize = 8192;
-/// Function attributes that are asked for: all that CUDA 13 names (CUDA Driver API, `CUfunction_attribute`).
+/// Function attributes that are asked for: all that CUDA 13 names (CUDA Driver API,
+/// `CUfunction_attribute`).
 const ATTRIBUTES: std::ops::Range<u32> = 0..16;
 /// Those of them that every driver has of every function.
 const OF_ALL: std::ops::Range<u32> = 0..10;
@@ -77,8 +78,8 @@ impl Modules {
         self.by_handle.write().unwrap_or_else(PoisonError::into_inner).insert(handle.0, bytes);
     }
 
-    /// Bytes of the parameters that a function has. A node of a graph may name one that is gone, which no driver may be asked about:
-    /// then as many as any has.
+    /// Bytes of the parameters that a function has. A node of a graph may name one that is gone,
+    /// which no driver may be asked about: then as many as any has.
     pub(crate) fn parameter_bytes(&self, handle: CUfunction) -> usize {
         let sizes = self.by_handle.read().unwrap_or_else(PoisonError::into_inner);
         sizes.get(&handle.0).copied().unwrap_or(PARAMETER_BYTES_MAX)
@@ -141,7 +142,8 @@ impl Modules {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a launch, which is about to be made, brings all parameters that the function reads, and no more than any could.
+    /// Whether a launch, which is about to be made, brings all parameters that the function reads,
+    /// and no more than any could.
     pub(crate) fn check_parameters(&self, function: FunctionId, bytes: usize) -> Result<(), CUresult> {
         let launches = self.launches.read().unwrap_or_else(PoisonError::into_inner);
         let of_it = launches.get(&function).ok_or(CUresult::INVALID_HANDLE)?;
@@ -165,9 +167,11 @@ impl Modules {
 /// Bytes of what a driver says while it compiles, at most.
 const LOG_BYTES: usize = 16 << 10;
 
-/// Loads an image, and says what its compiler said; `image` ends with a NUL, as PTX has to. The driver gets no length: it believes what the image says of
-/// itself, and one form of image is nothing but addresses. So only what is known, and whole, gets there, and that form is made
-/// here: several containers, one behind the other, are the parts of one program ([`FatBinary::parse_all`]).
+/// Loads an image, and says what its compiler said; `image` ends with a NUL, as PTX has to. The
+/// driver gets no length: it believes what the image says of itself, and one form of image is
+/// nothing but addresses. So only what is known, and whole, gets there, and that form is made here:
+/// several containers, one behind the other, are the parts of one program
+/// ([`FatBinary::parse_all`]).
 pub(crate) fn load(
     table: &DriverTable,
     image: &[u8],
@@ -213,8 +217,9 @@ fn load_logged(
     .chain(options.iter().map(|option| (option.option, number(option.value as usize))))
     .unzip();
     let mut module = CUmodule::NULL;
-    // SAFETY: the image, or each of its parts, is whole and ends with a NUL, and it outlives the call, as does the record that names
-    // the parts; there are as many values as options, which are numbers and two buffers of that size; the driver writes one handle.
+    // SAFETY: the image, or each of its parts, is whole and ends with a NUL, and it outlives the
+    // call, as does the record that names the parts; there are as many values as options, which are
+    // numbers and two buffers of that size; the driver writes one handle.
     unsafe { load(&mut module, start, names.len() as u32, names.as_mut_ptr(), values.as_mut_ptr()) }.ok()?;
     Ok(module)
 }
@@ -246,12 +251,13 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
     handles(table, module, count)?.into_iter().map(|function| name(table, function)).collect()
 }
 
-/// What is told of a module when it is loaded: its function, if it has no other, or the names of some. A driver loads, and the software
-/// GPU compiles, a function when it is asked about it: the only one of a module will be used. What is not told here is asked for by
-/// name.
+/// What is told of a module when it is loaded: its function, if it has no other, or the names of
+/// some. A driver loads, and the software GPU compiles, a function when it is asked about it: the
+/// only one of a module will be used. What is not told here is asked for by name.
 pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>, Vec<String>) {
-    // An enumerated function may not be loaded yet (CUDA Driver API, `cuModuleEnumerateFunctions`), and
-    // NVIDIA's driver answers `FUNCTION_NOT_LOADED` for some of its attributes until it is got by name.
+    // An enumerated function may not be loaded yet (CUDA Driver API, `cuModuleEnumerateFunctions`),
+    // and NVIDIA's driver answers `FUNCTION_NOT_LOADED` for some of its attributes until it is got
+    // by name.
     let only = |enumerated| {
         let (name, attributes) = (name(table, enumerated)?, attributes(table, enumerated));
         let info = if { OF_ALL }.all(|wanted| attributes.iter().any(|(attribute, _)| attribute.0 == wanted)) {
@@ -295,7 +301,8 @@ fn handles(table: &DriverTable, module: CUmodule, count: u32) -> Result<Vec<CUfu
 fn name(table: &DriverTable, function: CUfunction) -> Result<String, CUresult> {
     let name = table.cuFuncGetName.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut text = std::ptr::null();
-    // SAFETY: the function is one of a live module; the driver writes the address of a text that lives as long.
+    // SAFETY: the function is one of a live module; the driver writes the address of a text that
+    // lives as long.
     unsafe {
         name(&mut text, function).ok()?;
         if text.is_null() {

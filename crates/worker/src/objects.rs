@@ -1,7 +1,8 @@
 //! The session's objects: the client's ids and the driver's handles behind them.
 //!
 //! The client mints ids. One that is not in its table reaches no driver: it is answered with
-//! `CUDA_ERROR_INVALID_HANDLE`, and so is one of another kind, since each kind has a table of its own.
+//! `CUDA_ERROR_INVALID_HANDLE`, and so is one of another kind, since each kind has a table of its
+//! own.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -19,8 +20,8 @@ pub(crate) struct Objects {
 /// Most live streams.
 pub(crate) const STREAMS_MAX: usize = 4096;
 
-/// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach, and keep one
-/// client from filling the node's memory with objects.
+/// Most live objects of a kind. CUDA has no such limits; these are far above what programs reach,
+/// and keep one client from filling the node's memory with objects.
 const fn most(kind: HandleKind) -> usize {
     match kind {
         HandleKind::Stream => STREAMS_MAX,

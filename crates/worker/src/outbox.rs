@@ -1,16 +1,19 @@
 //! What goes back to the client: replies, pushed data, host calls, the end.
 //!
-//! Whoever has something to say writes it itself, under one lock; that saves a thread switch per reply. Only what
-//! comes out of a driver's callback, where nothing may block, is queued: the next writer takes it along, so that
-//! data copied before a synchronisation reach the client before that synchronisation's reply.
+//! Whoever has something to say writes it itself, under one lock; that saves a thread switch per
+//! reply. Only what comes out of a driver's callback, where nothing may block, is queued: the next
+//! writer takes it along, so that data copied before a synchronisation reach the client before that
+//! synchronisation's reply.
 //!
-//! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody here waits for that: a
-//! writer may be the very thread that reads the acknowledgements. What bounds the memory is that copied data are
-//! staged in a bounded pool (`staging`), which follows the window, or sent from where they lie, that whoever submits small copies waits
-//! ([`Outbox::wait_room_for_small`]), that text is dropped beyond a bound, and that each client thread waits for one reply at a time.
+//! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody
+//! here waits for that: a writer may be the very thread that reads the acknowledgements. What
+//! bounds the memory is that copied data are staged in a bounded pool (`staging`), which follows
+//! the window, or sent from where they lie, that whoever submits small copies waits
+//! ([`Outbox::wait_room_for_small`]), that text is dropped beyond a bound, and that each client
+//! thread waits for one reply at a time.
 //!
-//! Few bytes are copied, and their staged piece comes back at once: the client acknowledges nothing before it has many bytes, which
-//! a pool full of small copies is not.
+//! Few bytes are copied, and their staged piece comes back at once: the client acknowledges nothing
+//! before it has many bytes, which a pool full of small copies is not.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -53,11 +56,12 @@ pub(crate) struct Outbox {
     acknowledged: AtomicU64,
     /// Bytes of ours that the link can use, as its acknowledgements say.
     window: AtomicU64,
-    /// Bytes of commands that the client has told in fewer (`sequences`), and how many of them when it was told last of what
-    /// has arrived.
+    /// Bytes of commands that the client has told in fewer (`sequences`), and how many of them when
+    /// it was told last of what has arrived.
     expanded: AtomicU64,
     expanded_before: AtomicU64,
-    /// Too much is accepted already: what else arrives is acknowledged once there is room, and so the client waits.
+    /// Too much is accepted already: what else arrives is acknowledged once there is room, and so
+    /// the client waits.
     withheld: AtomicBool,
     /// Whether the client was told that the session is lost.
     has_failed: AtomicBool,
@@ -111,7 +115,8 @@ impl Push {
 enum Lent {
     Staged(Staged),
     Lying(Lying),
-    /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has it: the pool bounds what is kept.
+    /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has
+    /// it: the pool bounds what is kept.
     Packed(Vec<u8>, #[expect(dead_code, reason = "held, not read")] Staged),
     /// Bytes that are nowhere else.
     Text(Vec<u8>),
@@ -121,9 +126,10 @@ impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
         match self {
             Lent::Staged(staged) => staged.bytes(),
-            // SAFETY: a place and a length for the system. No byte is looked at through this: what is protected or packed is never lent like
-            // this (`Writer::sends_lying`, `Outbox::resume`). Device code may write there meanwhile, and the program may have freed it,
-            // which is an error to the system.
+            // SAFETY: a place and a length for the system. No byte is looked at through this: what
+            // is protected or packed is never lent like this (`Writer::sends_lying`,
+            // `Outbox::resume`). Device code may write there meanwhile, and the program may have
+            // freed it, which is an error to the system.
             Lent::Lying(lying) => unsafe { std::slice::from_raw_parts(lying.start.as_ptr(), lying.length) },
             Lent::Packed(frame, _) => frame,
             Lent::Text(text) => text,
@@ -131,8 +137,9 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Bytes of device memory that is this process's. Until the client has them all, a thread of its program waits for them, and its library lets
-/// no other free them; once it has, they are not sent again.
+/// Bytes of device memory that is this process's. Until the client has them all, a thread of its
+/// program waits for them, and its library lets no other free them; once it has, they are not sent
+/// again.
 pub(crate) struct Lying {
     pub(crate) start: NonNull<u8>,
     pub(crate) length: usize,
@@ -226,8 +233,8 @@ impl Outbox {
         self.send_frame(header, |out| message.encode(out))
     }
 
-    /// Queues what device code has printed. Text that the client does not take is dropped beyond a bound, as CUDA's
-    /// own buffer drops it.
+    /// Queues what device code has printed. Text that the client does not take is dropped beyond a
+    /// bound, as CUDA's own buffer drops it.
     pub(crate) fn print(&self, text: &[u8]) {
         let mut pushes = self.lock_pushes();
         for piece in text.chunks(BULK_SIZE_MAX) {
@@ -253,8 +260,8 @@ impl Outbox {
         self.pushed.notify_one();
     }
 
-    /// For whoever submits a copy of so many bytes whose data will be pushed: waits while too many small ones are kept for the
-    /// client.
+    /// For whoever submits a copy of so many bytes whose data will be pushed: waits while too many
+    /// small ones are kept for the client.
     pub(crate) fn wait_room_for_small(&self, bytes: usize) {
         // Large ones do not even wait for whoever writes.
         if !is_small(bytes) {
@@ -266,7 +273,8 @@ impl Outbox {
         }
     }
 
-    /// Whether data can be written to where the client reads them. That is so from the first command on, or never.
+    /// Whether data can be written to where the client reads them. That is so from the first
+    /// command on, or never.
     pub(crate) fn writes_in_place(&self) -> bool {
         self.lock_writer().stream.is_shared()
     }
@@ -277,8 +285,9 @@ impl Outbox {
         stream.wait_room(length + PUSH_HEAD_SIZE)
     }
 
-    /// Sends everything pushed so far, then a `HostWrite` whose `length` bytes `fill` writes to where the client reads, which is
-    /// given by its start. After an error of `fill` it is not sent. `None` if there is no room.
+    /// Sends everything pushed so far, then a `HostWrite` whose `length` bytes `fill` writes to
+    /// where the client reads, which is given by its start. After an error of `fill` it is not
+    /// sent. `None` if there is no room.
     pub(crate) fn push_in_place<E>(
         &self,
         ticket: u64,
@@ -303,11 +312,13 @@ impl Outbox {
         self.lock_writer().sends_lying()
     }
 
-    /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it lies, without a copy. Where others than the
-    /// system would look at its bytes, to seal, to pack or to share them, nothing is done, and the answer is false. Waits while as much is
-    /// under way as the link holds, and for whoever else wants to write.
+    /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it
+    /// lies, without a copy. Where others than the system would look at its bytes, to seal, to pack
+    /// or to share them, nothing is done, and the answer is false. Waits while as much is under way
+    /// as the link holds, and for whoever else wants to write.
     pub(crate) fn push_lying(&self, ticket: u64, offset: u64, lying: Lying) -> io::Result<bool> {
-        // One piece after the other would keep them out: a lock goes to who comes, not to who has waited.
+        // One piece after the other would keep them out: a lock goes to who comes, not to who has
+        // waited.
         let begin = Instant::now();
         while self.waiting.load(SeqCst) > 0 && begin.elapsed() < WAKING {
             std::thread::yield_now();
@@ -346,7 +357,8 @@ impl Outbox {
         self.pushed.notify_one();
     }
 
-    /// The driver's memory goes, with this process living on: data that are still pushed are not looked at.
+    /// The driver's memory goes, with this process living on: data that are still pushed are not
+    /// looked at.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn loses_memory(&self) {
         self.has_lost_memory.store(true, SeqCst);
@@ -371,7 +383,8 @@ impl Outbox {
         }
     }
 
-    /// Goes on from `position` on another connection, whose first bytes are `greeting`, and after that also on `others`.
+    /// Goes on from `position` on another connection, whose first bytes are `greeting`, and after
+    /// that also on `others`.
     pub(crate) fn resume(
         &self,
         (stream, others): (&Arc<Stream>, Vec<Stream>),
@@ -384,11 +397,13 @@ impl Outbox {
         }
         writer.buffer.resume(position).map_err(io::Error::other)?;
         writer.stream = Arc::clone(stream);
-        // The socket is new and takes this much at once. Should it be dead already, its reader will notice.
+        // The socket is new and takes this much at once. Should it be dead already, its reader will
+        // notice.
         writer.is_cut = client::write_all(stream, greeting).is_err();
         if !others.is_empty() {
             stream.stripe(others);
-            // As the daemon has it for one connection. The part that asks the system fails in a confined worker.
+            // As the daemon has it for one connection. The part that asks the system fails in a
+            // confined worker.
             let _ = stream.set_write_limit(WRITE_PATIENCE);
         }
         drop(writer);
@@ -607,7 +622,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what the connection has not taken. A connection that fails is an error only where there will be no other.
+    /// Writes what the connection has not taken. A connection that fails is an error only where
+    /// there will be no other.
     fn flush(&mut self) -> io::Result<()> {
         while self.buffer.unsent() > 0 && !self.is_cut {
             let mut parts = [IoSlice::new(&[]); PARTS];

@@ -1,5 +1,6 @@
-//! Copies between nodes: this worker writes to the memory of another node's session of the same program, or reads it, and
-//! lets such workers do that here. Neither knows more of the other than a connection (`sluice_wire::peer`).
+//! Copies between nodes: this worker writes to the memory of another node's session of the same
+//! program, or reads it, and lets such workers do that here. Neither knows more of the other than a
+//! connection (`sluice_wire::peer`).
 //!
 //! ```text
 //!  client -- PeerOffer ----> B's worker -- its daemon: a token, good for one connection --> client
@@ -7,8 +8,8 @@
 //!  client -- PeerCopy -----> A's worker == pieces ==> B's worker, or pieces <== B's worker
 //! ```
 //!
-//! The daemons connect, since a worker may not; they carry none of the data. A connection that breaks is gone: the client
-//! finds another way.
+//! The daemons connect, since a worker may not; they carry none of the data. A connection that
+//! breaks is gone: the client finds another way.
 
 mod line;
 mod server;
@@ -86,7 +87,8 @@ impl Peers {
         Ok(())
     }
 
-    /// Waits for the answer to a question: why not, or nothing. Without a connection its number is free again.
+    /// Waits for the answer to a question: why not, or nothing. Without a connection its number is
+    /// free again.
     fn outcome(&self, number: u64) -> String {
         let deadline = Instant::now() + PATIENCE;
         let mut peers = self.lock();
@@ -132,8 +134,9 @@ pub(crate) fn connect(session: &Session, command: &commands::PeerConnect<'_>) ->
     Ok(session.peers.outcome(command.peer))
 }
 
-/// Copies to the other node, or from it. When this returns all of it is there, or the copy has failed. The answer is why the
-/// connection is lost, if it is: then nobody knows how far the copy came.
+/// Copies to the other node, or from it. When this returns all of it is there, or the copy has
+/// failed. The answer is why the connection is lost, if it is: then nobody knows how far the copy
+/// came.
 pub(crate) fn copy(session: &Session, command: &commands::PeerCopy) -> Result<String, CUresult> {
     let asker = session.peers.asker(command.peer)?;
     session.range(command.here, command.ByteCount)?;

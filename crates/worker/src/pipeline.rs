@@ -7,13 +7,13 @@
 //!                                    +-------> outbox <------+
 //! ```
 //!
-//! Large copies to a device that is idle do not come here at all (`bulk`).
-//! While nothing is queued, the reader itself makes the calls that are sure to return at once: questions, on a
-//! device that has nothing to do also synchronisations and small copies, and what a driver of ours does no more than queue. That saves a
-//! thread switch.
-//! Submitter is a part that any thread of a pool plays: it executes commands in the order of their acceptance. When it
-//! comes to a call that can block, everything before that has been submitted; it lets another thread be the submitter
-//! and makes the call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
+//! Large copies to a device that is idle do not come here at all (`bulk`). While nothing is queued,
+//! the reader itself makes the calls that are sure to return at once: questions, on a device that
+//! has nothing to do also synchronisations and small copies, and what a driver of ours does no more
+//! than queue. That saves a thread switch. Submitter is a part that any thread of a pool plays: it
+//! executes commands in the order of their acceptance. When it comes to a call that can block,
+//! everything before that has been submitted; it lets another thread be the submitter and makes the
+//! call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
 
 use std::collections::VecDeque;
 use std::io;
@@ -45,16 +45,17 @@ pub(crate) struct Job {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Most commands, and most bytes of them, that are accepted and not yet submitted. Beyond that a client that has a window
-/// gets no acknowledgements, and its reader goes on: among what comes are the client's own acknowledgements, which the
-/// submitter may wait for. Any other client finds its socket full.
+/// Most commands, and most bytes of them, that are accepted and not yet submitted. Beyond that a
+/// client that has a window gets no acknowledgements, and its reader continues: among what comes
+/// are the client's own acknowledgements, which the submitter may wait for. Any other client finds
+/// its socket full.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// Most bytes of work that a driver of ours has queued when more is submitted to it: behind that the queue above fills. NVIDIA's takes
-/// about a thousand launches in a stream.
+/// Most bytes of work that a driver of ours has queued when more is submitted to it: behind that
+/// the queue above fills. NVIDIA's takes about a thousand launches in a stream.
 const SUBMITTED_BYTES_MAX: usize = 128 << 20;
-/// What a window can add to that, and each thread's last command above it; only a client that does not respect it finds its
-/// socket full. Small commands have the least window only.
+/// What a window can add to that, and each thread's last command above it; only a client that does
+/// not respect it finds its socket full. Small commands have the least window only.
 const WINDOW_COMMANDS: usize = 2 * WINDOW as usize / HEADER_SIZE;
 const WINDOW_BYTES: usize = (WINDOW_MAX + 8 * WINDOW) as usize;
 /// Most threads of the pool, and so most waiting calls that block at a time.
@@ -70,7 +71,8 @@ pub(crate) struct Pipeline {
     pub(crate) session: Arc<Session>,
     pub(crate) buffers: Buffers,
     has_window: bool,
-    /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once there was such.
+    /// To the thread that executes what waits for no other command ([`mirror::is_beside`]), once
+    /// there was such.
     beside: OnceLock<Sender<Job>>,
     /// How many pushes it was given, and how many of these it has executed.
     pushes_beside: AtomicU64,
@@ -134,13 +136,14 @@ impl Pipeline {
         })
     }
 
-    /// Takes the next command of the log. Waits while too much is queued, which in the end makes the client wait.
+    /// Takes the next command of the log. Waits while too much is queued, which in the end makes
+    /// the client wait.
     pub(crate) fn accept(self: &Arc<Self>, job: Job) {
         if live::execute(self, job.header, &job.payload) {
             return self.buffers.give(job.payload);
         }
         let op = Op(job.header.op);
-        // What a function has changed is there before its stream goes on.
+        // What a function has changed is there before its stream continues.
         let follows = op == commands::HostCallDone::OP && self.beside.get().is_some();
         if follows || mirror::is_beside(op, &job.payload) {
             return self.execute_beside(job);
@@ -182,7 +185,8 @@ impl Pipeline {
             let waited = self.room.wait_timeout(state, SIGN_OF_LIFE).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
             if waited.1.timed_out() {
-                // The client may ask for one meanwhile, and be heard by nobody. The reader finds its end.
+                // The client may ask for one meanwhile, and be heard by nobody. The reader finds
+                // its end.
                 drop(state);
                 let _ = self.session.outbox.sign_of_life();
                 state = self.lock();
@@ -191,8 +195,8 @@ impl Pipeline {
         state
     }
 
-    /// Whether nothing that was accepted is left, and the device of a command's place would begin at once with what
-    /// comes next. Only the thread that accepts can use the answer.
+    /// Whether nothing that was accepted is left, and the device of a command's place would begin
+    /// at once with what comes next. Only the thread that accepts can use the answer.
     pub(crate) fn is_idle(&self, device: u8) -> bool {
         let device = self.session.device_at(device);
         self.lock().is_empty()
@@ -206,8 +210,8 @@ impl Pipeline {
         !self.lock().is_empty() || self.session.has_unfinished()
     }
 
-    /// Returns when [`Pipeline::is_idle`], or after a while: what is before a large copy is often another one, which the copy
-    /// would follow through a queue and a buffer of its own.
+    /// Returns when [`Pipeline::is_idle`], or after a while: what is before a large copy is often
+    /// another one, which the copy would follow through a queue and a buffer of its own.
     pub(crate) fn wait_a_moment_for_idleness(&self, device: u8) {
         let until = Instant::now() + MOMENT;
         let device = self.session.device_at(device);
@@ -222,7 +226,8 @@ impl Pipeline {
         }
     }
 
-    /// On a thread of its own: it waits for the driver, and the reader must not. What is queued from now on waits for a push.
+    /// On a thread of its own: it waits for the driver, and the reader must not. What is queued
+    /// from now on waits for a push.
     fn execute_beside(self: &Arc<Self>, job: Job) {
         let beside = self.beside.get_or_init(|| {
             let (beside, jobs) = channel();
@@ -243,7 +248,8 @@ impl Pipeline {
     }
 
     fn run_beside(&self, jobs: Receiver<Job>) {
-        // Pushes that are queued come first. An honest client has queued them before any function that they could wait for.
+        // Pushes that are queued come first. An honest client has queued them before any function
+        // that they could wait for.
         let mut state = self.lock();
         while state.pushes_queued > 0 {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +284,8 @@ impl Pipeline {
         self.pushed_beside.load(SeqCst) >= pushes
     }
 
-    /// Returns when so many pushes beside the queue have been executed, which wait for nothing that is in it.
+    /// Returns when so many pushes beside the queue have been executed, which wait for nothing that
+    /// is in it.
     fn wait_until_pushed(&self, pushes: u64) {
         if self.has_pushed(pushes) {
             return;
@@ -326,8 +333,8 @@ impl Pipeline {
         }
     }
 
-    /// Submits until there is nothing left, or a call that can block: that one is returned, and no longer ours to
-    /// hold anybody up with.
+    /// Submits until there is nothing left, or a call that can block: that one is returned, and no
+    /// longer ours to hold anybody up with.
     fn submit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> Option<Job> {
         while !state.jobs.is_empty() {
             let mut batch = std::mem::take(&mut state.jobs);
@@ -419,7 +426,8 @@ pub(crate) fn refused(session: &Session, header: Header, result: CUresult) -> io
     refused_with(session, header, &[], result)
 }
 
-/// Says so where a queued command has failed. If nothing builds on it, and the context lives, the session goes on.
+/// Says so where a queued command has failed. If nothing builds on it, and the context lives, the
+/// session continues.
 fn refused_with(session: &Session, header: Header, payload: &[u8], result: CUresult) -> io::Result<()> {
     // The driver has given up the capture, and will say so at its end.
     if is_of_capture(result) {
@@ -497,7 +505,8 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// Enters the gate for a command that gives the GPU work. One that something which keeps the turn may wait for does not wait for the turn.
+/// Enters the gate for a command that gives the GPU work. One that something which keeps the turn
+/// may wait for does not wait for the turn.
 fn enter_gate<'a>(device: &'a Device, job: &Job) -> Option<Submission<'a>> {
     match Op(job.header.op) {
         op if !gives_work(op) => None,
@@ -510,7 +519,8 @@ fn enter_gate<'a>(device: &'a Device, job: &Job) -> Option<Submission<'a>> {
 fn returns_at_once(session: &Session, job: &Job) -> bool {
     let op = Op(job.header.op);
     if is_quick(op) {
-        // A loaded driver may let a question wait until its callbacks have returned, and only this thread hears that one may.
+        // A loaded driver may let a question wait until its callbacks have returned, and only this
+        // thread hears that one may.
         let may_wait = session.is_loaded && !session.host_calls.is_empty();
         return op == commands::Submitted::OP || !may_wait;
     }
@@ -528,8 +538,9 @@ fn returns_at_once(session: &Session, job: &Job) -> bool {
     }
 }
 
-/// Whether the driver does no more for a queued command, given to it now, than to queue it. One that is loaded may wait for room in its
-/// queue, and for its turn. Ours compiles a function when it is launched for the first time.
+/// Whether the driver does no more for a queued command, given to it now, than to queue it. One
+/// that is loaded may wait for room in its queue, and for its turn. Ours compiles a function when
+/// it is launched for the first time.
 fn is_only_queued(session: &Session, job: &Job) -> bool {
     let launched = || {
         let function = job.payload.first_chunk().map(|id| FunctionId(u64::from_le_bytes(*id)));
@@ -544,8 +555,8 @@ fn is_only_queued(session: &Session, job: &Job) -> bool {
     is_queued && !session.is_loaded && sluice_softgpu::has_room(SUBMITTED_BYTES_MAX)
 }
 
-/// Whether the devices have finished everything, and nothing waits for the program or another process; an event may be another device's than
-/// the command's.
+/// Whether the devices have finished everything, and nothing waits for the program or another
+/// process; an event may be another device's than the command's.
 pub(crate) fn is_idle(session: &Session) -> bool {
     let is_idle = |device: &Device| device.gate.backlog().is_empty() && device.streams.hold_nothing();
     !session.imports_events.load(Relaxed)

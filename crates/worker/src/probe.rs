@@ -13,7 +13,8 @@ use crate::snapshot;
 /// The argument that makes a worker a probe; a [`Driver`] as JSON follows it.
 pub const ARGUMENT: &str = "probe";
 
-/// Loads the driver, and writes a snapshot of each of its devices, with all of its memory, to `out`.
+/// Loads the driver, and writes a snapshot of each of its devices, with all of its memory, to
+/// `out`.
 pub(crate) fn probe(what: &Driver, out: &mut impl Write) -> Result<(), DriverError> {
     let table = driver::start(what)?;
     let failed = |result: CUresult| DriverError::Call { function: "device query", result };

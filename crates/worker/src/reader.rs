@@ -23,7 +23,8 @@ use crate::serve::OpenError;
 
 /// Bytes that are read from the client at a time, unless a frame is longer,
 const READ_SIZE: usize = 64 << 10;
-/// and after a large frame: what comes next is probably another, of which no more than its beginning is wanted here.
+/// and after a large frame: what comes next is probably another, of which no more than its
+/// beginning is wanted here.
 const READ_SIZE_AFTER_BULK: usize = 4 << 10;
 
 /// The bytes: over one connection, and then the next.
@@ -233,7 +234,8 @@ impl Reader {
         Ok(Next::NotYet)
     }
 
-    /// The client waits by how much it has told in fewer bytes, of which this was the last for now, for all that is known here.
+    /// The client waits by how much it has told in fewer bytes, of which this was the last for now,
+    /// for all that is known here.
     fn tell_expanded(&mut self) {
         let recognised = self.expander.as_ref().map_or(0, Expander::told);
         self.line.outbox.expanded(recognised + self.unpacked);
@@ -255,7 +257,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the rest of a large command. A copy to the device is executed as soon as nothing stands before it.
+    /// Reads the rest of a large command. A copy to the device is executed as soon as nothing
+    /// stands before it.
     fn read_bulk(&mut self, mut bulk: Bulk, pipeline: &Pipeline) -> Next {
         let mut copy = Arriving::of(&bulk);
         if copy.is_some() {
@@ -276,7 +279,8 @@ impl Reader {
         Next::Job(Job { header: bulk.header, payload: bulk.payload })
     }
 
-    /// Gives the driver what has come of a copy, and the rest as it comes. Returns what is left when the turn is lost.
+    /// Gives the driver what has come of a copy, and the rest as it comes. Returns what is left
+    /// when the turn is lost.
     fn copy_through(&mut self, bulk: Bulk, mut copy: Arriving, pipeline: &Pipeline) -> Option<Bulk> {
         let session = &pipeline.session;
         let Some(submission) = copy.enter(session) else { return Some(bulk) };

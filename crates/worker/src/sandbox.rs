@@ -1,5 +1,6 @@
-//! What a worker can still do once its driver has started: read its client's socket, compute, answer, and use the
-//! folder of the image cache. All that a client sends is parsed after that. A bug that gives a client control over its worker gives it nothing else.
+//! What a worker can still do once its driver has started: read its client's socket, compute,
+//! answer, and use the folder of the image cache. All that a client sends is parsed after that. A
+//! bug that gives a client control over its worker gives it nothing else.
 //!
 //! | | software GPU | a CUDA library |
 //! |---|---|---|
@@ -9,11 +10,13 @@
 //! | files | the image cache (Landlock, an empty root) | as the node's user |
 //! | system calls | those of [`calls`] (seccomp) | all |
 //!
-//! A CUDA library opens device nodes, its own libraries and its caches whenever it comes to need them, and NVIDIA documents
-//! neither list, so all this would break programs at random; a node that lends such a library to people who do not trust each other
-//! needs a container around it. `docs/isolation.md` says so to operators.
+//! A CUDA library opens device nodes, its own libraries and its caches whenever it comes to need
+//! them, and NVIDIA documents neither list, so all this would break programs at random; a node that
+//! lends such a library to people who do not trust each other needs a container around it.
+//! `docs/isolation.md` says so to operators.
 //!
-//! Landlock, seccomp and capabilities bind the calling thread and those that it starts, so this comes before any other thread.
+//! Landlock, seccomp and capabilities bind the calling thread and those that it starts, so this
+//! comes before any other thread.
 
 mod calls;
 mod jail;
@@ -35,10 +38,12 @@ pub use sluice_transport::raise_descriptor_limit;
 
 pub use jail::{Jail, USER};
 
-/// Makes a worker say what it would have, instead of serving a session; the argument behind it is the path of a cache folder or null.
+/// Makes a worker say what it would have, instead of serving a session; the argument behind it is
+/// the path of a cache folder or null.
 pub const ARGUMENT: &str = "confinement";
 
-/// What a confined worker has, and does not have where the kernel or the node's user has no right to it.
+/// What a confined worker has, and does not have where the kernel or the node's user has no right
+/// to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub jail: Jail,
@@ -70,7 +75,8 @@ pub enum SandboxError {
 /// Resources of which a worker has no use: core dumps, message queues, real-time priorities.
 const UNUSED: [libc::__rlimit_resource_t; 4] =
     [libc::RLIMIT_CORE, libc::RLIMIT_MSGQUEUE, libc::RLIMIT_RTPRIO, libc::RLIMIT_NICE];
-/// Added to what the system makes of a worker's memory when it looks for a process to end, in thousandths (proc_pid_oom_score_adj(5)).
+/// Added to what the system makes of a worker's memory when it looks for a process to end, in
+/// thousandths (proc_pid_oom_score_adj(5)).
 const OOM_SCORE: &str = "500";
 
 /// What every worker gives up, whatever its driver. Call it before anything opens a descriptor.
@@ -90,9 +96,9 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
     check("prctl", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
 }
 
-/// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the folder of the
-/// image cache. Where the kernel has neither Landlock nor a mount namespace for this process, no file can be opened at all, and images
-/// are not cached.
+/// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the
+/// folder of the image cache. Where the kernel has neither Landlock nor a mount namespace for this
+/// process, no file can be opened at all, and images are not cached.
 pub fn enter(cache: Option<&Path>) -> Result<Confined, SandboxError> {
     // SAFETY: asks for a number.
     let parent = unsafe { libc::getppid() };

@@ -41,7 +41,8 @@ use crate::{ending, hang, peers, snapshot, watchdog};
 /// Serves one session on the inherited descriptors; never returns.
 pub(crate) fn serve() -> ! {
     let dropped = sandbox::drop_inheritance();
-    // SAFETY: the daemon put these descriptors there for us, and nothing else in this process uses them.
+    // SAFETY: the daemon put these descriptors there for us, and nothing else in this process uses
+    // them.
     let [client, link, counters] = INHERITED_FDS.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let link = Arc::new(Link::from_fd(link));
     ending::set_link(Arc::clone(&link));
@@ -244,7 +245,8 @@ fn run(
     }
 }
 
-/// Hears what the daemon says, and notices when the client is gone, also while nobody reads from it.
+/// Hears what the daemon says, and notices when the client is gone, also while nobody reads from
+/// it.
 fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &Client) -> ! {
     let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {

@@ -111,8 +111,8 @@ thread_local! {
         const { Cell::new(Header { kind: Kind::Command, device: 0, op: 0, lane: 0, sequence: 0 }) };
     /// The device of that place.
     static DEVICE: Cell<u8> = const { Cell::new(0) };
-    /// The place whose context this thread has made current in the driver, and which green context was there: another
-    /// one may come to be there.
+    /// The place whose context this thread has made current in the driver, and which green context
+    /// was there: another one may come to be there.
     static ENTERED: Cell<Option<(u8, Option<GreenCtxId>)>> = const { Cell::new(None) };
 }
 
@@ -223,7 +223,8 @@ impl Session {
         self.failed.compare_exchange(0, result.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Whether a driver call may wait for something that this session has given the GPU, or that others have yet to do.
+    /// Whether a driver call may wait for something that this session has given the GPU, or that
+    /// others have yet to do.
     pub(crate) fn has_unfinished(&self) -> bool {
         let waits = |device: &Device| !device.gate.is_drained() || !device.streams.hold_nothing();
         self.imports_events.load(Relaxed) || !self.host_calls.hold_nothing() || self.devices.iter().any(waits)
@@ -272,7 +273,8 @@ impl Session {
             return Err(CUresult::OUT_OF_MEMORY);
         }
         let mut stream = CUstream::NULL;
-        // SAFETY: the driver writes one handle to a local. Flags 0: it synchronises with the legacy stream.
+        // SAFETY: the driver writes one handle to a local. Flags 0: it synchronises with the legacy
+        // stream.
         unsafe { create(&mut stream, 0) }.ok()?;
         streams.insert((lane, device), stream);
         Ok(stream)
@@ -285,7 +287,8 @@ impl Session {
         self.devices.iter().for_each(|device| device.streams.leaves(stream));
     }
 
-    /// Waits for all work of the context that this thread has made current, or of its device while something captures.
+    /// Waits for all work of the context that this thread has made current, or of its device while
+    /// something captures.
     pub(crate) fn synchronize(&self) -> Result<(), CUresult> {
         if self.graphs.is_capturing() {
             return self.device()?.1.streams.synchronize();
@@ -397,6 +400,7 @@ impl Execute for Session {
 pub(crate) fn make_current(table: &DriverTable, context: CUcontext) -> Result<(), CUresult> {
     let set_current = table.cuCtxSetCurrent.ok_or(CUresult::NOT_SUPPORTED)?;
     ENTERED.set(None);
-    // SAFETY: the context is a primary one that this process retains until its end, or a green one in its place.
+    // SAFETY: the context is a primary one that this process retains until its end, or a green one
+    // in its place.
     unsafe { set_current(context) }.ok()
 }

@@ -1,8 +1,9 @@
 //! Memory and events that processes of one lease share.
 //!
-//! What a session exports goes to the daemon as a descriptor, or as the driver's own name for it, and has a number from
-//! then on that only the exporter's client knows, and whom it tells. The daemon keeps it while anybody holds it, counts
-//! shared memory once, and gives it to no session of another lease.
+//! What a session exports goes to the daemon as a descriptor, or as the driver's own name for it,
+//! and has a number from then on that only the exporter's client knows, and whom it tells. The
+//! daemon keeps it while anybody holds it, counts shared memory once, and gives it to no session of
+//! another lease.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -144,7 +145,8 @@ pub(crate) fn import_memory(
     };
     let mut handle = CUmemGenericAllocationHandle::NULL;
     let name = file.as_raw_fd() as usize as *mut c_void;
-    // SAFETY: for this type the handle is an open descriptor; the driver writes one handle to a local.
+    // SAFETY: for this type the handle is an open descriptor; the driver writes one handle to a
+    // local.
     let result = on_device(session, gpu, || unsafe { import(&mut handle, name, FILE) }.ok());
     if let Err(error) = result {
         give_up();

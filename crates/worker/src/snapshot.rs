@@ -1,4 +1,5 @@
-//! What is fixed about a device while a lease lasts: asked of the driver once, answered by the client from then on.
+//! What is fixed about a device while a lease lasts: asked of the driver once, answered by the
+//! client from then on.
 
 use std::ffi::CStr;
 
@@ -14,8 +15,9 @@ const ATTRIBUTES: std::ops::Range<u32> = 1..160;
 /// Limits that are asked for (CUDA Driver API, `CUlimit`).
 const LIMITS: std::ops::Range<u32> = 0..CUlimit::MAX.0;
 
-/// Describes the device `ordinal`. `memory` is what the client may have of it, in bytes. Stream priorities and
-/// limits are those of the calling thread's context; without one they are left at nothing.
+/// Describes the device `ordinal`. `memory` is what the client may have of it, in bytes. Stream
+/// priorities and limits are those of the calling thread's context; without one they are left at
+/// nothing.
 pub(crate) fn take(
     table: &DriverTable,
     ordinal: i32,

@@ -1,15 +1,19 @@
-//! Host memory for copies from the device, and for large ones to it: a bounded pool of pinned pieces.
+//! Host memory for copies from the device, and for large ones to it: a bounded pool of pinned
+//! pieces.
 //!
-//! For a copy to the device a piece is taken when the copy is submitted, and comes back when an event behind the copy is reached:
-//! whoever needs a piece looks. Where too many are out, the one that has been out longest is waited for.
+//! For a copy to the device a piece is taken when the copy is submitted, and comes back when an
+//! event behind the copy is reached: whoever needs a piece looks. Where too many are out, the one
+//! that has been out longest is waited for.
 //!
-//! For a copy from the device a piece is taken when a copy is submitted and comes back when its bytes are on their way to the client, or, where they may
-//! have to be sent again and are many, when the client has them. A client that queues copies faster than it takes their data finds its
+//! For a copy from the device a piece is taken when a copy is submitted and comes back when its
+//! bytes are on their way to the client, or, where they may have to be sent again and are many,
+//! when the client has them. A client that queues copies faster than it takes their data finds its
 //! session waiting, and nobody else's.
 //!
-//! A far link holds more than the pool. A copy for which the client waits may then use memory that is not pinned, as much as
-//! the window says ([`Staging::take_more`]), which goes as soon as the client has its bytes. The driver copies into it more slowly, and
-//! still faster than such a link carries; an asynchronous copy never gets any, since the driver would hold up whoever submits it.
+//! A far link holds more than the pool. A copy for which the client waits may then use memory that
+//! is not pinned, as much as the window says ([`Staging::take_more`]), which goes as soon as the
+//! client has its bytes. The driver copies into it more slowly, and still faster than such a link
+//! carries; an asynchronous copy never gets any, since the driver would hold up whoever submits it.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -97,7 +101,8 @@ impl Staging {
         self.take_more(table, length, 0)
     }
 
-    /// As [`Staging::take`], also of memory that is not pinned while less than `window` bytes are in use.
+    /// As [`Staging::take`], also of memory that is not pinned while less than `window` bytes are
+    /// in use.
     pub(crate) fn take_more(
         self: &Arc<Staging>,
         table: &DriverTable,
@@ -131,8 +136,9 @@ impl Staging {
         Ok(Staged { piece: Some(piece), length, pool: Arc::clone(self) })
     }
 
-    /// A piece with these bytes, at most [`PIECE`], for a copy to the device in this stream. Where it has to wait, it waits for the stream's own
-    /// copies if it can: others may not go on before later ones have been submitted.
+    /// A piece with these bytes, at most [`PIECE`], for a copy to the device in this stream. Where
+    /// it has to wait, it waits for the stream's own copies if it can: others may not go on before
+    /// later ones have been submitted.
     pub(crate) fn take_for_device(
         self: &Arc<Staging>,
         table: &DriverTable,
@@ -158,7 +164,8 @@ impl Staging {
         Ok(staged)
     }
 
-    /// Takes back what copies to the device have read. The driver is asked without the lock, which whoever sends to the client takes.
+    /// Takes back what copies to the device have read. The driver is asked without the lock, which
+    /// whoever sends to the client takes.
     fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let looked_at = std::mem::take(&mut state.read);
         let count = looked_at.len();

@@ -1,9 +1,10 @@
 //! The streams of a GPU that were given work, and waiting for what they do.
 //!
-//! `cuCtxSynchronize` would wait for all of them. But while one of the context's streams captures, that is refused, in every mode and from
-//! every thread, and the capture is worth nothing any more (CUDA Programming Guide, "Prohibited and Unhandled Operations"). So an event is
-//! recorded in each stream that does not capture, and waited for. Nobody may begin a capture in between: the record would be part of
-//! it.
+//! `cuCtxSynchronize` would wait for all of them. But while one of the context's streams captures,
+//! that is refused, in every mode and from every thread, and the capture is worth nothing any more
+//! (CUDA Programming Guide, "Prohibited and Unhandled Operations"). So an event is recorded in each
+//! stream that does not capture, and waited for. Nobody may begin a capture in between: the record
+//! would be part of it.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -110,12 +111,14 @@ impl Streams {
         self.given(Given::Work);
     }
 
-    /// They were given what is no work, but may keep them from being done: an event to wait for, say.
+    /// They were given what is no work, but may keep them from being done: an event to wait for,
+    /// say.
     pub(crate) fn changed(&self) {
         self.given(Given::Other);
     }
 
-    /// The same, and nobody knows when it is over: a value to wait for. (Functions of the program are counted: `host_calls`.)
+    /// The same, and nobody knows when it is over: a value to wait for. (Functions of the program
+    /// are counted: `host_calls`.)
     pub(crate) fn held(&self) {
         self.given(Given::Hold);
     }
@@ -140,7 +143,8 @@ impl Streams {
         });
     }
 
-    /// Whether everything that may have kept a stream from going on is known to be over. [`Streams::drain`] does not wait for such.
+    /// Whether everything that may have kept a stream from going on is known to be over.
+    /// [`Streams::drain`] does not wait for such.
     pub(crate) fn hold_nothing(&self) -> bool {
         let state = self.lock();
         let is_over = |used: &Used| used.holds <= used.waited.max(state.waited);
@@ -171,8 +175,9 @@ impl Streams {
         state.waited = state.waited.max(mark.0);
     }
 
-    /// Whether the program has waited for the streams that the calling thread's command has named, and they were given nothing since: what
-    /// they may still have to do is to come to an event of [`Streams::drain`], which no program shall see.
+    /// Whether the program has waited for the streams that the calling thread's command has named,
+    /// and they were given nothing since: what they may still have to do is to come to an event of
+    /// [`Streams::drain`], which no program shall see.
     pub(crate) fn is_done(&self) -> bool {
         let state = self.lock();
         NAMED.with_borrow(|named| {
@@ -199,7 +204,8 @@ impl Streams {
         }
     }
 
-    /// Has `act` begin a capture, or have a stream join one. What streams have done before is waited for all the same.
+    /// Has `act` begin a capture, or have a stream join one. What streams have done before is
+    /// waited for all the same.
     pub(crate) fn capture<R>(&self, act: impl FnOnce() -> R) -> R {
         let mut state = self.lock();
         let reached = self.record_all(&mut state, |used| used.has_work);
@@ -207,7 +213,8 @@ impl Streams {
         act()
     }
 
-    /// Returns when everything has finished that streams were given before, and nobody has waited for yet; after an error at once.
+    /// Returns when everything has finished that streams were given before, and nobody has waited
+    /// for yet; after an error at once.
     pub(crate) fn drain(&self) {
         if make_current(&self.table, self.context).is_ok() {
             // Errors are the session's to find, by its own calls.
@@ -260,14 +267,16 @@ impl Streams {
         events
     }
 
-    /// False where nothing is to be waited for: what is captured does not run, and a context that has failed is waited for in vain.
+    /// False where nothing is to be waited for: what is captured does not run, and a context that
+    /// has failed is waited for in vain.
     fn record(&self, stream: usize, used: &mut Used) -> bool {
         let stream = CUstream(stream);
         used.has_work = false;
         let Some(captures) = self.table.cuStreamIsCapturing else { return false };
         let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the stream is live, since one leaves before it is destroyed; the driver writes to a local. Asked of the legacy stream while
-        // another one captures that waits for it, it is an error that harms nothing.
+        // SAFETY: the stream is live, since one leaves before it is destroyed; the driver writes to
+        // a local. Asked of the legacy stream while another one captures that waits for it, it is
+        // an error that harms nothing.
         let known = unsafe { captures(stream, &mut status) }.is_success();
         known && status == CUstreamCaptureStatus::NONE && used.event.record(stream).is_ok()
     }
@@ -288,7 +297,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::malformed::stage::Stage;
 
-    /// Work that is done once somebody lets it go on.
+    /// Work that is done once somebody lets it continue.
     pub(crate) struct Work {
         pub(crate) go_on: Receiver<()>,
         pub(crate) is_done: AtomicBool,

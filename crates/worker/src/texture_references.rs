@@ -1,5 +1,5 @@
-//! Texture and surface references of modules, and texture references that clients make. What is bound to them the driver keeps;
-//! here they have names, and what is bound is the session's own.
+//! Texture and surface references of modules, and texture references that clients make. What is
+//! bound to them the driver keeps; here they have names, and what is bound is the session's own.
 
 use sluice_cuda::*;
 use sluice_wire::{ArrayId, MipmappedArrayId, ModuleId, SurfRefId, TexRefId, commands};
@@ -15,7 +15,8 @@ pub(crate) fn texture_of(
     let get = session.table.cuModuleGetTexRef.ok_or(CUresult::NOT_SUPPORTED)?;
     session.vacant(command.pTexRef)?;
     let mut reference = CUtexref::NULL;
-    // SAFETY: the module is live, the name is NUL-terminated, and the driver writes one handle to a local.
+    // SAFETY: the module is live, the name is NUL-terminated, and the driver writes one handle to a
+    // local.
     unsafe { get(&mut reference, session.find(command.hmod)?, command.name.as_ptr()) }.ok()?;
     session.insert(command.pTexRef, reference)?;
     session.modules.add_reference(command.hmod, |references| references.textures.push(command.pTexRef));
@@ -66,7 +67,8 @@ pub(crate) fn bind_rows(
         Format: texels.format,
         NumChannels: texels.channels,
     };
-    // SAFETY: the reference is live, the driver reads a description that is a local, and all rows are the session's.
+    // SAFETY: the reference is live, the driver reads a description that is a local, and all rows
+    // are the session's.
     unsafe { bind(session.find(command.hTexRef)?, &desc, start, texels.pitch as usize) }.ok()
 }
 

@@ -1,5 +1,5 @@
-//! Texture and surface objects: what device code reads arrays and memory through. Their numbers are the driver's own, as
-//! kernels get them by value.
+//! Texture and surface objects: what device code reads arrays and memory through. Their numbers are
+//! the driver's own, as kernels get them by value.
 
 use sluice_cuda::*;
 use sluice_wire::{PitchedTexels, TextureResource, commands};
@@ -10,8 +10,8 @@ use crate::session::Session;
 /// Most texture objects, and most surface objects, of a session.
 const OBJECTS_MAX: usize = 1 << 16;
 
-/// What an object reads, as the driver wants it described. Words are those of the structures in the union of
-/// `CUDA_RESOURCE_DESC`.
+/// What an object reads, as the driver wants it described. Words are those of the structures in the
+/// union of `CUDA_RESOURCE_DESC`.
 fn described(session: &Session, resource: &TextureResource) -> Result<CUDA_RESOURCE_DESC, CUresult> {
     let handle = |number: usize| {
         let mut words = [0; 16];
@@ -71,7 +71,8 @@ pub(crate) fn create_texture(
         return Err(CUresult::OUT_OF_MEMORY);
     }
     let mut object = 0;
-    // SAFETY: the descriptions are locals that name what is live and the session's; the driver writes to a local.
+    // SAFETY: the descriptions are locals that name what is live and the session's; the driver
+    // writes to a local.
     unsafe { create(&mut object, &resource, &sampling, view) }.ok()?;
     state.textures.insert(object);
     Ok(object)

@@ -1,8 +1,9 @@
 //! Arrays whose memory the program maps later: what is mapped to which of their tiles.
 //!
-//! The memory is the program's, made by `cuMemCreate`, and the lease pays for it. A program may release its handle while arrays
-//! have it: then the lease pays until they have not, so each tile counts as a reference. What a stream takes away it may still
-//! use until it has come there; an event behind that says when.
+//! The memory is the program's, made by `cuMemCreate`, and the lease pays for it. A program may
+//! release its handle while arrays have it: then the lease pays until they have not, so each tile
+//! counts as a reference. What a stream takes away it may still use until it has come there; an
+//! event behind that says when.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,8 @@ impl TiledArrays {
     }
 }
 
-/// Remembers how the driver cuts an array that was made just now; one of which that is not known is destroyed again.
+/// Remembers how the driver cuts an array that was made just now; one of which that is not known is
+/// destroyed again.
 pub(crate) fn enter(
     session: &Session,
     of: Key,
@@ -173,7 +175,8 @@ pub(crate) fn map(session: &Session, command: &commands::cuMemMapArrayAsync) -> 
     let held = session.tiles.host_memory.take(cost)?;
     let mut list: Vec<CUarrayMapInfo> = changes.iter().map(|change| change.info).collect();
     let count = u32::try_from(list.len()).map_err(|_| CUresult::INVALID_VALUE)?;
-    // SAFETY: each array and memory is the session's and live, each part is one that the array has, and the memory holds as much.
+    // SAFETY: each array and memory is the session's and live, each part is one that the array has,
+    // and the memory holds as much.
     unsafe { submit(list.as_mut_ptr(), count, stream) }.ok()?;
     let before = state.mapped();
     let gone: Vec<Arc<Physical>> = changes.into_iter().flat_map(|change| state.make(change)).collect();

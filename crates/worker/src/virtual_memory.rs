@@ -1,8 +1,8 @@
 //! Memory that programs make and map themselves, at addresses inside the session's reservation.
 //!
-//! The client answers for reservations; what reaches the node is physical memory, which the lease pays for, and where it
-//! is mapped. Every mapping is entered in the session's map of chunks, like the session's own memory, and so can neither
-//! replace that nor leave the reservation.
+//! The client answers for reservations; what reaches the node is physical memory, which the lease
+//! pays for, and where it is mapped. Every mapping is entered in the session's map of chunks, like
+//! the session's own memory, and so can neither replace that nor leave the reservation.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +29,8 @@ const USAGES: u64 = 3;
 /// Most devices that one command gives access to.
 const ACCESS_MAX: usize = 64;
 
-/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the program's handle, a
-/// mapping, or a tile of an array.
+/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the
+/// program's handle, a mapping, or a tile of an array.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) handle: CUmemGenericAllocationHandle,
@@ -38,7 +38,8 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     /// Whether arrays may be mapped to it.
     pub(crate) is_tile_pool: bool,
-    /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the session's.
+    /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the
+    /// session's.
     export: Mutex<Option<ExportToken>>,
 }
 
@@ -216,7 +217,8 @@ pub(crate) fn set_access(session: &Session, command: commands::cuMemSetAccess) -
     let mut memory = session.memory.lock();
     let (start, bytes) = (command.ptr.0, command.size);
     let mappings = memory.chunks.runs(start, bytes, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
-    // SAFETY: the range consists of the session's own mappings; the driver reads as many descriptions as it is told.
+    // SAFETY: the range consists of the session's own mappings; the driver reads as many
+    // descriptions as it is told.
     unsafe { set(start, bytes as usize, desc.as_ptr(), desc.len()) }.ok()?;
     for start in mappings {
         let Some((_, _, Backing::Mapped(mapping))) = memory.chunks.run_of(start) else { continue };

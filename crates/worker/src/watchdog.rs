@@ -1,8 +1,9 @@
-//! Looks at a device while it has work: adds the time to the session's counters, and ends kernels that run for longer than the
-//! lease allows.
+//! Looks at a device while it has work: adds the time to the session's counters, and ends kernels
+//! that run for longer than the lease allows.
 //!
-//! The software GPU ends the kernel itself, and the context keeps `CUDA_ERROR_LAUNCH_TIMEOUT`. No other driver has a
-//! call for that, so there the session ends with the same error, and the process with it.
+//! The software GPU ends the kernel itself, and the context keeps `CUDA_ERROR_LAUNCH_TIMEOUT`. No
+//! other driver has a call for that, so there the session ends with the same error, and the process
+//! with it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +14,16 @@ use sluice_wire::{Header, Kind, Op};
 use crate::ending;
 use crate::session::{Session, make_current};
 
-/// With nothing on the device for so many looks, the next one waits for work. Not at once: a program that launches and waits
-/// would have to wake the watchdog each time.
+/// With nothing on the device for so many looks, the next one waits for work. Not at once: a
+/// program that launches and waits would have to wake the watchdog each time.
 const IDLE_LOOKS: u32 = 10;
 
 /// The longest time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The least time that a kernel may take to compile, whatever the lease allows it to run: a compilation shares the processor
-/// with other work, and programs with a short limit have ordinary kernels.
+/// The least time that a kernel may take to compile, whatever the lease allows it to run: a
+/// compilation shares the processor with other work, and programs with a short limit have ordinary
+/// kernels.
 pub(crate) const COMPILE_LIMIT_MIN: Duration = Duration::from_secs(10);
 
 /// Watches this device of the lease, often enough to be a tenth late at most; never returns.
@@ -57,7 +59,8 @@ fn end(session: &Arc<Session>, limit: Duration) -> ! {
     ending::failed("a kernel ran for longer than its limit")
 }
 
-/// Ends the session because a kernel takes longer to compile than the limit: the compiler cannot be interrupted.
+/// Ends the session because a kernel takes longer to compile than the limit: the compiler cannot be
+/// interrupted.
 pub(crate) fn end_compiling(session: &Arc<Session>, kernel: &str, limit: Duration) {
     let kernel: String = kernel.chars().take(100).collect();
     let text = format!("compiling kernel {kernel} took longer than {limit:?}, so the session has ended");
@@ -72,7 +75,8 @@ pub(crate) fn last_word(session: &Arc<Session>, op: Op, result: CUresult, text: 
         let header = Header { kind: Kind::Sticky, device: 0, op: op.0, lane: 0, sequence: 0 };
         let _ = speaker.outbox.sticky(header, result.0, &text);
     });
-    // Not before: a program that gets this error as the answer to a call may end at once, and nobody would read why.
+    // Not before: a program that gets this error as the answer to a call may end at once, and
+    // nobody would read why.
     session.fail(result);
 }
 

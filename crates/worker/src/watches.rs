@@ -1,7 +1,8 @@
-//! Events that the client is to hear of once they are done, unasked: beyond a slow link each question costs it a round trip.
+//! Events that the client is to hear of once they are done, unasked: beyond a slow link each
+//! question costs it a round trip.
 //!
-//! A driver tells nobody that an event is done, unless a stream or a thread is held up for it. So one thread asks it about all of them,
-//! the less often the longer they take.
+//! A driver tells nobody that an event is done, unless a stream or a thread is held up for it. So
+//! one thread asks it about all of them, the less often the longer they take.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,8 +28,8 @@ pub(crate) struct Watches {
 #[derive(Default)]
 struct State {
     watched: Vec<Watched>,
-    /// The driver is being asked about this one, with no lock held: it may take until a host function of the program has returned, and that until
-    /// something else is watched.
+    /// The driver is being asked about this one, with no lock held: it may take until a host
+    /// function of the program has returned, and that until something else is watched.
     asking: Option<EventId>,
     /// The client is being told that one is done.
     is_answering: bool,
@@ -46,7 +47,8 @@ struct Watched {
     due: Instant,
 }
 
-/// Most events at a time. The client is told at once that one more is not done, and asks about it itself.
+/// Most events at a time. The client is told at once that one more is not done, and asks about it
+/// itself.
 const WATCHED_MAX: usize = 256;
 /// The driver is asked again after this part of the time that an event has been waited for,
 const PAUSE_SHARE: u32 = 16;
@@ -60,8 +62,9 @@ impl Watches {
         Arc::new(Watches { table, outbox, state: Mutex::default(), more, asked })
     }
 
-    /// Has the question answered once the event, which is live, is done: with `CUDA_SUCCESS`, or its error. One that is asked about anew
-    /// counts from then on: the question before is answered with `CUDA_ERROR_NOT_READY`.
+    /// Has the question answered once the event, which is live, is done: with `CUDA_SUCCESS`, or
+    /// its error. One that is asked about anew counts from then on: the question before is answered
+    /// with `CUDA_ERROR_NOT_READY`.
     pub(crate) fn watch(
         self: &Arc<Self>,
         question: Header,
@@ -91,8 +94,8 @@ impl Watches {
         }
     }
 
-    /// An event is about to be destroyed, or recorded anew: in a capture, which would be worth nothing if somebody asked about it. Nobody
-    /// does any more when this returns.
+    /// An event is about to be destroyed, or recorded anew: in a capture, which would be worth
+    /// nothing if somebody asked about it. Nobody does any more when this returns.
     pub(crate) fn forget(&self, id: EventId) {
         let mut state = self.lock();
         state.watched.retain(|watched| watched.id != id);
@@ -101,7 +104,8 @@ impl Watches {
         }
     }
 
-    /// The session ends and this process does not: nobody asks about its events any more when this returns, nor writes to its client.
+    /// The session ends and this process does not: nobody asks about its events any more when this
+    /// returns, nor writes to its client.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn end(&self) {
         let mut state = self.lock();

@@ -1,4 +1,5 @@
-//! What a confined process can and cannot do. The sandbox is for ever, so each check runs in a process of its own.
+//! What a confined process can and cannot do. The sandbox is for ever, so each check runs in a
+//! process of its own.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -343,7 +344,8 @@ fn what_a_worker_was_given_to_inherit_is_gone() {
     assert_eq!(fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "500");
 }
 
-/// As far as the kernel lets this test's user: what is missing is what [`Confinement`] says is missing.
+/// As far as the kernel lets this test's user: what is missing is what [`Confinement`] says is
+/// missing.
 #[test]
 fn a_jail_is_what_it_says() {
     if confined("a_jail_is_what_it_says").is_none() {

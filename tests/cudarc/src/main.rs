@@ -1,4 +1,5 @@
-//! A Rust program that uses CUDA through the crate cudarc: PTX from text, launches, copies, streams, events.
+//! A Rust program that uses CUDA through the crate cudarc: PTX from text, launches, copies,
+//! streams, events.
 //!
 //! Nothing in it knows Sluice. Prints its seed and PASS or FAIL, and exits with 1 on a failure.
 
@@ -88,7 +89,8 @@ fn main() -> Result<(), DriverError> {
         let count = n as u32;
         let mut launch = stream.launch_builder(&saxpy);
         launch.arg(&a).arg(&dx).arg(&dy).arg(&mut out).arg(&count);
-        // SAFETY: the arguments are the kernel's parameters, and it writes `n` elements of `out` only.
+        // SAFETY: the arguments are the kernel's parameters, and it writes `n` elements of `out`
+        // only.
         unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
         let got = stream.clone_dtoh(&out)?;
         let same = (0..n).all(|i| got[i] == a.mul_add(x[i], y[i]));
@@ -100,7 +102,8 @@ fn main() -> Result<(), DriverError> {
         let mut sum = stream.alloc_zeros::<u64>(1)?;
         let mut launch = stream.launch_builder(&total);
         launch.arg(&device_values).arg(&mut sum).arg(&count);
-        // SAFETY: the arguments are the kernel's parameters, and it writes one element of `sum` only.
+        // SAFETY: the arguments are the kernel's parameters, and it writes one element of `sum`
+        // only.
         unsafe { launch.launch(LaunchConfig::for_num_elems(count)) }?;
         let same =
             stream.clone_dtoh(&sum)? == [values.iter().fold(0u64, |sum, value| sum.wrapping_add(*value))];

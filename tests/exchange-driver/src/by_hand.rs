@@ -300,8 +300,8 @@ unsafe extern "C" fn cuStreamWaitEvent(hStream: CUstream, hEvent: CUevent, Flags
     call.answer(false).result()
 }
 
-/// Whether worker or client have made an event for themselves, by which they know when streams are done, or hold them back: it is live, and
-/// the program has not said what it calls it.
+/// Whether worker or client have made an event for themselves, by which they know when streams are
+/// done, or hold them back: it is live, and the program has not said what it calls it.
 fn is_workers(event: CUevent) -> bool {
     number_of("Event", event.0).is_none() && forward!(cuEventQuery(event)) != CUresult::INVALID_HANDLE
 }

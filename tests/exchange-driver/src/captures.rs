@@ -1,4 +1,5 @@
-//! Captures that are nothing but a stream's word: what is said of them is recorded, and drawn when it is asked for.
+//! Captures that are nothing but a stream's word: what is said of them is recorded, and drawn when
+//! it is asked for.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Graphs that are nothing but handles: what their nodes do is recorded when it is said, and drawn when it is asked for.
+//! Graphs that are nothing but handles: what their nodes do is recorded when it is said, and drawn
+//! when it is asked for.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -347,7 +348,8 @@ unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
 
 // Structure.
 
-/// Answers with some of the nodes that live, and edges if there are places for them. Recorded is the call that asks how many.
+/// Answers with some of the nodes that live, and edges if there are places for them. Recorded is
+/// the call that asks how many.
 ///
 /// # Safety
 /// `count` is a place, and the lists are null or have room for as many.
@@ -357,7 +359,8 @@ unsafe fn list(
     edges: *mut CUgraphEdgeData,
     count: *mut usize,
 ) -> CUresult {
-    // Workers ask for all nodes by themselves, to count them. Those with graphs inside would be counted again and again.
+    // Workers ask for all nodes by themselves, to count them. Those with graphs inside would be
+    // counted again and again.
     let counts = call.name() == "cuGraphGetNodes";
     let asks_how_many = lists[0].is_null();
     let mut answer = if asks_how_many { call.answer(!counts) } else { call.answer_again(!counts) };

@@ -1,4 +1,5 @@
-//! What copies between host and device did: how many bytes went through which stream, and what lies in device memory.
+//! What copies between host and device did: how many bytes went through which stream, and what lies
+//! in device memory.
 //!
 //! A worker makes of one copy as many as it likes, so that calls cannot be compared one by one.
 

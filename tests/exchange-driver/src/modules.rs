@@ -1,5 +1,5 @@
-//! Modules are the driver's behind; what images, names and numbers reach it is recorded, and attributes of functions that describe
-//! code are drawn.
+//! Modules are the driver's behind; what images, names and numbers reach it is recorded, and
+//! attributes of functions that describe code are drawn.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -1,4 +1,5 @@
-//! Texture and surface references, of which nothing is made but numbers; what arrays are bound to them is remembered.
+//! Texture and surface references, of which nothing is made but numbers; what arrays are bound to
+//! them is remembered.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};

@@ -1,4 +1,5 @@
-//! Mipmapped arrays, which are the driver's behind; and texture and surface objects, of which nothing is made but numbers.
+//! Mipmapped arrays, which are the driver's behind; and texture and surface objects, of which
+//! nothing is made but numbers.
 
 use sluice_cuda::*;
 

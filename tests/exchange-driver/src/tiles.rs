@@ -1,4 +1,5 @@
-//! Arrays whose memory is mapped later, which are the driver's behind. Memory gets its number when it is first mapped.
+//! Arrays whose memory is mapped later, which are the driver's behind. Memory gets its number when
+//! it is first mapped.
 
 use sluice_cuda::*;
 

@@ -1,5 +1,6 @@
-//! Device memory of every kind: plain, pitched, from pools and in the order of streams, and mapped piece by piece. The driver writes
-//! to it and looks at it, so that an address here and one there are the same memory, all of it.
+//! Device memory of every kind: plain, pitched, from pools and in the order of streams, and mapped
+//! piece by piece. The driver writes to it and looks at it, so that an address here and one there
+//! are the same memory, all of it.
 
 use std::ffi::c_void;
 
@@ -34,7 +35,8 @@ fn exchange(p: &mut Program, region: usize, address: CUdeviceptr, count: usize) 
     let place = address + at as u64;
     let (mut read, written, stream) = (vec![0_u8; part], p.bytes(part), p.stream_of(region));
     let (to, from): (*mut c_void, *const c_void) = (read.as_mut_ptr().cast(), written.as_ptr().cast());
-    // SAFETY: both sides have as many bytes, and copies of memory that is not pinned are over when they return.
+    // SAFETY: both sides have as many bytes, and copies of memory that is not pinned are over when
+    // they return.
     unsafe {
         ok(p.cuda.cuMemcpyDtoHAsync_v2.expect("exported")(to, place, part, stream));
         ok(p.cuda.cuMemcpyHtoDAsync_v2.expect("exported")(place, from, part, stream));
@@ -120,7 +122,8 @@ fn ordered(p: &mut Program, from_pool: bool) {
     }
 }
 
-/// A range of addresses behind which lie several pieces of memory, each made and mapped in any order.
+/// A range of addresses behind which lie several pieces of memory, each made and mapped in any
+/// order.
 fn mapped(p: &mut Program) {
     if !is_due(p) {
         return;
@@ -151,7 +154,8 @@ fn mapped(p: &mut Program) {
     let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
     for &(start, size) in &places {
         let mut piece = CUmemGenericAllocationHandle::NULL;
-        // SAFETY: properties and a place; the range is reserved and has nothing there. A piece stays for as long as it is mapped.
+        // SAFETY: properties and a place; the range is reserved and has nothing there. A piece
+        // stays for as long as it is mapped.
         unsafe {
             ok(p.cuda.cuMemCreate.expect("exported")(&mut piece, size, &properties, 0));
             ok(p.cuda.cuMemMap.expect("exported")(start, size, 0, piece, 0));

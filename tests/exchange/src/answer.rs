@@ -1,14 +1,16 @@
-//! What a driver answers to a call, as a function of the bytes of its arguments: caller and driver come to the same
-//! answer if, and only if, every byte has arrived. And what both ends have to agree on beside.
+//! What a driver answers to a call, as a function of the bytes of its arguments: caller and driver
+//! come to the same answer if, and only if, every byte has arrived. And what both ends have to
+//! agree on beside.
 
 use std::ptr::null_mut;
 
 use sluice_cuda::{CUDA_MEMCPY3D, CUarray, CUgraphEdgeData, CUmemorytype, CUresult};
 
-/// Introduces a handle to the driver: the call that has this number plus n tells it of the n-th of its kind.
+/// Introduces a handle to the driver: the call that has this number plus n tells it of the n-th of
+/// its kind.
 pub(crate) const MARK: u32 = 0x5eed_0000;
-/// A write of 64 bits to device memory with this in its upper half asks the driver for a line about as many bytes as its lower half
-/// says, from that address.
+/// A write of 64 bits to device memory with this in its upper half asks the driver for a line about
+/// as many bytes as its lower half says, from that address.
 pub(crate) const LOOK: u64 = 0x5eed_1001;
 /// The same, and the driver writes bytes that follow from address and number of bytes.
 pub(crate) const FILL: u64 = 0x5eed_1002;
@@ -31,7 +33,8 @@ const ERRORS: [CUresult; 5] = [
 ];
 
 impl Answer {
-    /// To a function with these arguments. Nobody hears of a failure of a function that does not wait, until later.
+    /// To a function with these arguments. Nobody hears of a failure of a function that does not
+    /// wait, until later.
     pub(crate) fn to(function: &str, arguments: &[u8], waits: bool) -> Answer {
         // FNV-1a.
         let hash = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

@@ -1,4 +1,5 @@
-//! Arrays: made, filled from memory of host and device, read back, and destroyed. Each is used in one stream.
+//! Arrays: made, filled from memory of host and device, read back, and destroyed. Each is used in
+//! one stream.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

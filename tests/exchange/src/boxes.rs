@@ -335,7 +335,8 @@ fn cuMemcpy3DPeerAsync(p: &mut Program) {
     });
 }
 
-/// One end of a copy in a batch (`CUmemcpy3DOperand`): address, row length in bytes, rows of a slice, and a hint.
+/// One end of a copy in a batch (`CUmemcpy3DOperand`): address, row length in bytes, rows of a
+/// slice, and a hint.
 #[repr(C)]
 struct Operand {
     kind: u32,

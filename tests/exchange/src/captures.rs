@@ -1,4 +1,5 @@
-//! Captures of streams: begun into graphs of their own and into others, asked about, told what comes before the next node, and ended.
+//! Captures of streams: begun into graphs of their own and into others, asked about, told what
+//! comes before the next node, and ended.
 
 use std::ptr::{null, null_mut};
 
@@ -133,7 +134,8 @@ fn exchange_modes(p: &mut Program, modes: [CUstreamCaptureMode; 3]) {
 }
 
 impl Capture {
-    /// The nodes that the driver says come before the next one, and the edges from them; nothing if it refuses to say.
+    /// The nodes that the driver says come before the next one, and the edges from them; nothing if
+    /// it refuses to say.
     fn said(&self, p: &Program) -> (Sent, CUresult, Vec<CUgraphNode>, Vec<CUgraphEdgeData>) {
         let mut sent = Sent::new("cuStreamGetCaptureInfo_v3");
         sent.number(self.number);

@@ -235,7 +235,8 @@ fn batch(p: &mut Program, tells_which_failed: bool) {
     let (mut attributes, mut first) = (attributes(p), 0_usize);
     let stream = p.stream_of(region);
     let (dsts, srcs, sizes) = (dsts.as_mut_ptr(), srcs.as_mut_ptr(), sizes.as_mut_ptr());
-    // SAFETY: lists of `count`, and one attribute from the first copy on; sides as for single copies.
+    // SAFETY: lists of `count`, and one attribute from the first copy on; sides as for single
+    // copies.
     let result = unsafe {
         if tells_which_failed {
             let call = p.cuda.cuMemcpyBatchAsync.expect("exported");

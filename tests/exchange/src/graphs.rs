@@ -1,5 +1,5 @@
-//! Graphs: what is said of their nodes, what is asked about them, and how they hang together. The driver makes nothing of it:
-//! it says again what was said, and answers at random.
+//! Graphs: what is said of their nodes, what is asked about them, and how they hang together. The
+//! driver makes nothing of it: it says again what was said, and answers at random.
 
 use std::ffi::c_char;
 use std::ptr::{null, null_mut};
@@ -246,8 +246,8 @@ fn cuGraphRemoveDependencies_v2(p: &mut Program) {
 /// Room for any list of nodes that the driver answers.
 const ROOM: usize = 8;
 
-/// Asks for a list: how many there are, then all of them. `has_edges` says whether there are places for what edges carry,
-/// `is_between` whether they have two ends.
+/// Asks for a list: how many there are, then all of them. `has_edges` says whether there are places
+/// for what edges carry, `is_between` whether they have two ends.
 fn list(
     p: &mut Program,
     name: &'static str,
@@ -257,7 +257,8 @@ fn list(
 ) {
     let mut sent = Sent::new(name);
     let handle = p.handle(&mut sent, of);
-    // Workers ask for all nodes by themselves, too: they get an answer, in which no node has a graph inside.
+    // Workers ask for all nodes by themselves, too: they get an answer, in which no node has a
+    // graph inside.
     let counts = name == "cuGraphGetNodes";
     let mut answer = Answer::to(name, sent.bytes(), !counts);
     let mut count = usize::MAX;

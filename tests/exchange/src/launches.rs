@@ -1,4 +1,5 @@
-//! Launches of kernels whose parameters are laid out at random, in all forms in which programs pass them.
+//! Launches of kernels whose parameters are laid out at random, in all forms in which programs pass
+//! them.
 
 use std::ffi::{CString, c_void};
 use std::fmt::Write as _;
@@ -60,7 +61,8 @@ impl Kernel {
     }
 }
 
-/// Adds a kernel to the text of a module; where its parameters lie (PTX ISA, "Kernel Function Parameters").
+/// Adds a kernel to the text of a module; where its parameters lie (PTX ISA, "Kernel Function
+/// Parameters").
 fn entry(p: &mut Program, text: &mut String, index: usize) -> Vec<(usize, usize)> {
     let count = if index == 0 { 0 } else { p.within(1, PARAMETERS_MAX) };
     let (mut places, mut list) = (Vec::new(), Vec::new());
@@ -95,7 +97,8 @@ pub(crate) struct Launch {
     pub(crate) shared: u32,
     /// One behind the other as the program keeps them, each at an odd address now and then.
     pub(crate) values: Vec<Vec<u8>>,
-    /// All in one buffer, as `extra` passes them: with what lies between them, and more behind, or less.
+    /// All in one buffer, as `extra` passes them: with what lies between them, and more behind, or
+    /// less.
     pub(crate) buffer: Option<Vec<u8>>,
 }
 
@@ -202,7 +205,8 @@ pub(crate) fn plain_attribute(p: &mut Program) -> CUlaunchAttribute {
     }
 }
 
-/// Any attribute that is a number, with a value that means something; and whether the node hears of it.
+/// Any attribute that is a number, with a value that means something; and whether the node hears of
+/// it.
 fn attribute(p: &mut Program) -> (CUlaunchAttribute, bool) {
     use CUlaunchAttributeID as Id;
     let ids = [
@@ -284,7 +288,8 @@ enum Grid {
     InStream,
 }
 
-/// A launch of a function that is told its block, shared memory and parameters before, in pieces of all sizes.
+/// A launch of a function that is told its block, shared memory and parameters before, in pieces of
+/// all sizes.
 fn staged(p: &mut Program, by: Grid) {
     let mut launch = Launch::draw(p, false);
     let (stream, number) = if by == Grid::InStream { p.stream() } else { (CUstream::LEGACY, DEFAULT_STREAM) };
@@ -295,7 +300,8 @@ fn staged(p: &mut Program, by: Grid) {
     let (f, [x, y, z], [width, height, _]) =
         (launch.kernel.function, launch.block.map(|n| n as i32), launch.grid.map(|n| n as i32));
     let (cuda, size) = (&p.cuda, launch.kernel.bytes());
-    // What other launches have left between the parameters is known to nobody else: zeros take its place.
+    // What other launches have left between the parameters is known to nobody else: zeros take its
+    // place.
     let zeros = vec![0_u8; size];
     // SAFETY: a live function, and as many bytes as it says; here and below.
     let put = |offset: usize, bytes: &[u8]| unsafe {

@@ -1,9 +1,9 @@
-//! Calls driver functions, again and again, with random arguments, against the driver of `tests/exchange-driver`: what comes
-//! back follows from every byte that was sent.
+//! Calls driver functions, again and again, with random arguments, against the driver of
+//! `tests/exchange-driver`: what comes back follows from every byte that was sent.
 //!
-//! Arguments: how many rounds, a seed, and the file for the calls that were made, one line each; or `list` for the names of the
-//! functions. Nothing in it knows of
-//! Sluice: it asks the `libcuda.so.1` that it finds.
+//! Arguments: how many rounds, a seed, and the file for the calls that were made, one line each; or
+//! `list` for the names of the functions. Nothing in it knows of Sluice: it asks the `libcuda.so.1`
+//! that it finds.
 //!
 //! ```text
 //!   generated  functions that travel by generated code: each has one prototype and one line

@@ -1,5 +1,5 @@
-//! Device memory as it has to be: each stream has a region of its own, and this program does to its copy of a region what
-//! it asks the driver to do.
+//! Device memory as it has to be: each stream has a region of its own, and this program does to its
+//! copy of a region what it asks the driver to do.
 
 use std::ffi::c_void;
 
@@ -53,7 +53,8 @@ impl Host {
     }
 
     fn contents(&self) -> &[u8] {
-        // SAFETY: as many bytes, of a vector that lives as long or of pinned memory; nobody writes them by now.
+        // SAFETY: as many bytes, of a vector that lives as long or of pinned memory; nobody writes
+        // them by now.
         unsafe { std::slice::from_raw_parts(self.start, self.before.len()) }
     }
 }
@@ -144,7 +145,8 @@ impl Program {
         Host { own: None, start, before }
     }
 
-    /// A copy to the host has been asked for: its bytes are compared, or will be when the stream is done.
+    /// A copy to the host has been asked for: its bytes are compared, or will be when the stream is
+    /// done.
     pub(crate) fn arrives(
         &mut self,
         index: usize,
@@ -180,7 +182,8 @@ impl Program {
             2 => synchronize(self, index),
             _ => {}
         }
-        // While work is under way that may write to pinned memory, copies from there go another way.
+        // While work is under way that may write to pinned memory, copies from there go another
+        // way.
         self.synchronize();
     }
 

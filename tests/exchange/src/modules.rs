@@ -1,4 +1,5 @@
-//! Modules and libraries of random texts: loaded in all ways, asked for what they have, and unloaded.
+//! Modules and libraries of random texts: loaded in all ways, asked for what they have, and
+//! unloaded.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;

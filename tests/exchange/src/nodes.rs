@@ -1,4 +1,5 @@
-//! Nodes of graphs: what each kind is said to do when it is added and changed, and what the driver says that it does.
+//! Nodes of graphs: what each kind is said to do when it is added and changed, and what the driver
+//! says that it does.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -190,7 +191,8 @@ impl Work {
         }
     }
 
-    /// The functions of the driver that add such a node, change it, and change it in an executable graph.
+    /// The functions of the driver that add such a node, change it, and change it in an executable
+    /// graph.
     fn names(&self) -> [&'static str; 3] {
         match self {
             Work::Empty => ["cuGraphAddEmptyNode", "", ""],
@@ -670,7 +672,8 @@ impl Program {
         plain[draw % plain.len()]
     }
 
-    /// Any graph that is not inside a node: those are copies, which go with it, and take no capture.
+    /// Any graph that is not inside a node: those are copies, which go with it, and take no
+    /// capture.
     pub(crate) fn outer_graph(&mut self) -> (usize, u64) {
         let is_outer = |(graph, _): &&(usize, u64)| !self.inside.values().any(|inner| inner.0 == *graph);
         let outer: Vec<_> = self.known("Graph").iter().filter(is_outer).copied().collect();

@@ -158,7 +158,8 @@ impl Program {
         }
     }
 
-    /// The next call is one of this function: which of its variants, and what it calls the default stream, are drawn.
+    /// The next call is one of this function: which of its variants, and what it calls the default
+    /// stream, are drawn.
     pub(crate) fn next_call(&mut self, function: &str) {
         let info = Fn::from_export(function).unwrap_or_else(|| panic!("{function} is no function")).0.info();
         self.per_thread = info.variant.is_some() && self.once_in(2);
@@ -234,7 +235,8 @@ impl Program {
         self.handles["Stream"].iter().map(|&(handle, number)| (CUstream(handle), number)).collect()
     }
 
-    /// Whether there is room for what a function makes, and there is what it needs: the driver may have refused to make it.
+    /// Whether there is room for what a function makes, and there is what it needs: the driver may
+    /// have refused to make it.
     pub(crate) fn can(&self, function: &str) -> bool {
         let count = |kind| self.known(kind).len();
         match function {

@@ -1,4 +1,5 @@
-//! Texture and surface references of a module: arrays and memory are bound to them, and what is bound is asked for.
+//! Texture and surface references of a module: arrays and memory are bound to them, and what is
+//! bound is asked for.
 
 use std::ffi::CStr;
 

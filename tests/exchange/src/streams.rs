@@ -1,4 +1,5 @@
-//! Streams, events and functions: how they are made, what they are given, and what is asked about them.
+//! Streams, events and functions: how they are made, what they are given, and what is asked about
+//! them.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -290,7 +291,8 @@ unsafe extern "C" fn called_with_stream(stream: CUstream, status: CUresult, data
 /// A function that is called in the stream's order, and once.
 fn host_function(p: &mut Program, calls: Calls) {
     let (stream, number) = p.stream();
-    // As it is now: a callback in the default stream gets null whatever that was called, and one in the thread's own its special name.
+    // As it is now: a callback in the default stream gets null whatever that was called, and one in
+    // the thread's own its special name.
     let named = match number {
         DEFAULT_STREAM => CUstream::NULL,
         _ if number == p.own_stream() => CUstream::PER_THREAD,

@@ -1,4 +1,5 @@
-//! Mipmapped arrays, and texture and surface objects: what they are made of, and what is said of them when the program asks.
+//! Mipmapped arrays, and texture and surface objects: what they are made of, and what is said of
+//! them when the program asks.
 
 use sluice_cuda::*;
 
@@ -95,7 +96,8 @@ fn levels(p: &mut Program) {
 }
 
 impl Source {
-    /// Draws what an object reads. What the union has beyond that is noise, of which nothing arrives.
+    /// Draws what an object reads. What the union has beyond that is noise, of which nothing
+    /// arrives.
     fn draw(p: &mut Program, kind: CUresourcetype, sent: &mut Sent) -> (Source, CUDA_RESOURCE_DESC) {
         let (format, channels, element) = format(p);
         let packed = u64::from(format.0) | u64::from(channels) << 32;

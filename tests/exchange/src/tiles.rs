@@ -1,5 +1,6 @@
-//! Arrays whose memory is mapped later: how they are cut, what memory they want, and lists of what is mapped to them. Nothing that
-//! is mapped is taken away again but with its array: then the worker asks the driver more than the program did.
+//! Arrays whose memory is mapped later: how they are cut, what memory they want, and lists of what
+//! is mapped to them. Nothing that is mapped is taken away again but with its array: then the
+//! worker asks the driver more than the program did.
 
 use sluice_cuda::*;
 

@@ -1,5 +1,6 @@
-//! NVML for tests: it knows any GPU that it is asked for, and each is as well as the file named by `FAKE_NVML` says. The file is only
-//! ever appended to, a fact a line; the last word about something holds:
+//! NVML for tests: it knows any GPU that it is asked for, and each is as well as the file named by
+//! `FAKE_NVML` says. The file is only ever appended to, a fact a line; the last word about
+//! something holds:
 //!
 //! ```text
 //! xid UUID 79          an Xid error event
@@ -12,7 +13,8 @@
 //! hang                 no call returns any more
 //! ```
 //!
-//! And where it stands, see [`places`]. Instead of a UUID `#0` is the GPU that was asked for first, `#1` the next one.
+//! And where it stands, see [`places`]. Instead of a UUID `#0` is the GPU that was asked for first,
+//! `#1` the next one.
 //!
 //! Signatures and numbers are those of NVIDIA's NVML API reference.
 

@@ -1,4 +1,5 @@
-//! What `driver.api` does not say of arguments: structures and what they point to, lists, and numbers with a meaning.
+//! What `driver.api` does not say of arguments: structures and what they point to, lists, and
+//! numbers with a meaning.
 
 #![allow(non_snake_case)] // CUDA's names
 #![allow(unused_variables)] // prototypes are those of the list

@@ -18,14 +18,16 @@ const LIST_MAX: u64 = 1 << 20;
 /// What no argument may be.
 pub(crate) type Violation = String;
 
-/// The arguments of one call, which the caller vouches for as the CUDA Driver API demands: what they point to may be
-/// followed while the call lasts. A pointer that leads nowhere ends the process, which is what this driver is for.
+/// The arguments of one call, which the caller vouches for as the CUDA Driver API demands: what
+/// they point to may be followed while the call lasts. A pointer that leads nowhere ends the
+/// process, which is what this driver is for.
 pub(crate) struct Call;
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 
-/// Has violations reported to `listener`; the call that has one then fails with `CUDA_ERROR_UNKNOWN`. Otherwise the
-/// process ends with a line on stderr. Only the first listener counts.
+/// Has violations reported to `listener`; the call that has one then fails with
+/// `CUDA_ERROR_UNKNOWN`. Otherwise the process ends with a line on stderr. Only the first listener
+/// counts.
 pub fn on_violation(listener: fn(&str)) {
     // A second one is not needed: whoever comes first hears of everything.
     let _ = LISTENER.set(listener);
@@ -81,7 +83,8 @@ impl Call {
             // SAFETY: two places for numbers.
             at = match unsafe { ask(&mut base, &mut size, at) } {
                 CUresult::SUCCESS => base + size as u64,
-                // Device code has failed meanwhile, after which the driver behind answers nothing, and follows nothing.
+                // Device code has failed meanwhile, after which the driver behind answers nothing,
+                // and follows nothing.
                 failed if failed.is_sticky() => return Ok(()),
                 // Not to be written, but perhaps to be read.
                 _ if is_readable(at) => (at / GRANULE + 1) * GRANULE,
@@ -96,7 +99,8 @@ impl Call {
         if address.is_multiple_of(to) { Ok(()) } else { Err(format!("{address:#x} is not aligned to {to}")) }
     }
 
-    /// A place that the API writes. It is written here already, so that a place that cannot be is found.
+    /// A place that the API writes. It is written here already, so that a place that cannot be is
+    /// found.
     pub(crate) fn out<T>(&self, place: *mut T) -> Result<(), Violation> {
         self.out_list(place, 1)
     }

@@ -1,10 +1,13 @@
-//! A CUDA driver that trusts nobody: the recording driver behind a wall that looks at every argument of every call.
+//! A CUDA driver that trusts nobody: the recording driver behind a wall that looks at every
+//! argument of every call.
 //!
-//! A real driver is lenient where it can be and undefined where it cannot: a stale handle may be followed, a length that
-//! is too large may be read. This one follows every pointer as far as the API says, and takes it for a violation when a
-//! handle is not a live one of its own, when device memory is not all allocated, when a count is beyond what the API
-//! documents, or when a number is none that the API defines. Behind a worker, such an argument can only be one that came
-//! from the wire unchecked. A violation ends the process, unless somebody wants to hear of it ([`on_violation`]).
+//! A real driver is lenient where it can be and undefined where it cannot: a stale handle may be
+//! followed, a length that is too large may be read. This one follows every pointer as far as the
+//! API says, and takes it for a violation when a handle is not a live one of its own, when device
+//! memory is not all allocated, when a count is beyond what the API documents, or when a number is
+//! none that the API defines. Behind a worker, such an argument can only be one that came from the
+//! wire unchecked. A violation ends the process, unless somebody wants to hear of it
+//! ([`on_violation`]).
 //!
 //! ```text
 //!   generated  one wrapper per function: what driver.api says of each argument

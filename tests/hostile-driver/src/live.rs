@@ -1,5 +1,5 @@
-//! Whether a handle is live: the driver behind is asked a question about it that changes nothing. It looks handles up
-//! and follows none, so a dead or forged one is an answer and no more.
+//! Whether a handle is live: the driver behind is asked a question about it that changes nothing.
+//! It looks handles up and follows none, so a dead or forged one is an answer and no more.
 
 use std::fmt::Debug;
 use std::ptr::null_mut;

@@ -1,6 +1,6 @@
-//! References of user objects (CUDA Driver API, `cuUserObjectRelease`): to release one that the caller does not own is
-//! undefined, so who owns how many is kept here. And which texture references are variables of modules: to destroy one is
-//! undefined, too.
+//! References of user objects (CUDA Driver API, `cuUserObjectRelease`): to release one that the
+//! caller does not own is undefined, so who owns how many is kept here. And which texture
+//! references are variables of modules: to destroy one is undefined, too.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{c_char, c_void};

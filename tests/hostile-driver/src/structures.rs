@@ -33,7 +33,8 @@ const PARAMETERS_MAX: u64 = 32_764;
 /// Most memory operations of one call (CUDA Driver API, `cuStreamBatchMemOp`).
 const OPERATIONS_MAX: u64 = 256;
 
-/// The parameters of a node of memory operations (CUDA Driver API, `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
+/// The parameters of a node of memory operations (CUDA Driver API,
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct BatchParams {
@@ -55,13 +56,14 @@ impl Call {
         Ok(())
     }
 
-    /// Multiprocessors as this driver described them: what a program could have made up follows no pointers here, but a
-    /// driver may.
+    /// Multiprocessors as this driver described them: what a program could have made up follows no
+    /// pointers here, but a driver may.
     pub(crate) fn multiprocessors(&self, resource: *const CUdevResource) -> Result<(), Violation> {
         let copy = self.read(resource)?;
         let split = inner().cuDevSmResourceSplitByCount.ok_or("the driver behind has no green contexts")?;
         let mut count = 0;
-        // SAFETY: a resource, and a place for a number. A group of a split is known, though not to be split.
+        // SAFETY: a resource, and a place for a number. A group of a split is known, though not to
+        // be split.
         let result = unsafe { split(null_mut(), &mut count, &copy, null_mut(), 0, 0) };
         match result {
             CUresult::SUCCESS | CUresult::INVALID_RESOURCE_CONFIGURATION => Ok(()),
@@ -174,7 +176,8 @@ impl Call {
         self.callback(node.fn_, node.userData)
     }
 
-    /// Limits of every device (CUDA C++ Programming Guide, Technical Specifications per Compute Capability).
+    /// Limits of every device (CUDA C++ Programming Guide, Technical Specifications per Compute
+    /// Capability).
     pub(crate) fn shape(&self, grid: [u32; 3], block: [u32; 3]) -> Result<(), Violation> {
         let limits = [(grid, [i32::MAX as u64, 65535, 65535]), (block, [1024, 1024, 64])];
         for (size, most) in limits {
@@ -265,7 +268,8 @@ impl Call {
         )
     }
 
-    /// One side of a copy; the corner is always the first byte here, but for arrays, whose extent the driver knows.
+    /// One side of a copy; the corner is always the first byte here, but for arrays, whose extent
+    /// the driver knows.
     fn side(
         &self,
         kind: CUmemorytype,

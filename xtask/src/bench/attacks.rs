@@ -1,4 +1,5 @@
-//! What connections that prove nothing keep from the holder of a lease (`crates/node/tests/node/attacks.rs`).
+//! What connections that prove nothing keep from the holder of a lease
+//! (`crates/node/tests/node/attacks.rs`).
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,5 @@
-//! Memory that leaves a GPU and returns, and programs that share a GPU whose memory does not suffice.
+//! Memory that leaves a GPU and returns, and programs that share a GPU whose memory does not
+//! suffice.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, Stdio};

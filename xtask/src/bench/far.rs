@@ -1,4 +1,5 @@
-//! Large copies over links that are far and lossy, in the kernel's own TCP: one connection and several.
+//! Large copies over links that are far and lossy, in the kernel's own TCP: one connection and
+//! several.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ const LINKS: [(u64, f64, u64); 5] =
     [(10, 125.0, 0), (30, 125.0, 0), (30, 125.0, 10_000), (30, 125.0, 1000), (150, 125.0, 0)];
 /// What `SLUICE_STRIPES` says, and what that means.
 const MODES: [(&str, &str); 2] = [("1", "one"), ("8", "8")];
-/// Curves of copies over links that lose nothing: the name, the figure, and over how many connections.
+/// Curves of copies over links that lose nothing: the name, the figure, and over how many
+/// connections.
 const CURVES: [(&str, &str, &str); 6] = [
     ("to the device, 8 connections", "far_htod_bytes_per_s", "8"),
     ("to it, one", "far_htod_bytes_per_s", "1"),

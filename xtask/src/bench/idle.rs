@@ -1,4 +1,5 @@
-//! What a session costs that has done something and does nothing now: CPU time, and how often anybody is woken.
+//! What a session costs that has done something and does nothing now: CPU time, and how often
+//! anybody is woken.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ pub(super) const NAME: &str = "idle";
 
 /// How long nothing is asked for.
 const IDLE: Duration = Duration::from_secs(10);
-/// Until what goes on after the last answer is over, such as a turn that is given back.
+/// Until what continues after the last answer is over, such as a turn that is given back.
 const SETTLES: Duration = Duration::from_secs(3);
 
 /// Measures, and returns the table.

@@ -1,4 +1,5 @@
-//! What a program waits for that loads images beyond a slow link: as the first on its machine, and as the next.
+//! What a program waits for that loads images beyond a slow link: as the first on its machine, and
+//! as the next.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Calls and copies over links of other lengths and widths, as a relay between program and node emulates them.
+//! Calls and copies over links of other lengths and widths, as a relay between program and node
+//! emulates them.
 
 use std::process::Command;
 use std::time::Duration;

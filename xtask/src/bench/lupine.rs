@@ -1,8 +1,9 @@
-//! `cargo xtask bench lupine`: Lupine and ours by turns, with the same program, over the same driver on the server's side. Lupine is
-//! built elsewhere, as its README says.
+//! `cargo xtask bench lupine`: Lupine and ours by turns, with the same program, over the same
+//! driver on the server's side. Lupine is built elsewhere, as its README says.
 //!
-//! Each run has a server of its own, so that nothing of the others runs beside it. One counts only if the server's side has loaded the
-//! software GPU's driver, and the program its side's `libcuda.so.1`.
+//! Each run has a server of its own, so that nothing of the others runs beside it. One counts only
+//! if the server's side has loaded the software GPU's driver, and the program its side's
+//! `libcuda.so.1`.
 
 use std::fs::File;
 use std::net::TcpListener;

@@ -1,4 +1,5 @@
-//! What `sluice bench remoting` says of this machine: loopback TCP, the same with TLS, and shared memory.
+//! What `sluice bench remoting` says of this machine: loopback TCP, the same with TLS, and shared
+//! memory.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The Debian package (deb(5)): an `ar` archive of a version, the control files and the installed files.
+//! The Debian package (deb(5)): an `ar` archive of a version, the control files and the installed
+//! files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! The container image, as a layout of the OCI Image Specification: a folder of blobs that are named by
-//! their SHA-256, which registries, Podman, Docker and containerd take.
+//! The container image, as a layout of the OCI Image Specification: a folder of blobs that are
+//! named by their SHA-256, which registries, Podman, Docker and containerd take.
 //!
-//! There is no distribution below. The first layer has what the binaries load: the glibc of the machine
-//! that builds, the certificates of public authorities if that machine has them, and a user. The second
-//! layer has Sluice.
+//! There is no distribution below. The first layer has what the binaries load: the glibc of the
+//! machine that builds, the certificates of public authorities if that machine has them, and a
+//! user. The second layer has Sluice.
 
 use std::collections::BTreeSet;
 use std::io::Write;

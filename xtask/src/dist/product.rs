@@ -139,8 +139,8 @@ fn strip(options: &[&str], from: &Path, to: &Path) -> Result<()> {
         .context("strip is part of binutils (on Debian: apt install binutils)")
 }
 
-/// The time of the commit, which is that of all files in packages: `SOURCE_DATE_EPOCH`, if it is set
-/// (reproducible-builds.org/specs/source-date-epoch).
+/// The time of the commit, which is that of all files in packages: `SOURCE_DATE_EPOCH`, if it is
+/// set (reproducible-builds.org/specs/source-date-epoch).
 fn commit_time_s() -> Result<u64> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,

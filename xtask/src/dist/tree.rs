@@ -1,7 +1,7 @@
 //! A tree of files that becomes a package: the same files as a tar archive, whatever contains it.
 //!
-//! Archives are reproducible. Entries are sorted by path, belong to root, and have one time, that of
-//! the commit.
+//! Archives are reproducible. Entries are sorted by path, belong to root, and have one time, that
+//! of the commit.
 
 use std::collections::BTreeMap;
 use std::io::Write;

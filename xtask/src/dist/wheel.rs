@@ -1,8 +1,9 @@
 //! The Python wheel (PyPA's binary distribution format 1.0): `sluice` and the libraries, as an
 //! installation beside the interpreter of a virtual environment.
 //!
-//! There is no Python code in it. `pip` puts the scripts of a wheel into the environment's `bin`, and its
-//! data into the environment's root, so `sluice` finds its libraries as in any other installation.
+//! There is no Python code in it. `pip` puts the scripts of a wheel into the environment's `bin`,
+//! and its data into the environment's root, so `sluice` finds its libraries as in any other
+//! installation.
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The software GPU as a `libcuda.so.1` of its own: without a client, node or network, and as the driver that a node
-//! loads by its path, where NVIDIA's would be.
+//! The software GPU as a `libcuda.so.1` of its own: without a client, node or network, and as the
+//! driver that a node loads by its path, where NVIDIA's would be.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,8 +16,8 @@ pub(crate) const TESTS: &[Test] =
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Parts of `driver_functions.py` that need what the client library adds to a driver; the software GPU alone answers
-/// `CUDA_ERROR_NOT_SUPPORTED`.
+/// Parts of `driver_functions.py` that need what the client library adds to a driver; the software
+/// GPU alone answers `CUDA_ERROR_NOT_SUPPORTED`.
 const CLIENT_ONLY: &str = "logs_and_profiler mapped_host_memory pinned_memory managed_memory functions_and_shared_memory batches \
                            abilities attached_contexts managed_batches ranges pools_by_place older_names";
 

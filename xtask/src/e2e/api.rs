@@ -1,5 +1,6 @@
-//! The REST API of a real server, held against its own OpenAPI document by schemathesis: every endpoint is asked what its schema
-//! allows and what it forbids, and answers as documented, without one failure of its own.
+//! The REST API of a real server, held against its own OpenAPI document by schemathesis: every
+//! endpoint is asked what its schema allows and what it forbids, and answers as documented, without
+//! one failure of its own.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `sluice bench remoting`: a client process on a private node over each of its links, and on a named node.
+//! `sluice bench remoting`: a client process on a private node over each of its links, and on a
+//! named node.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -68,7 +69,8 @@ fn bench_remoting_of_a_node() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Nobody there sees the process end, as from another machine; the node would wait for it longer than this test does.
+/// Nobody there sees the process end, as from another machine; the node would wait for it longer
+/// than this test does.
 fn ended() -> Result<()> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {

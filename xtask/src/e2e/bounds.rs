@@ -1,8 +1,10 @@
-//! What client and worker keep for each other while one of them does not read: so much and no more, whatever the program does.
+//! What client and worker keep for each other while one of them does not read: so much and no more,
+//! whatever the program does.
 //!
-//! Either side is stopped while the other is given far more than it may keep. Once that one has come to rest, its peak of resident
-//! memory (`VmHWM`, proc_pid_status(5), begun anew before) has grown by its bound at most. A side without a bound does not come to
-//! rest before it has taken everything: then the program goes on though nobody hears it, or the peak says so.
+//! Either side is stopped while the other is given far more than it may keep. Once that one has
+//! come to rest, its peak of resident memory (`VmHWM`, proc_pid_status(5), begun anew before) has
+//! grown by its bound at most. A side without a bound does not come to rest before it has taken
+//! everything: then the program continues though nobody hears it, or the peak says so.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,20 +25,23 @@ const MIB: u64 = 1 << 20;
 /// More than anybody may keep.
 const VOLUME_MIB: u64 = 256;
 
-/// The window of commands that are kept for a worker, whatever the link is taken for (`WINDOW_MAX`), with a last command beyond it, of
-/// 4 MiB at most (`FRAME_SIZE_MAX`); 4 MiB of buffers to be used again (`SPARE_BYTES_MAX`); and 24 MiB for what the heap does not give
-/// back. On a link as near as this one it is some 10 MiB.
+/// The window of commands that are kept for a worker, whatever the link is taken for
+/// (`WINDOW_MAX`), with a last command beyond it, of 4 MiB at most (`FRAME_SIZE_MAX`); 4 MiB of
+/// buffers to be used again (`SPARE_BYTES_MAX`); and 24 MiB for what the heap does not give back.
+/// On a link as near as this one it is some 10 MiB.
 const CLIENT_BYTES: u64 = (128 + 4 + 4 + 24) * MIB;
 
-/// 64 MiB of pieces in which data are staged (`PIECES_MAX`), 8 MiB of small frames that are kept (`WINDOW`), all the text that the
-/// program prints, which is 20 MiB; and 96 MiB for stacks and heaps of the threads that copy and print, of which some 40 were seen.
+/// 64 MiB of pieces in which data are staged (`PIECES_MAX`), 8 MiB of small frames that are kept
+/// (`WINDOW`), all the text that the program prints, which is 20 MiB; and 96 MiB for stacks and
+/// heaps of the threads that copy and print, of which some 40 were seen.
 const WORKER_BYTES: u64 = (64 + 8 + 20 + 96) * MIB;
 
 /// A program that floods, its session on the node, and its worker.
 fn start(node: &Node, name: &str) -> Result<(Told, i32)> {
     let mut command = Command::new(node::sluice());
     command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &node.address, "--"]);
-    // Nothing is told in few bytes, or over several connections, because the machine is busy and its own link seems far.
+    // Nothing is told in few bytes, or over several connections, because the machine is busy and
+    // its own link seems far.
     command.env("SLUICE_RECOGNISE", "off").env("SLUICE_PACK", "off").env("SLUICE_STRIPES", "1");
     let told = Told::start_program(&mut command, "floods.py", name)?;
     let workers = node.workers();
@@ -93,7 +98,7 @@ fn of_a_worker() -> Result<()> {
     node.wait_until_free()
 }
 
-/// A process that is stopped, and goes on when this is dropped.
+/// A process that is stopped, and continues when this is dropped.
 pub(super) struct Stopped(i32);
 
 impl Stopped {

@@ -1,4 +1,5 @@
-//! Sessions through cuts: every side effect once, data intact, and a clear end where a session cannot go on.
+//! Sessions through cuts: every side effect once, data intact, and a clear end where a session
+//! cannot go on.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -44,7 +45,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// `sluice run` through the relay, which counts bytes: so they are not packed, however far and slow a busy machine's own link seems.
+/// `sluice run` through the relay, which counts bytes: so they are not packed, however far and slow
+/// a busy machine's own link seems.
 pub(super) fn run_through(relay: &Relay, words: &[&std::path::Path]) -> Command {
     let mut command = Command::new(node::sluice());
     command.args(["run", "-p", "0.5", "--memory", "512MiB", "--node", &relay.address, "--"]).args(words);
@@ -58,9 +60,11 @@ fn counts(relay: &Relay, rounds: u32) -> Command {
     command
 }
 
-/// The first connections of lease and session live long enough to be opened; each later one carries what the list says.
+/// The first connections of lease and session live long enough to be opened; each later one carries
+/// what the list says.
 fn at_chosen_bytes() -> Result<()> {
-    // The last of a `Hello`, of a `Welcome`, of what follows; bytes of frames' headers; middles of data.
+    // The last of a `Hello`, of a `Welcome`, of what follows; bytes of frames' headers; middles of
+    // data.
     const BYTES: &[u64] = &[
         28, 50, 107, 108, 115, 121, 122, 140, 141, 150, 151, 152, 160, 161, 170, 180, 200, 333, 1000, 1024,
         4096, 65_536, 65_537, 262_144, 1_000_000, 1_048_576, 3_145_728, 4_000_000, 9_000_000,
@@ -94,13 +98,14 @@ fn that_nobody_sees() -> Result<()> {
         Fate { bytes, end: End::Silence, ..Fate::GOOD }
     })?;
     let mut command = counts(&relay, 20);
-    // Over eight, which a busy machine may take the link to be far enough for, none would carry so much.
+    // Over eight, which a busy machine may take the link to be far enough for, none would carry so
+    // much.
     expect_pass(command.env("SLUICE_STRIPES", "1"), "cuts that nobody sees", LIMIT)?;
     ensure!(relay.cuts() >= 2, "only {} cuts", relay.cuts());
     node.wait_until_free()
 }
 
-/// The session is cut, and so are its first attempts to go on.
+/// The session is cut, and so are its first attempts to continue.
 fn of_seconds() -> Result<()> {
     let node = start_node()?;
     let relay = Relay::start(&node.address, |purpose, _| match purpose {
@@ -190,7 +195,7 @@ fn recognised_sequences() -> Result<()> {
     eprintln!("   {plain} bytes without, {told} with recognition");
     ensure!(5 * told < plain, "{told} bytes are too many for what {plain} say");
 
-    // A connection that goes on takes some 160 bytes for saying so.
+    // A connection that continues takes some 160 bytes for saying so.
     const BYTES: &[u64] = &[161, 170, 200, 333, 1000, 180, 250, 2500, 165, 400, 4000];
     let mut next = BYTES.iter().cycle();
     let relay = Relay::start(&node.address, move |purpose, number| {
@@ -208,7 +213,8 @@ fn recognised_sequences() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Copies over a slow link take fewer bytes than the data have, and come right wherever these are cut.
+/// Copies over a slow link take fewer bytes than the data have, and come right wherever these are
+/// cut.
 fn packed_copies() -> Result<()> {
     let node = start_node()?;
     let slow = Fate { bytes_per_s: Some(40e6), delay: Duration::from_millis(1), ..Fate::GOOD };
@@ -243,7 +249,8 @@ fn packed_copies() -> Result<()> {
     node.wait_until_free()
 }
 
-/// A session that copies much over a link with a round trip of 12 ms goes on over eight connections.
+/// A session that copies much over a link with a round trip of 12 ms continues over eight
+/// connections.
 fn several_connections() -> Result<()> {
     let node = start_node()?;
     let resumed = Arc::new(AtomicU32::new(0));
@@ -259,7 +266,8 @@ fn several_connections() -> Result<()> {
     node.wait_until_free()
 }
 
-/// The end of one of several connections is that of all, and the session goes on over as many again, or over one.
+/// The end of one of several connections is that of all, and the session continues over as many
+/// again, or over one.
 fn several_connections_cut() -> Result<()> {
     const BYTES: &[u64] =
         &[3_000_000, 20_000_000, 700_000, 9_000_000, 150, 70_000, 2_000_000, 1_000_000, 400_000, 5_000_000];
@@ -331,7 +339,8 @@ fn restarted_node() -> Result<()> {
     Ok(())
 }
 
-/// Whatever is under way in a session, its program hears that the node was stopped: while it rests, and while it copies without a pause.
+/// Whatever is under way in a session, its program hears that the node was stopped: while it rests,
+/// and while it copies without a pause.
 fn stopped_node(rounds: u32) -> Result<()> {
     for _ in 0..rounds {
         for (before, after) in [("count", "count"), ("reads", "enough")] {
@@ -342,7 +351,8 @@ fn stopped_node(rounds: u32) -> Result<()> {
 }
 
 fn stopped_once(before: &str, after: &str) -> Result<()> {
-    /// What a worker says last waits so long for its client to take what was said before (`LAST_WORD` in `crates/worker/src/ending.rs`).
+    /// What a worker says last waits so long for its client to take what was said before
+    /// (`LAST_WORD` in `crates/worker/src/ending.rs`).
     const LAST_WORD: Duration = Duration::from_secs(3);
     const WHY: &str = "the node has been stopped, and the session has ended with it";
     for is_last in [false, true] {
@@ -363,8 +373,8 @@ fn stopped_once(before: &str, after: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ends a node while a program computes, and starts another one in its place: the program gets an error that stays and says why,
-/// and the next one is right.
+/// Ends a node while a program computes, and starts another one in its place: the program gets an
+/// error that stays and says why, and the next one is right.
 pub(crate) fn start_anew(
     node: &mut Node,
     signal: i32,
@@ -390,7 +400,8 @@ pub(crate) fn start_anew(
     node.wait_until_free()
 }
 
-/// Nobody says why no node is there: the program waits as long as the node would have waited for it, and not longer.
+/// Nobody says why no node is there: the program waits as long as the node would have waited for
+/// it, and not longer.
 fn dead_node() -> Result<()> {
     let mut node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--linger", "3s"])?;
     let child = start_counting(&node.address)?;
@@ -398,7 +409,8 @@ fn dead_node() -> Result<()> {
     expect_error(child, &["the program waits for up to 3 s", "cannot be reached", "DEVICE_UNAVAILABLE"])
 }
 
-/// A program that is killed while its link is cut leaves nothing behind, long before the node would stop waiting.
+/// A program that is killed while its link is cut leaves nothing behind, long before the node would
+/// stop waiting.
 fn killed_client() -> Result<()> {
     let node = start_node()?;
     let relay = Relay::start(&node.address, |purpose, _| match purpose {

@@ -1,7 +1,8 @@
-//! Packages as users install them: into a virtual environment, and on a Debian without anything else.
+//! Packages as users install them: into a virtual environment, and on a Debian without anything
+//! else.
 //!
-//! The clean system is made by debootstrap, once, under `target/`, and copied for each test. A command
-//! runs in it by `chroot`, in a mount namespace of its own.
+//! The clean system is made by debootstrap, once, under `target/`, and copied for each test. A
+//! command runs in it by `chroot`, in a mount namespace of its own.
 
 mod root;
 
@@ -155,7 +156,8 @@ fn deb_on_clean_system() -> Result<()> {
     Ok(())
 }
 
-/// Starts the unit's command as the unit's user with folders as systemd makes them, and a program on it.
+/// Starts the unit's command as the unit's user with folders as systemd makes them, and a program
+/// on it.
 fn node_as_its_unit_starts_it(root: &Root, program: &str) -> Result<()> {
     let unit = root.read("usr/lib/systemd/system/sluice-node.service")?;
     let setting = |name: &str| {

@@ -1,5 +1,6 @@
-//! Every byte of what driver functions send and get back: a program calls them with random arguments, and a driver behind a
-//! worker answers from what reached it. Over TCP, and through the shared memory of the same host.
+//! Every byte of what driver functions send and get back: a program calls them with random
+//! arguments, and a driver behind a worker answers from what reached it. Over TCP, and through the
+//! shared memory of the same host.
 
 use std::collections::HashMap;
 use std::process::Command;

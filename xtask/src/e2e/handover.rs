@@ -1,5 +1,6 @@
-//! Kernels and host threads that hand data to each other through mapped memory while the kernels run: on the software GPU that nodes
-//! have built in, which stops at fences, and on the same as a driver that they load, which nothing stops.
+//! Kernels and host threads that hand data to each other through mapped memory while the kernels
+//! run: on the software GPU that nodes have built in, which stops at fences, and on the same as a
+//! driver that they load, which nothing stops.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -63,7 +64,8 @@ fn through_shared_memory(lent: Lent) -> Result<()> {
     node.wait_until_free()
 }
 
-/// Over TCP. The two ranks of the program are on two nodes, and every other part of it runs on each.
+/// Over TCP. The two ranks of the program are on two nodes, and every other part of it runs on
+/// each.
 fn on_two_nodes(lent: Lent) -> Result<()> {
     let (a, b) = (start_on_loopback(lent)?, start_on_loopback(lent)?);
     let mut command = Command::new(node::sluice());
@@ -74,7 +76,8 @@ fn on_two_nodes(lent: Lent) -> Result<()> {
     b.wait_until_free()
 }
 
-/// What is handed over is there once and in its order, wherever the messages that tell of it are cut.
+/// What is handed over is there once and in its order, wherever the messages that tell of it are
+/// cut.
 fn through_cuts(lent: Lent) -> Result<()> {
     const BYTES: &[u64] = &[20_000, 161, 3_000, 333, 50_000, 1_000, 200_000, 180, 7_000];
     let node = start_on_loopback(lent)?;

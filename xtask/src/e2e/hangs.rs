@@ -1,5 +1,5 @@
-//! A driver of which a call never returns, in the midst of a worker (`tests/hanging-driver`): the session ends with a reason, its GPU
-//! is fenced, and the node goes on.
+//! A driver of which a call never returns, in the midst of a worker (`tests/hanging-driver`): the
+//! session ends with a reason, its GPU is fenced, and the node continues.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,11 +19,12 @@ pub(crate) const TESTS: &[Test] = &[
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What hangs, and how it is told; in the end nothing hangs any more, and the same node goes on.
+/// What hangs, and how it is told; in the end nothing hangs any more, and the same node continues.
 fn a_call_never_returns() -> Result<()> {
     let driver = HangingDriver::build("hangs")?;
     let node = driver.node()?;
-    // Beside them, all the time: what takes long does not hang. It is a node of its own, since this driver cannot be paused.
+    // Beside them, all the time: what takes long does not hang. It is a node of its own, since this
+    // driver cannot be paused.
     let other = driver.node()?;
     let mut endless = start_endless(&other)?;
     for (fact, function, patience_s) in [
@@ -51,7 +52,8 @@ fn a_call_never_returns() -> Result<()> {
     other.wait_until_free()
 }
 
-/// The worker hears from the program that its function has returned, whoever of it waits in the driver.
+/// The worker hears from the program that its function has returned, whoever of it waits in the
+/// driver.
 fn a_call_waits_for_a_host_function() -> Result<()> {
     let driver = HangingDriver::build("callbacks")?;
     let node = driver.node()?;

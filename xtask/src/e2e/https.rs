@@ -90,8 +90,8 @@ fn by_authority() -> Result<()> {
     stranger.refuses(known(&stranger)?, "foreign", &["no authority that is trusted"])
 }
 
-/// A certificate is replaced under a running server and a node that has joined it. Both show the new one, and the earlier one to
-/// those who know that; the server learns of the node's.
+/// A certificate is replaced under a running server and a node that has joined it. Both show the
+/// new one, and the earlier one to those who know that; the server learns of the node's.
 fn renewed() -> Result<()> {
     let authority = Authority::new("https-renewed")?;
     let (files, second) = (authority.issue("first", 2099)?, authority.issue("second", 2099)?);

@@ -1,4 +1,5 @@
-//! Signing in with an identity provider: a real, certified one in a process of its own, and a scripted browser.
+//! Signing in with an identity provider: a real, certified one in a process of its own, and a
+//! scripted browser.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -240,13 +241,15 @@ impl Installation {
         is("member")
     }
 
-    /// The server learns of a new key when it first sees it; the old one is of no more use once it has.
+    /// The server learns of a new key when it first sees it; the old one is of no more use once it
+    /// has.
     fn keys_may_change(&self) -> Result<()> {
         let old = self.ask("token?sub=bob&aud=sluice&lifetime=600")?;
         self.ask("rotate")?;
         let new = self.ask("token?sub=bob&aud=sluice&lifetime=600")?;
         let deadline = std::time::Instant::now() + LIMIT;
-        // Strangers cannot have it ask the provider for keys all the time: it may have asked just now.
+        // Strangers cannot have it ask the provider for keys all the time: it may have asked just
+        // now.
         loop {
             let mut command = self.sluice("nobody", &["tenants", "--server", &self.server.address]);
             if finish(command.env("SLUICE_TOKEN", &new), "identity rotated", LIMIT)?.code == Some(0) {

@@ -41,7 +41,8 @@ fn memory_limit() -> Result<()> {
 fn host_memory_limit() -> Result<()> {
     let mut node = Command::new(node::sluice());
     node.args(["node", "--listen", "127.0.0.1:0", "--gpus", NODE_GPUS, "--host-memory", "64MiB"]);
-    // An image stays in memory while it is being written to a cache on disk, and there is none without these.
+    // An image stays in memory while it is being written to a cache on disk, and there is none
+    // without these.
     let node = Node::start_command(node.env("HOME", "").env("XDG_CACHE_HOME", ""))?;
     let mut command = bare_program(&node, &["-p", "0.25"], "host_memory.py");
     let ended = expect_pass(command.env("LIMIT", (64u64 << 20).to_string()), "host memory limit", LIMIT)?;
@@ -61,7 +62,8 @@ fn kernels_run_in_the_worker() -> Result<()> {
         node.wait_until_free()?;
         Ok([ended.cpu, node.ended_workers_cpu()?])
     };
-    // The start of Python costs as much however much is computed, and is no small part of what a busy machine lets the worker have.
+    // The start of Python costs as much however much is computed, and is no small part of what a
+    // busy machine lets the worker have.
     let ([start, _], [client, worker]) = (computes("0.1")?, computes("3")?);
     let client = client.saturating_sub(start);
     eprintln!("   worker {:.2} s of CPU, client {:.2} s", worker.as_secs_f64(), client.as_secs_f64());
@@ -123,8 +125,8 @@ fn endless_kernel_dies_with_its_client() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Every thread of a worker in the middle of its session has the filters, and nothing is open that is not the session's.
-/// What the filters refuse is tested in `crates/worker/tests/sandbox.rs`.
+/// Every thread of a worker in the middle of its session has the filters, and nothing is open that
+/// is not the session's. What the filters refuse is tested in `crates/worker/tests/sandbox.rs`.
 fn worker_is_confined() -> Result<()> {
     let node = start_node()?;
     let mut client = start_endless(&node)?;
@@ -148,7 +150,8 @@ fn confined(worker: u32) -> Result<()> {
         let path = descriptor?.path();
         let Some(target) = lasting(std::fs::read_link(&path))? else { continue };
         let target = target.display().to_string();
-        // The folder of images, and those that the session may count on; with a mount namespace of the worker's the folder is `/cache`.
+        // The folder of images, and those that the session may count on; with a mount namespace of
+        // the worker's the folder is `/cache`.
         if target.contains("/sluice/images") || target.starts_with("/cache") {
             continue;
         }
@@ -209,7 +212,8 @@ fn hundred_kills() -> Result<()> {
             0 => client.id(),
             _ => child_of(client.id()).unwrap_or(client.id()),
         };
-        // SAFETY: kill has no memory effects; the target is our child, or a child of it that it still waits for.
+        // SAFETY: kill has no memory effects; the target is our child, or a child of it that it
+        // still waits for.
         unsafe { libc::kill(target as i32, libc::SIGKILL) };
         client.wait()?;
     }

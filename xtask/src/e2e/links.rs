@@ -46,7 +46,8 @@ fn shared_memory() -> Result<()> {
     node.wait_until_free()
 }
 
-/// A node that listens on TCP has a socket for programs of its machine. Who is in another network, or wants it so, goes over TCP.
+/// A node that listens on TCP has a socket for programs of its machine. Who is in another network,
+/// or wants it so, goes over TCP.
 fn nearby() -> Result<()> {
     let node = start_node()?;
     ensure!(!worker_maps(&node)?.contains(RINGS), "a session over TCP shares memory");
@@ -82,7 +83,8 @@ fn nearby() -> Result<()> {
     bail!("none of the sockets {names:?} refused to lend")
 }
 
-/// Beyond a slow link a program hears when the event that it polls is done, and its questions until then need nobody to answer them.
+/// Beyond a slow link a program hears when the event that it polls is done, and its questions until
+/// then need nobody to answer them.
 fn polled() -> Result<()> {
     let node = start_node()?;
     let relay = Relay::start(&node.address, |_, _| Fate { delay: Duration::from_millis(10), ..Fate::GOOD })?;
@@ -105,7 +107,8 @@ fn polled() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Many questions about what is done leave the program as few bytes: one that travels takes more than ten.
+/// Many questions about what is done leave the program as few bytes: one that travels takes more
+/// than ten.
 fn known() -> Result<()> {
     for (count, delay) in [(2000, Duration::ZERO), (200, Duration::from_millis(5))] {
         let node = start_node()?;
@@ -119,7 +122,8 @@ fn known() -> Result<()> {
     Ok(())
 }
 
-/// A worker that is stopped answers nothing, and the program goes on: it makes all that it may make unasked.
+/// A worker that is stopped answers nothing, and the program continues: it makes all that it may
+/// make unasked.
 fn unasked() -> Result<()> {
     /// A sixty-fourth of the lease's memory.
     const ALLOWED: u64 = 16 << 20;
@@ -148,7 +152,8 @@ fn images_in(folder: &Path) -> Result<usize> {
     Ok(files.iter().filter(|file| file.path().extension().is_none()).count())
 }
 
-/// What one process was told of images the next one knows, whether the node still has the images or not.
+/// What one process was told of images the next one knows, whether the node still has the images or
+/// not.
 fn images() -> Result<()> {
     let caches = target_folder().join("facts");
     let _ = std::fs::remove_dir_all(&caches);
@@ -198,7 +203,8 @@ fn worker_maps_of(node: &Node, command: Command) -> Result<String> {
     Ok(maps?)
 }
 
-/// Several connections with TLS over the kernel's own TCP, which loses packets and sends them again.
+/// Several connections with TLS over the kernel's own TCP, which loses packets and sends them
+/// again.
 fn far_and_lossy() -> Result<()> {
     let shape = Shape { round_trip: Duration::from_millis(20), bytes_per_s: 50e6, loses_one_of: 300 };
     let separation = Separation::far(shape).map_err(|error| Skipped(format!("{error:#}")))?;

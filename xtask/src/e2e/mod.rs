@@ -1,4 +1,5 @@
-//! End-to-end tests: whole programs, a node in another process, and everything between them as users have it.
+//! End-to-end tests: whole programs, a node in another process, and everything between them as
+//! users have it.
 
 pub(crate) mod alone;
 mod api;
@@ -128,7 +129,8 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests that mostly wait for something not to happen, beside the others and one after the other.
+/// Runs the tests that mostly wait for something not to happen, beside the others and one after the
+/// other.
 fn beside(tests: Vec<&'static Test>) -> JoinHandle<Vec<Finished>> {
     std::thread::spawn(move || {
         let run = |(name, test): &Test| {

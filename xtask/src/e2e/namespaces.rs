@@ -1,5 +1,6 @@
-//! Two machines on one: client and node in network and mount namespaces of their own, with a virtual cable between
-//! them. What one has on its file system the other cannot open, so nothing but TCP connects them.
+//! Two machines on one: client and node in network and mount namespaces of their own, with a
+//! virtual cable between them. What one has on its file system the other cannot open, so nothing
+//! but TCP connects them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -73,7 +74,8 @@ impl Separation {
         (format!("{name}a"), format!("{name}b"))
     }
 
-    /// Packets on the cable reach nobody from now on, and nobody hears of it: both ends send to a device that is not there.
+    /// Packets on the cable reach nobody from now on, and nobody hears of it: both ends send to a
+    /// device that is not there.
     pub(crate) fn cut_cable(&self) -> Result<()> {
         self.neighbours(&["replace"], &["lladdr", "02:00:00:00:00:01", "nud", "permanent"])
     }
@@ -152,8 +154,9 @@ impl Separation {
         command
     }
 
-    /// `sluice run` in the client's namespaces, to be completed by the program. The program itself runs where the
-    /// build folder is empty but for itself: it has the client libraries and no compiler, worker or software GPU.
+    /// `sluice run` in the client's namespaces, to be completed by the program. The program itself
+    /// runs where the build folder is empty but for itself: it has the client libraries and no
+    /// compiler, worker or software GPU.
     pub(crate) fn client(&self, node: &Node, options: &[&str]) -> Command {
         let mut command = self.sluice();
         command.arg("run").args(options).args(["--node", &node.address, "--"]);
@@ -165,8 +168,8 @@ impl Separation {
     }
 }
 
-/// `$1` is the folder of release builds; the rest is the program. A program that lies in that folder (a test
-/// program of ours) is put back alone.
+/// `$1` is the folder of release builds; the rest is the program. A program that lies in that
+/// folder (a test program of ours) is put back alone.
 const HIDE_BUILD: &str = r#"
 builds=$1; shift
 copy=$(mktemp) && case $1 in "$builds"/*) cp "$1" "$copy";; esac

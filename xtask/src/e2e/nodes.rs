@@ -41,7 +41,8 @@ fn two_nodes() -> Result<(Node, Node, String)> {
     two_nodes_with(&[])
 }
 
-/// The second with these options. Of one that is killed nobody knows whether it is only cut off, and so it is waited for.
+/// The second with these options. Of one that is killed nobody knows whether it is only cut off,
+/// and so it is waited for.
 fn two_nodes_with(options: &[&str]) -> Result<(Node, Node, String)> {
     let all = ["--listen", "127.0.0.1:0", "--gpus", NODE_GPUS].iter().chain(options).copied();
     let (a, b) = (start_node()?, Node::start(&all.collect::<Vec<&str>>())?);
@@ -104,16 +105,17 @@ fn a_node_ends_in_a_copy() -> Result<()> {
     a.wait_until_free()
 }
 
-/// Bytes that `nodes.py` copies between nodes with TRAFFIC=1, but for odd ones; and most that its sessions may exchange with it
-/// all the same.
+/// Bytes that `nodes.py` copies between nodes with TRAFFIC=1, but for odd ones; and most that its
+/// sessions may exchange with it all the same.
 const COPIED: f64 = 256e6;
 const SEEN: f64 = 64e6;
 
 /// What is said where copies go through the client.
 const THROUGH: &str = "go through this machine";
 
-/// Copies much between two nodes: what is said, and how many bytes the nodes have exchanged with the program. They are as many as were
-/// copied also where the machine is so busy that its own link seems far and slow.
+/// Copies much between two nodes: what is said, and how many bytes the nodes have exchanged with
+/// the program. They are as many as were copied also where the machine is so busy that its own link
+/// seems far and slow.
 fn traffic(nodes: &str, name: &str) -> Result<(String, f64)> {
     let mut command = program(nodes, &["-n", "2", "-p", "0.5"]);
     command.env("GPUS", "2").env("TRAFFIC", "1").env("SLUICE_PACK", "off");
@@ -133,7 +135,8 @@ fn bytes(text: &str) -> Result<f64> {
     Ok(number.parse::<f64>()? * 1024_f64.powi(exponent.with_context(|| text.to_owned())? as i32))
 }
 
-/// In plain text and with TLS: the nodes' own account of what went to and from the program is far below what was copied.
+/// In plain text and with TLS: the nodes' own account of what went to and from the program is far
+/// below what was copied.
 fn copies_go_between_nodes() -> Result<()> {
     for options in [&[][..], &["--tls"]] {
         let (a, b) = (start_with("a", options)?, start_with("b", options)?);
@@ -146,7 +149,8 @@ fn copies_go_between_nodes() -> Result<()> {
     Ok(())
 }
 
-/// A node that is known by a socket file cannot be connected to from elsewhere; it connects to the other then, both ways.
+/// A node that is known by a socket file cannot be connected to from elsewhere; it connects to the
+/// other then, both ways.
 fn one_connects() -> Result<()> {
     let (a, b) = (start_node()?, start_with("b", &["--listen", &socket("b")])?);
     for nodes in [format!("{},{}", a.address, b.address), format!("{},{}", b.address, a.address)] {
@@ -168,7 +172,8 @@ fn copies_go_through_the_client() -> Result<()> {
     b.wait_until_free()
 }
 
-/// `--peers`: one of two may be enough, a network that is another one is not, and who forbids it is named.
+/// `--peers`: one of two may be enough, a network that is another one is not, and who forbids it is
+/// named.
 fn operators_say_where() -> Result<()> {
     let pair = |a: &str, b: &str| -> Result<(Node, Node, String)> {
         let (a, b) = (start_with("a", &["--peers", a])?, start_with("b", &["--peers", b])?);

@@ -1,4 +1,5 @@
-//! Cuts while a lease and a session are being opened: the program begins all the same, and the node has one of each.
+//! Cuts while a lease and a session are being opened: the program begins all the same, and the node
+//! has one of each.
 
 use std::process::Command;
 
@@ -12,7 +13,8 @@ use crate::relay::{End, Fate, Relay};
 
 pub(crate) const TESTS: &[Test] = &[
     ("cuts while a session is opened", || in_the_clear(&[0, 26, 40, 60, 97, 112, 150, 300, 1000])),
-    // Within the client's first record, the node's answer to it, the client's last word, and the session's first ones.
+    // Within the client's first record, the node's answer to it, the client's last word, and the
+    // session's first ones.
     ("cuts while a session is opened over TLS", || over_tls(&[0, 40, 290, 301, 700, 1101, 1400, 1801])),
 ];
 
@@ -52,8 +54,9 @@ fn begin_at(node: &Node, places: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The first connection, which asks for the lease, is cut after so many bytes, counted in both directions together; so is the third.
-/// Where the second has to ask for the lease again that is the session's.
+/// The first connection, which asks for the lease, is cut after so many bytes, counted in both
+/// directions together; so is the third. Where the second has to ask for the lease again that is
+/// the session's.
 fn begin(node: &Node, bytes: u64) -> Result<u32> {
     let (address, fingerprint) = match split(&node.address) {
         Ok((address, fingerprint)) => (address, format!("/{fingerprint}")),

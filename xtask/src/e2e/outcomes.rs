@@ -16,7 +16,8 @@ const EXIT: &str = "(exit)";
 struct Row<'a> {
     program: &'a str,
     step: &'a str,
-    /// OK, FAIL, or an exit code. A step that failed there has to be tried here, and may say where it ended.
+    /// OK, FAIL, or an exit code. A step that failed there has to be tried here, and may say where
+    /// it ended.
     outcome: &'a str,
     /// Part of what the step has to say; empty where kernels compute that.
     says: &'a str,
@@ -30,7 +31,8 @@ fn rows(table: &str) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// Compares what a program did, whose steps are lines as those of `steps.py`, with all that the table has of it.
+/// Compares what a program did, whose steps are lines as those of `steps.py`, with all that the
+/// table has of it.
 pub(super) fn compare(program: &str, ended: &Ended) -> Result<()> {
     compare_with(TABLE, program, ended)
 }
@@ -41,7 +43,8 @@ fn compare_with(table: &str, program: &str, ended: &Ended) -> Result<()> {
     for row in rows(table).filter(|row| row.program == program) {
         compared += 1;
         if row.step == EXIT {
-            // Where the measured program crashed, that was because of what its kernels did not compute.
+            // Where the measured program crashed, that was because of what its kernels did not
+            // compute.
             ensure!(ended.code == Some(0), "{program} ended with {:?}", ended.code);
             continue;
         }

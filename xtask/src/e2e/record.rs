@@ -1,4 +1,5 @@
-//! Programs recorded on the software GPU, and replayed on it, on a node and on the recording driver.
+//! Programs recorded on the software GPU, and replayed on it, on a node and on the recording
+//! driver.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +54,8 @@ fn expect_same(file: &Path, name: &str) -> Result<()> {
     node.wait_until_free()
 }
 
-/// The recording driver takes every command, and computes nothing: data differ, and what another model makes of functions.
+/// The recording driver takes every command, and computes nothing: data differ, and what another
+/// model makes of functions.
 fn expect_only_computation_differs(file: &Path, name: &str) -> Result<()> {
     let options = ["--gpus", "recording:h200"];
     let ended = finish(&mut replay(file, &options), &format!("replay {name} on recording"), LIMIT)?;
@@ -82,7 +84,8 @@ fn refused() -> Result<()> {
     expect_same(&file, "refused")
 }
 
-/// One byte of the data that a program copied in is another: so are those that it reads back, and nothing else.
+/// One byte of the data that a program copied in is another: so are those that it reads back, and
+/// nothing else.
 fn changed() -> Result<()> {
     let program = logs().join("recorded.py");
     std::fs::write(&program, PROGRAM)?;

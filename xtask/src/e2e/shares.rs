@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const SECONDS: f64 = 7.0;
-/// The programs go on for this long after the time that counts.
+/// The programs continue for this long after the time that counts.
 const TAIL_SECONDS: f64 = 3.0;
 const ALONE_SECONDS: f64 = 2.0;
 /// Points of 100. A scheduler without shares is off by 25 to 40, a session that gets no turns by 75.

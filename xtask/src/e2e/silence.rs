@@ -1,4 +1,5 @@
-//! Links that end without a word, and clients that are stopped: both sides notice, and the session goes on.
+//! Links that end without a word, and clients that are stopped: both sides notice, and the session
+//! continues.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -117,7 +118,8 @@ impl Told {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: kill has no memory effects; the program has not said its last word, so the number is its own.
+        // SAFETY: kill has no memory effects; the program has not said its last word, so the number
+        // is its own.
         unsafe { libc::kill(self.pid, signal) };
     }
 
@@ -162,7 +164,8 @@ pub(super) fn run(address: &str) -> Command {
     command
 }
 
-/// Nobody asks for anything, and the way for packets of this connection is gone in both directions; another connection finds one.
+/// Nobody asks for anything, and the way for packets of this connection is gone in both directions;
+/// another connection finds one.
 fn forgotten() -> Result<()> {
     let node = start_node()?;
     let relay = Relay::start(&node.address, |_, _| Fate { end: End::Silence, ..Fate::GOOD })?;
@@ -176,7 +179,8 @@ fn forgotten() -> Result<()> {
     node.wait_until_free()
 }
 
-/// A client that is stopped, as a debugger does it, takes nothing. To its worker that is a dead peer, and the client comes back.
+/// A client that is stopped, as a debugger does it, takes nothing. To its worker that is a dead
+/// peer, and the client comes back.
 fn stopped_client() -> Result<()> {
     let node = start_node()?;
     let mut told = Told::start(&mut run(&node.address), "a stopped client")?;
@@ -192,7 +196,8 @@ fn stopped_client() -> Result<()> {
             eprintln!("   the worker gave the stopped client up after {:.1} s", after.as_secs_f64());
             break;
         }
-        // It was stopped right between two copies: nothing was under way to it. It has to run before it is stopped again.
+        // It was stopped right between two copies: nothing was under way to it. It has to run
+        // before it is stopped again.
         told.does("count")?;
     }
     told.does("enough")?;
@@ -201,7 +206,8 @@ fn stopped_client() -> Result<()> {
     node.wait_until_free()
 }
 
-/// The daemon answers and the worker does not, which is what the program's user hears; then it goes on.
+/// The daemon answers and the worker does not, which is what the program's user hears; then it goes
+/// on.
 fn stopped_worker() -> Result<()> {
     let node = start_node()?;
     let mut told = Told::start(&mut run(&node.address), "a stopped worker")?;
@@ -225,7 +231,8 @@ fn start_beside(name: &str) -> Result<Node> {
     Node::start(&["--listen", &listen, "--gpus", NODE_GPUS])
 }
 
-/// Nothing connects such a session anew: its user hears that the worker is silent, and it goes on once the worker does.
+/// Nothing connects such a session anew: its user hears that the worker is silent, and it continues
+/// once the worker does.
 fn stopped_beside() -> Result<()> {
     let node = start_beside("stopped.sock")?;
     let mut told = Told::start(&mut run(&node.address), "a stopped worker on the same host")?;
@@ -282,7 +289,8 @@ fn dead_link() -> Result<()> {
     separation.mend_cable()?;
     told.does("count")?;
 
-    // What fits into the socket, which only the limit on what is unacknowledged notices, and what does not.
+    // What fits into the socket, which only the limit on what is unacknowledged notices, and what
+    // does not.
     for word in ["count", "read"] {
         let [worker] = node.workers()[..] else { bail!("one session has the workers {:?}", node.workers()) };
         signal(worker, libc::SIGSTOP);
@@ -311,8 +319,9 @@ fn signal(worker: u32, signal: i32) {
     unsafe { libc::kill(worker as i32, signal) };
 }
 
-/// Waits until something has come for a worker that is stopped, as `/proc/PID/net/tcp` shows it (proc_net_tcp in the kernel's
-/// documentation). A worker is in a network namespace of its own, and its socket in that of the node.
+/// Waits until something has come for a worker that is stopped, as `/proc/PID/net/tcp` shows it
+/// (proc_net_tcp in the kernel's documentation). A worker is in a network namespace of its own, and
+/// its socket in that of the node.
 fn wait_until_asked(node: &Node) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     let has_unread = |line: &str| {

@@ -1,4 +1,5 @@
-//! `sluice simulate` as operators call it: good lists, their reports, and one clear message for each bad list.
+//! `sluice simulate` as operators call it: good lists, their reports, and one clear message for
+//! each bad list.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -204,7 +205,8 @@ fn bad_options() -> Result<()> {
     expect_failure(&mut simulate(&[]), "nothing", 2, &["--nodes", "--jobs"])
 }
 
-/// Means of ten seeds at 100 % of arrived demand on the default list (Weng et al.), within 0.3 points.
+/// Means of ten seeds at 100 % of arrived demand on the default list (Weng et al.), within 0.3
+/// points.
 fn as_published(folder: &Path) -> Result<()> {
     let list = |name: &str| folder.join(name).display().to_string();
     let (nodes, pods) = (list("openb_node_list_gpu_node.csv"), list("openb_pod_list_default.csv"));

@@ -51,7 +51,8 @@ fn device_files() -> Result<()> {
     node.wait_until_free()
 }
 
-/// A script that sets the library path anew finds the libraries, as it does where NVIDIA's are in the system's path.
+/// A script that sets the library path anew finds the libraries, as it does where NVIDIA's are in
+/// the system's path.
 fn library_path() -> Result<()> {
     let node = start_node()?;
     let mut command = sluice_run(&node, &["-p", "0.25"]);

@@ -1,5 +1,5 @@
-//! A server and two nodes as real processes, and two teams that share them: one waits and learns why, one is preempted, and
-//! the bill adds up.
+//! A server and two nodes as real processes, and two teams that share them: one waits and learns
+//! why, one is preempted, and the bill adds up.
 
 mod books;
 mod disk;
@@ -109,11 +109,13 @@ fn bench_and_replay() -> Result<()> {
     installation.wait_for_records(3).map(drop)
 }
 
-/// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a whole and is reclaimed as a whole.
+/// Three nodes: fractions share GPUs so that whole ones stay free for a gang, which starts as a
+/// whole and is reclaimed as a whole.
 fn places_and_gangs() -> Result<()> {
     let installation = Installation::start("gangs", GANG_TENANTS, &["two", "three"], &[])?;
     let (red, blue) = (&installation.red, &installation.blue);
-    // First fit would put the second half where the first is and a third one anywhere; two halves fill one GPU here.
+    // First fit would put the second half where the first is and a third one anywhere; two halves
+    // fill one GPU here.
     let mut halves = [red.program("half 1", &["-p", "0.5"])?, red.program("half 2", &["-p", "0.5"])?];
     for half in &mut halves {
         half.expect_line("ready")?;
@@ -386,7 +388,8 @@ impl Installation {
         expect_failure(&mut command, "no token", 125, &["token"])
     }
 
-    /// Every record is there, a lease's records tile the time that it was held, and the bill is their sum.
+    /// Every record is there, a lease's records tile the time that it was held, and the bill is
+    /// their sum.
     fn the_bill_adds_up(&self) -> Result<()> {
         let red = &self.red;
         red.wait_for(&["lease", "list"], |leases| {
@@ -439,7 +442,8 @@ impl Installation {
             let text = std::fs::read(file.path())?;
             let text = String::from_utf8_lossy(&text);
             for token in &tokens {
-                // `slc_ID_SECRET`; the id may be shown, the secret may hold the sign that parts them.
+                // `slc_ID_SECRET`; the id may be shown, the secret may hold the sign that parts
+                // them.
                 let secret = token.splitn(3, '_').nth(2).filter(|secret| secret.len() > 40);
                 let secret = secret.context("a token has a secret")?;
                 ensure!(!text.contains(secret), "{} holds a token", file.path().display());
@@ -449,7 +453,8 @@ impl Installation {
         Ok(())
     }
 
-    /// The usage records on all nodes' disks, once so many attempts have written their last one and the ledger has them all.
+    /// The usage records on all nodes' disks, once so many attempts have written their last one and
+    /// the ledger has them all.
     fn wait_for_records(&self, attempts: usize) -> Result<Vec<Value>> {
         let deadline = Instant::now() + PATIENCE;
         let records = loop {

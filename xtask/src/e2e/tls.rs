@@ -1,4 +1,5 @@
-//! Sessions over TLS: by fingerprint, by authority, through cuts and forged bytes; and one clear line for each mistake.
+//! Sessions over TLS: by fingerprint, by authority, through cuts and forged bytes; and one clear
+//! line for each mistake.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -282,7 +283,8 @@ fn through_cuts() -> Result<()> {
     node.wait_until_free()
 }
 
-/// Somebody on the way changes bytes: to the session that is a cut, and nothing that was changed is taken.
+/// Somebody on the way changes bytes: to the session that is a cut, and nothing that was changed is
+/// taken.
 fn through_changed_bytes() -> Result<()> {
     let node = start_protected()?;
     let relay = Relay::start(split(&node.address)?.0, move |_, number| {

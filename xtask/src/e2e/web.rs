@@ -1,4 +1,5 @@
-//! The web view in a browser: a real server, two nodes with software GPUs, and Chromium, driven by `tests/web`.
+//! The web view in a browser: a real server, two nodes with software GPUs, and Chromium, driven by
+//! `tests/web`.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -18,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The scripts, besides the list of their packages.
 const SCRIPTS: [&str; 2] = ["web.mjs", "installation.mjs"];
 
-/// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment it writes those of the documents.
+/// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
+/// it writes those of the documents.
 pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
     if !wanted(NAME) {
         return;

@@ -112,8 +112,8 @@ fn agent_that_trusts(
     ureq::Agent::with_parts(config, connector.chain(Protecting(trust)), resolver)
 }
 
-/// Asks whoever a URL names: in plain text, or by TLS with a certificate from an authority in `SLUICE_TLS_CA`, or one that this system
-/// trusts.
+/// Asks whoever a URL names: in plain text, or by TLS with a certificate from an authority in
+/// `SLUICE_TLS_CA`, or one that this system trusts.
 #[derive(Clone)]
 pub struct Web(ureq::Agent);
 

@@ -1,8 +1,8 @@
 //! Which server `sluice` speaks to, and with which token.
 //!
-//! The server is `SLUICE_SERVER`, or else `server` of the settings file that `sluice login` writes. The token is
-//! `SLUICE_TOKEN`, or the settings file's or the local data folder's, each only for the server that it belongs to: a token
-//! is never sent to a server that merely was named.
+//! The server is `SLUICE_SERVER`, or else `server` of the settings file that `sluice login` writes.
+//! The token is `SLUICE_TOKEN`, or the settings file's or the local data folder's, each only for
+//! the server that it belongs to: a token is never sent to a server that merely was named.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,8 @@ use super::{Client, NoUrl, ServerUrl};
 pub const SERVER_VARIABLE: &str = "SLUICE_SERVER";
 const TOKEN_VARIABLE: &str = "SLUICE_TOKEN";
 
-/// A server and a token for it: what `sluice login` keeps for a user, and `sluice up` for its administrator.
+/// A server and a token for it: what `sluice login` keeps for a user, and `sluice up` for its
+/// administrator.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -161,7 +162,8 @@ pub fn user_file() -> Option<PathBuf> {
     Some(folder("XDG_CONFIG_HOME", ".config")?.join("config.json"))
 }
 
-/// Where a server keeps its data unless told: `$XDG_DATA_HOME/sluice`, or the same under `.local/share`.
+/// Where a server keeps its data unless told: `$XDG_DATA_HOME/sluice`, or the same under
+/// `.local/share`.
 pub fn data_folder() -> Option<PathBuf> {
     folder("XDG_DATA_HOME", ".local/share")
 }

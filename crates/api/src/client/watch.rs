@@ -1,4 +1,4 @@
-//! Watches: a stream that goes on where it stopped, at whichever server answers.
+//! Watches: a stream that continues where it stopped, at whichever server answers.
 
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
@@ -14,8 +14,9 @@ const STREAM_TIME_MAX: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Hands every event of a watch to `take`, until that says to stop. A stream that is cut off goes on where it stopped; after
-    /// [`kind::ANEW`] it begins again. The failure is one that asking again does not help, or the first.
+    /// Hands every event of a watch to `take`, until that says to stop. A stream that is cut off
+    /// continues where it stopped; after [`kind::ANEW`] it begins again. The failure is one that
+    /// asking again does not help, or the first.
     pub fn watch(&self, path: &str, mut take: impl FnMut(Event) -> ControlFlow<()>) -> Result<(), Failure> {
         let (mut last, mut reached, mut again) = (None::<String>, false, AGAIN);
         loop {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
     use crate::problem::{Kind, Problem};
 
-    /// Answers one request; says what it asked to go on from.
+    /// Answers one request; says what it asked to continue from.
     fn answer(listener: &TcpListener, status: u16, kind: &str, body: &str) -> Option<String> {
         let mut stream = listener.accept().unwrap().0;
         let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);

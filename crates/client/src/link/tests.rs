@@ -194,8 +194,8 @@ fn a_worker_that_says_nothing_is_asked_and_given_up_in_the_end() {
     }
     assert_eq!(link.check(), Ok(()));
     assert!(link.silence_is_told.load(Ordering::Relaxed));
-    // It goes on, and everything begins anew. What it says to have is more than a link counts that
-    // keeps nothing.
+    // It continues, and everything begins anew. What it says to have is more than a link counts
+    // that keeps nothing.
     std::thread::scope(|scope| {
         scope.spawn(|| link.call(0, OP, |_| ()).unwrap());
         let command = peer.next().unwrap();
@@ -251,7 +251,7 @@ fn a_sticky_error_is_the_answer_to_later_calls() {
     assert_eq!(link.call(0, OP, |_| ()).unwrap_err(), CUresult::ILLEGAL_ADDRESS);
 }
 
-/// The session goes on, and nothing is to come any more for the command.
+/// The session continues, and nothing is to come any more for the command.
 #[test]
 fn a_refused_command_is_over() {
     let (link, mut peer) = pair();

@@ -1,10 +1,10 @@
 //! How many connections a session goes over.
 //!
 //! It begins with one. On a far link one connection may hold less than the link does, so once a
-//! session copies much it goes on over several (`sluice_transport`'s stripes). A thread makes them
-//! beside the one in use, and once all are there that one is given up, by that thread or by the
-//! next copy: the session resumes as after any disconnect, with what was in flight. Where several
-//! do not come through, or do not last, one has to do.
+//! session copies much it continues over several (`sluice_transport`'s stripes). A thread makes
+//! them beside the one in use, and once all are there that one is given up, by that thread or by
+//! the next copy: the session resumes as after any disconnect, with what was in flight. Where
+//! several do not come through, or do not last, one has to do.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

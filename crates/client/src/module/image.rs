@@ -133,7 +133,7 @@ pub(crate) struct Jit {
     wall_time: *mut *mut c_void,
 }
 
-/// The options that the node's driver is given. The others say where something is or goes on this
+/// The options that the node's driver is given. The others say where something is or continues this
 /// machine, what target or fallback there is to be, or nothing that a driver still heeds.
 const NUMBERS: [CUjit_option; 9] = [
     CUjit_option::MAX_REGISTERS,

@@ -47,7 +47,8 @@ impl Cfg {
         Cfg { order, position, pred_start, preds }
     }
 
-    /// One entry per edge: a predecessor with two edges to this block is here twice. Unreachable ones are not here.
+    /// One entry per edge: a predecessor with two edges to this block is here twice. Unreachable
+    /// ones are not here.
     pub fn preds(&self, block: BlockId) -> &[BlockId] {
         let range = self.pred_start[block.index()] as usize..self.pred_start[block.index() + 1] as usize;
         &self.preds[range]

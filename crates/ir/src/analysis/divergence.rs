@@ -1,8 +1,10 @@
-//! Where the lanes that a branch separates meet again, and which loops they leave at different times.
+//! Where the lanes that a branch separates meet again, and which loops they leave at different
+//! times.
 //!
-//! Works on the block numbers of [`crate::passes::layout`]: forward edges lead to higher numbers, so the ways out of a branch
-//! are followed by one walk upwards. Each block gets the name of the one way that leads to it, or, where two ways
-//! meet, its own; the walk ends where all ways have met (compare LLVM's synchronisation dependence analysis).
+//! Works on the block numbers of [`crate::passes::layout`]: forward edges lead to higher numbers,
+//! so the ways out of a branch are followed by one walk upwards. Each block gets the name of the
+//! one way that leads to it, or, where two ways meet, its own; the walk ends where all ways have
+//! met (compare LLVM's synchronisation dependence analysis).
 
 use std::cell::Cell;
 
@@ -19,7 +21,8 @@ pub(super) struct Regions {
     joins: Vec<bool>,
     /// By loop: lanes can leave it in different iterations, or by different edges.
     divergent_loops: Vec<bool>,
-    /// By value: the innermost loop of its definition and the outermost one that some use lies outside of.
+    /// By value: the innermost loop of its definition and the outermost one that some use lies
+    /// outside of.
     escapes: Vec<Option<(LoopId, LoopId)>>,
     /// Scratch: by block, the way that leads to it.
     labels: Vec<u32>,
@@ -71,8 +74,8 @@ impl Regions {
         false
     }
 
-    /// Whether a value is used outside a loop around its definition that lanes leave at different times: the
-    /// iterations after a lane has left must not change what the lane has.
+    /// Whether a value is used outside a loop around its definition that lanes leave at different
+    /// times: the iterations after a lane has left must not change what the lane has.
     pub(super) fn escapes_divergently(&self, value: Value) -> bool {
         let Some((inner, outer)) = self.escapes[value.index()] else { return false };
         let mut at = Some(inner);
@@ -145,7 +148,8 @@ impl Regions {
         }
     }
 
-    /// Marks where ways from here meet. Returns the loops of `around` that one of the ways leaves before all have met.
+    /// Marks where ways from here meet. Returns the loops of `around` that one of the ways leaves
+    /// before all have met.
     fn follow(
         &mut self,
         kernel: &Kernel,
@@ -177,7 +181,8 @@ impl Regions {
             if *label == NONE {
                 *label = way;
                 touched.push(to);
-                // A block that ends its threads leads nowhere, so nothing is to be waited for behind it.
+                // A block that ends its threads leads nowhere, so nothing is to be waited for
+                // behind it.
                 match kernel.block(to).terminator.targets().next() {
                     Some(_) => *pending += 1,
                     None => ends_somewhere.set(true),
@@ -205,8 +210,9 @@ impl Regions {
             }
             pending -= 1;
             if pending == 0 {
-                // All have met (but those that wait for a next iteration, whose ways out are followed for the loop), or
-                // one goes on, perhaps to the block in which another ended.
+                // All have met (but those that wait for a next iteration, whose ways out are
+                // followed for the loop), or one continues, perhaps to the block in which another
+                // ended.
                 if !ends_somewhere.get() {
                     break;
                 }

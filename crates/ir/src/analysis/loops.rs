@@ -17,7 +17,8 @@ pub struct Loops {
     pub parents: Vec<Option<LoopId>>,
     /// By block: the innermost loop that it is in.
     innermost: Vec<Option<LoopId>>,
-    /// Whether some cycle has no header: it is entered in the middle, which compilers do not produce.
+    /// Whether some cycle has no header: it is entered in the middle, which compilers do not
+    /// produce.
     pub is_irreducible: bool,
 }
 

@@ -1,14 +1,15 @@
 //! Upper bounds of unsigned integers, known low zeros, and sums that cannot wrap.
 //!
-//! One forward walk over the definitions, without iteration: a block parameter may be anything. Used where the lanes
-//! of an index must be known not to lie on both sides of an overflow.
+//! One forward walk over the definitions, without iteration: a block parameter may be anything.
+//! Used where the lanes of an index must be known not to lie on both sides of an overflow.
 
 use crate::inst::{BinaryOp, ConvertOp, Inst, SpecialRegister};
 use crate::kernel::Kernel;
 use crate::types::{Type, Value};
 
-/// The largest index that a grid's blocks reach by `ctaid * something`: that a block's share of the work starts below
-/// this is assumed, since whoever computes with more in 32 bits has wrapped long before.
+/// The largest index that a grid's blocks reach by `ctaid * something`: that a block's share of the
+/// work starts below this is assumed, since whoever computes with more in 32 bits has wrapped long
+/// before.
 const BLOCK_START_MAX: u64 = (1 << 32) - (1 << 20);
 
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +152,8 @@ fn is_block_start(kernel: &Kernel, args: &[Value; 2]) -> bool {
         || (is_block_index(kernel, args[1]) && is_count(args[0]))
 }
 
-/// Limits of CUDA devices of every compute capability (CUDA programming guide, "Technical Specifications").
+/// Limits of CUDA devices of every compute capability (CUDA programming guide, "Technical
+/// Specifications").
 fn special_max(register: SpecialRegister) -> u64 {
     use SpecialRegister::*;
     match register {

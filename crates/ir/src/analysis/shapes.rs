@@ -1,15 +1,17 @@
 //! How the lanes of a value relate, and which branches separate lanes.
 //!
-//! A shape speaks of the lanes that execute the defining instruction *together*, in one visit of a warp to the
-//! block, and of their later uses of that result. It is sound for a back end that
-//! - always goes on with the pending block of the lowest number, gathering all lanes that wait there (blocks are
-//!   numbered so that this keeps the lanes of a loop in the same iteration: see [`crate::passes::layout`]), and
-//! - executes an instruction whose result is [`Shape::Uniform`] once for the warp. For a load that matters: other
-//!   threads may write meanwhile, and two reads could differ.
+//! A shape speaks of the lanes that execute the defining instruction *together*, in one visit of a
+//! warp to the block, and of their later uses of that result. It is sound for a back end that
+//! - always continues with the pending block of the lowest number, gathering all lanes that wait
+//!   there (blocks are numbered so that this keeps the lanes of a loop in the same iteration: see
+//!   [`crate::passes::layout`]), and
+//! - executes an instruction whose result is [`Shape::Uniform`] once for the warp. For a load that
+//!   matters: other threads may write meanwhile, and two reads could differ.
 //!
-//! The analysis starts from the best and goes down until nothing changes: a value's shape follows from its operands,
-//! a block parameter's from its arguments, where a divergent branch ([`super::divergence`]) makes the parameters of the
-//! blocks where its ways meet varying, and what is carried out of a loop that lanes leave at different times.
+//! The analysis starts from the best and goes down until nothing changes: a value's shape follows
+//! from its operands, a block parameter's from its arguments, where a divergent branch
+//! ([`super::divergence`]) makes the parameters of the blocks where its ways meet varying, and what
+//! is carried out of a loop that lanes leave at different times.
 
 use crate::analysis::divergence::Regions;
 use crate::analysis::ranges::Ranges;
@@ -25,7 +27,8 @@ use crate::types::{BlockId, Type, Value};
 pub enum Shape {
     /// The same in all lanes.
     Uniform,
-    /// Integers: lane `l` holds `base + l * stride`, wrapping, for some uniform base. The stride is not 0.
+    /// Integers: lane `l` holds `base + l * stride`, wrapping, for some uniform base. The stride is
+    /// not 0.
     Affine { stride: i64 },
     /// Nothing is known.
     Varying,
@@ -34,8 +37,9 @@ pub enum Shape {
 /// What is assumed about the threads of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BlockShape {
-    /// A warp is a piece of a row of threads: the block's x size is a multiple of 32, or its y and z sizes are 1. Lane
-    /// l then has `tid.x = base + l`, where base is a multiple of 32, and `tid.y` and `tid.z` are uniform.
+    /// A warp is a piece of a row of threads: the block's x size is a multiple of 32, or its y and
+    /// z sizes are 1. Lane l then has `tid.x = base + l`, where base is a multiple of 32, and
+    /// `tid.y` and `tid.z` are uniform.
     Rows,
     /// Anything.
     #[default]
@@ -73,8 +77,8 @@ impl Shapes {
         }
     }
 
-    /// What holds without looking, whatever the order in which lanes run: constants are uniform, registers and
-    /// windows are what they are, every conditional branch is divergent.
+    /// What holds without looking, whatever the order in which lanes run: constants are uniform,
+    /// registers and windows are what they are, every conditional branch is divergent.
     pub fn conservative(kernel: &Kernel, block_shape: BlockShape) -> Shapes {
         let mut values = vec![Shape::Varying; kernel.values.len()];
         for data in &kernel.insts {
@@ -217,8 +221,9 @@ impl Solver<'_> {
             Inst::Convert { op, arg, .. } => Some(match (op, shape(*arg)?) {
                 (_, Uniform) => Uniform,
                 (ConvertOp::Truncate, Affine { stride }) if ty != Type::I1 => affine(ty, stride),
-                // Lanes on both sides of an overflow would be far apart. A signed index that overflows within a warp is an
-                // error of the program; unsigned ones below 0 are common, so they must be ruled out.
+                // Lanes on both sides of an overflow would be far apart. A signed index that
+                // overflows within a warp is an error of the program; unsigned ones below 0 are
+                // common, so they must be ruled out.
                 (ConvertOp::SignExtend, Affine { stride }) => affine(ty, stride),
                 (ConvertOp::ZeroExtend, Affine { stride }) if self.ranges.is_exact(*arg) => {
                     affine(ty, stride)
@@ -325,7 +330,8 @@ impl Solver<'_> {
         }
     }
 
-    /// Whether a comparison with a constant has a multiple of 32 for its border, so that no warp lies on both sides.
+    /// Whether a comparison with a constant has a multiple of 32 for its border, so that no warp
+    /// lies on both sides.
     fn is_whole_rows(&self, cond: IntCond, args: [Value; 2]) -> bool {
         use IntCond::*;
         let Some(limit) = self.kernel.constant(args[1]) else { return false };
@@ -353,8 +359,8 @@ impl Solver<'_> {
     }
 }
 
-/// Whether an instruction gives a thread the same result whenever it is executed, so that lanes that have left a loop have
-/// what the loop goes on with.
+/// Whether an instruction gives a thread the same result whenever it is executed, so that lanes
+/// that have left a loop have what the loop continues with.
 fn is_same_in_all_iterations(inst: &Inst) -> bool {
     match inst {
         Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::WindowBase { .. } => true,

@@ -49,7 +49,8 @@ impl RunningCluster {
         }
     }
 
-    /// Ends the phase of the cluster's barrier if every thread that has not ended has arrived; whether it did.
+    /// Ends the phase of the cluster's barrier if every thread that has not ended has arrived;
+    /// whether it did.
     fn release_barrier(&mut self) -> bool {
         let mut threads: Vec<_> = self.blocks.iter_mut().flat_map(|block| &mut block.threads).collect();
         let is_complete = threads.iter().all(|thread| thread.has_arrived || thread.state == State::Ended);
@@ -68,7 +69,8 @@ impl RunningCluster {
 }
 
 impl RunningBlock {
-    /// A thread arrives at the barrier of the cluster, or waits there for the phase in which it has arrived.
+    /// A thread arrives at the barrier of the cluster, or waits there for the phase in which it has
+    /// arrived.
     pub(super) fn come_to_cluster(&mut self, t: usize, waits: bool) {
         let thread = &mut self.threads[t];
         if waits && thread.has_arrived {

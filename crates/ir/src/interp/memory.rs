@@ -218,7 +218,8 @@ impl RunningBlock {
         memory.global.write(address, bytes)
     }
 
-    /// Where in the cluster's shared memory or in the block's local memory this address is; None when it is global.
+    /// Where in the cluster's shared memory or in the block's local memory this address is; None
+    /// when it is global.
     fn window<'a>(
         &'a mut self,
         memory: &'a mut Memory<'_>,

@@ -1,7 +1,8 @@
 //! Pure instructions on the bits of one lane.
 //!
-//! Written for obviousness: integers in 128 bits, floats through LLVM's software arithmetic (`rustc_apfloat`) wherever
-//! a rounding direction or a half is involved, so that nothing is shared with the code generator it is an oracle for.
+//! Written for obviousness: integers in 128 bits, floats through LLVM's software arithmetic
+//! (`rustc_apfloat`) wherever a rounding direction or a half is involved, so that nothing is shared
+//! with the code generator it is an oracle for.
 
 use rustc_apfloat::ieee::{BFloat, Double, Half, Single};
 use rustc_apfloat::{Float, FloatConvert, Round, Status, StatusAnd};

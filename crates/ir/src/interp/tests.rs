@@ -114,7 +114,8 @@ fn textures_are_read_from_global_memory() {
         level_min: 0.0,
         level_max: 0.0,
     };
-    // The words that the kernel writes: a thread reads its neighbour's, still zero, or beyond the last one.
+    // The words that the kernel writes: a thread reads its neighbour's, still zero, or beyond the
+    // last one.
     let (size, channel) = ([4, 1, 1], texture::Channel::U32);
     let image = Image { base: 4096, pieces: None, pitch: 16, slice: 16, size, channel, channels: 1 };
     let object = texture::add_texture(Texture { levels: vec![image], sampler });

@@ -4,7 +4,8 @@ use super::{InterpFault, RunningBlock, State, scalar};
 use crate::{BarrierKind, Inst, InstId, Kernel, MatchKind, ShuffleMode, VoteKind};
 
 impl RunningBlock {
-    /// Carries out a collective instruction at which all lanes of its member mask have come, if there is one.
+    /// Carries out a collective instruction at which all lanes of its member mask have come, if
+    /// there is one.
     pub(super) fn release_warp(&mut self, kernel: &Kernel, warp: usize) -> bool {
         let first = warp * 32;
         let lanes = first..self.threads.len().min(first + 32);
@@ -19,7 +20,7 @@ impl RunningBlock {
                 .clone()
                 .filter(|&lane| mask >> (lane - first) & 1 == 1 && self.threads[lane].state != State::Ended)
                 .collect();
-            // A lane that names a mask without itself is undefined in PTX; it goes on alone.
+            // A lane that names a mask without itself is undefined in PTX; it continues alone.
             let members = if members.contains(&t) { members } else { vec![t] };
             if members.iter().all(|&lane| at(&self.threads, lane) == Some(id)) {
                 self.together(kernel, id, first, &members);
@@ -95,7 +96,8 @@ impl RunningBlock {
         }
     }
 
-    /// A thread comes to a barrier; whether the barrier is complete, [`Self::release_barrier`] finds out.
+    /// A thread comes to a barrier; whether the barrier is complete, [`Self::release_barrier`]
+    /// finds out.
     pub(super) fn come_to_barrier(
         &mut self,
         t: usize,

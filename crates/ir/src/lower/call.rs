@@ -1,9 +1,10 @@
-//! Calls: device functions are lowered in place, but for those that can reach themselves ([`super::subroutine`]); a few
-//! names belong to the runtime.
+//! Calls: device functions are lowered in place, but for those that can reach themselves
+//! ([`super::subroutine`]); a few names belong to the runtime.
 //!
-//! A call through a pointer compares the pointer with every function whose address is taken and whose signature fits,
-//! and does what that one does. The addresses are made of names ([`function_address`]), so that what loads a module can
-//! put them into tables without knowing how a kernel is compiled.
+//! A call through a pointer compares the pointer with every function whose address is taken and
+//! whose signature fits, and does what that one does. The addresses are made of names
+//! ([`function_address`]), so that what loads a module can put them into tables without knowing how
+//! a kernel is compiled.
 
 use std::collections::HashSet;
 
@@ -32,14 +33,15 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// A function that can reach itself has its code once, and so has one at the end of a long chain of calls.
+    /// A function that can reach itself has its code once, and so has one at the end of a long
+    /// chain of calls.
     fn call_function(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
         let is_inlined = !self.recursive.contains(&*callee.name) && self.depth < CALL_DEPTH_MAX;
         if is_inlined { self.inline(call, callee) } else { self.call_subroutine(call, callee) }
     }
 
-    /// Calls the function at `pointer`. A pointer to none of those that the call can mean ends the grid: null, or a function
-    /// that was left out.
+    /// Calls the function at `pointer`. A pointer to none of those that the call can mean ends the
+    /// grid: null, or a function that was left out.
     fn call_one_of(&mut self, call: &'m Call, pointer: Value, targets: IndirectTargets) -> Lowered {
         let candidates = self.candidates.of(self.frame.body, targets)?;
         let join = self.kernel.add_block();
@@ -124,8 +126,8 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// Lowers the callee's body here. Parameters in `.param` space are the caller's variables; those in registers are
-    /// copied.
+    /// Lowers the callee's body here. Parameters in `.param` space are the caller's variables;
+    /// those in registers are copied.
     fn inline(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
         let body = callee.body.as_ref().ok_or_else(|| LowerErrorKind::Unresolved(callee.name.to_string()))?;
         // What the caller passes, before its frame is put away.
@@ -193,8 +195,9 @@ impl<'m> Lowering<'m> {
             .collect()
     }
 
-    /// Where a call wants the callee's results that are in memory. Linking joins a call and a definition by their name alone,
-    /// so a result may be wanted that the callee does not have; what is there then is undefined.
+    /// Where a call wants the callee's results that are in memory. Linking joins a call and a
+    /// definition by their name alone, so a result may be wanted that the callee does not have;
+    /// what is there then is undefined.
     pub(super) fn result_homes(&mut self, call: &Call, callee: &Function) -> Lowered<Vec<Option<Home>>> {
         if call.returns.len() < callee.returns.len() {
             return Err(malformed(call));
@@ -220,8 +223,8 @@ impl<'m> Lowering<'m> {
     }
 }
 
-/// The address that stands for a function: where no variable can be, and the same wherever the name is. (64-bit FNV-1a of
-/// the name.)
+/// The address that stands for a function: where no variable can be, and the same wherever the name
+/// is. (64-bit FNV-1a of the name.)
 pub fn function_address(name: &str) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -250,7 +253,8 @@ pub(super) struct Candidates<'m> {
 }
 
 impl<'m> Candidates<'m> {
-    /// `addressed` are the names whose addresses are taken, by code that the kernel can reach or by variables.
+    /// `addressed` are the names whose addresses are taken, by code that the kernel can reach or by
+    /// variables.
     pub(super) fn new(module: &'m Module, addressed: &HashSet<&'m str>) -> Candidates<'m> {
         let functions = module.functions.iter().filter(|function| has_body(function));
         let addressed = functions.filter(|function| addressed.contains(&*function.name)).collect();

@@ -1,9 +1,9 @@
 //! Clusters and their distributed shared memory (PTX ISA, "Cluster of Cooperative Thread Arrays").
 //!
-//! The shared memories of a cluster's blocks are equally far apart in the generic address space, in the order of ranks. An
-//! address in `.shared::cluster` has 32 bits: one more than the rank of the block in the highest 8, and the offset in its
-//! shared memory in the others. An address in `.shared::cta` is also one in `.shared::cluster`, which 0 in the highest bits
-//! stands for.
+//! The shared memories of a cluster's blocks are equally far apart in the generic address space, in
+//! the order of ranks. An address in `.shared::cluster` has 32 bits: one more than the rank of the
+//! block in the highest 8, and the offset in its shared memory in the others. An address in
+//! `.shared::cta` is also one in `.shared::cluster`, which 0 in the highest bits stands for.
 
 use sluice_ptx::ast::{Address, AddressBase, Instruction, Operand};
 use sluice_ptx::{Modifier, Space as PtxSpace, SpecialRegister as Ptx};
@@ -79,7 +79,8 @@ impl<'m> Lowering<'m> {
         build.binary(BinaryOp::Add, base, offset)
     }
 
-    /// The address in `.shared::cluster` of a generic one; in `.shared::cta`, where the block's own shared memory has it.
+    /// The address in `.shared::cluster` of a generic one; in `.shared::cta`, where the block's own
+    /// shared memory has it.
     pub(super) fn cluster_of_generic(&mut self, generic: Value) -> Value {
         let (rank, offset) = self.rank_and_offset(generic);
         let own = self.cluster_rank();
@@ -209,7 +210,8 @@ impl<'m> Lowering<'m> {
         build.binary(BinaryOp::Add, base, distance)
     }
 
-    /// The rank of the block to which a generic address of shared memory belongs, and its offset there, both I64.
+    /// The rank of the block to which a generic address of shared memory belongs, and its offset
+    /// there, both I64.
     fn rank_and_offset(&mut self, generic: Value) -> (Value, Value) {
         let first = self.build().i32(0);
         let base = self.shared_base_of(first);

@@ -10,8 +10,8 @@ use crate::inst::{BinaryOp, FloatCond, IntCond, UnaryOp};
 use crate::types::{Type, Value};
 
 impl<'m> Lowering<'m> {
-    /// `setp.cmp[.bool].type p[|q], a, b[, c]`: p = (a cmp b) bool c, q = !(a cmp b) bool c; on packed halves p and q are
-    /// the results of the low and the high half.
+    /// `setp.cmp[.bool].type p[|q], a, b[, c]`: p = (a cmp b) bool c, q = !(a cmp b) bool c; on
+    /// packed halves p and q are the results of the low and the high half.
     pub(super) fn setp(&mut self, i: &Instruction) -> Lowered {
         let ptx = ptx_type(i)?;
         let (first, second) = match operand(i, 0)? {

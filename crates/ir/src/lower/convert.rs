@@ -38,7 +38,8 @@ impl<'m> Lowering<'m> {
         to.iter().zip(values).try_for_each(|(part, value)| self.write(part, value))
     }
 
-    /// `cvta`: between a window and the generic address space. Global and constant addresses are generic already.
+    /// `cvta`: between a window and the generic address space. Global and constant addresses are
+    /// generic already.
     pub(super) fn cvta(&mut self, i: &Instruction) -> Lowered {
         let space = i.space().ok_or_else(|| malformed(i))?;
         let window = match window(space) {
@@ -52,7 +53,8 @@ impl<'m> Lowering<'m> {
         if i.modifiers.contains(&Modifier::To) {
             let generic = self.read(operand(i, 1)?, Type::I64)?;
             if window == Window::Shared && (is_cluster || self.layout.reaches_other_blocks) {
-                // Programs convert addresses of other blocks' shared memory by `cvta.to.shared` as well.
+                // Programs convert addresses of other blocks' shared memory by `cvta.to.shared` as
+                // well.
                 let address = self.cluster_of_generic(generic);
                 return self.write(operand(i, 0)?, address);
             }
@@ -66,7 +68,8 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, generic)
     }
 
-    /// `isspacep`: an address is in a window if its distance from the window's start is below its size.
+    /// `isspacep`: an address is in a window if its distance from the window's start is below its
+    /// size.
     pub(super) fn isspacep(&mut self, i: &Instruction) -> Lowered {
         let space = i.space().ok_or_else(|| malformed(i))?;
         let address = self.read(operand(i, 1)?, Type::I64)?;
@@ -105,7 +108,8 @@ impl<'m> Lowering<'m> {
         build.compare(IntCond::LtU, distance, size)
     }
 
-    // ---- cvt ----------------------------------------------------------------------------------------------
+    // ---- cvt
+    // ----------------------------------------------------------------------------------------------
 
     pub(super) fn cvt(&mut self, i: &Instruction) -> Lowered {
         let mut types = i.types();
@@ -178,8 +182,9 @@ impl<'m> Lowering<'m> {
         };
         match kind {
             Kind::Half(half) => {
-                // Through F64, which holds every integer that a half can tell from its neighbours: with 53 digits cut off
-                // and the last one set if any was lost, so that ties at the 8 or 11 digits are still decided.
+                // Through F64, which holds every integer that a half can tell from its neighbours:
+                // with 53 digits cut off and the last one set if any was lost, so that ties at the
+                // 8 or 11 digits are still decided.
                 let mut build = self.build();
                 let cut = build.convert(convert(Rounding::Zero), Type::F64, source);
                 let wide = match from.bits() {

@@ -1,8 +1,9 @@
-//! Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision Floating Point Instructions").
+//! Floating-point arithmetic (PTX ISA, "Floating Point Instructions", "Half Precision Floating
+//! Point Instructions").
 //!
-//! 16-bit formats compute in F32, whose 24 bits make one further rounding to 11 or 8 bits harmless for everything
-//! but fused multiply-add, which takes F64 (and rounds to odd there for `bf16`, whose exponents reach further than F64's
-//! digits). Packed formats do each half by itself.
+//! 16-bit formats compute in F32, whose 24 bits make one further rounding to 11 or 8 bits harmless
+//! for everything but fused multiply-add, which takes F64 (and rounds to odd there for `bf16`,
+//! whose exponents reach further than F64's digits). Packed formats do each half by itself.
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -195,8 +196,8 @@ impl<'m> Lowering<'m> {
         build.select(is_subnormal, zero, value)
     }
 
-    /// `a * b + c` of `bf16` values in F64, rounded to odd: an addend too small for F64 to hold must still decide
-    /// a tie of the rounding to 8 bits that follows. The product is exact.
+    /// `a * b + c` of `bf16` values in F64, rounded to odd: an addend too small for F64 to hold
+    /// must still decide a tie of the rounding to 8 bits that follows. The product is exact.
     fn fma_to_odd(&mut self, args: &[Value]) -> Value {
         let near = Rounding::Near;
         let mut build = self.build();
@@ -208,7 +209,8 @@ impl<'m> Lowering<'m> {
         let lost_product = build.float(FloatOp::Sub, near, product, from_product);
         let lost_addend = build.float(FloatOp::Sub, near, args[2], from_addend);
         let lost = build.float(FloatOp::Add, near, lost_product, lost_addend);
-        // An even sum that lost something gives way to its neighbour on that side: one step up or down in magnitude.
+        // An even sum that lost something gives way to its neighbour on that side: one step up or
+        // down in magnitude.
         let zero = build.f64(0.0);
         let is_inexact = build.float_compare(FloatCond::Ne, lost, zero);
         let [sum_bits, lost_bits] = [sum, lost].map(|value| build.bitcast(Type::I64, value));

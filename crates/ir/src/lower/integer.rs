@@ -1,5 +1,5 @@
-//! Integer, logic, shift and bit-field instructions (PTX ISA, "Integer Arithmetic Instructions", "Logic and Shift
-//! Instructions").
+//! Integer, logic, shift and bit-field instructions (PTX ISA, "Integer Arithmetic Instructions",
+//! "Logic and Shift Instructions").
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -140,11 +140,13 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
-    // ---- Carries, saturation, packed halves ---------------------------------------------------------------
+    // ---- Carries, saturation, packed halves
+    // ---------------------------------------------------------------
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`, `madc`. The carry flag is a variable of the frame. A subtraction adds the
-    /// complement: its flag is the carry of `a + ~b + 1`, so it is 1 where nothing was borrowed, which is visible where
-    /// an `addc` follows a `sub.cc` or a `subc` an `add.cc`.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`, `madc`. The carry flag is a variable of the frame. A
+    /// subtraction adds the complement: its flag is the carry of `a + ~b + 1`, so it is 1 where
+    /// nothing was borrowed, which is visible where an `addc` follows a `sub.cc` or a `subc` an
+    /// `add.cc`.
     fn with_carry(&mut self, i: &Instruction) -> Lowered {
         let carry = self.frame.carry;
         let has_carry_in = matches!(i.opcode, Opcode::Addc | Opcode::Subc | Opcode::Madc);
@@ -230,7 +232,8 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
-    // ---- Shifts -------------------------------------------------------------------------------------------
+    // ---- Shifts
+    // -------------------------------------------------------------------------------------------
 
     fn shift(&mut self, i: &Instruction) -> Lowered {
         let op = match i.opcode {
@@ -262,7 +265,8 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
-    // ---- Bits ---------------------------------------------------------------------------------------------
+    // ---- Bits
+    // ---------------------------------------------------------------------------------------------
 
     /// `clz`, `popc`, `bfind`: the result has 32 bits whatever the operand.
     fn count_bits(&mut self, i: &Instruction) -> Lowered {
@@ -320,7 +324,8 @@ impl<'m> Lowering<'m> {
         let (position, length) = self.field(i, 2)?;
         let ty = self.kernel.ty(a);
         let result = if ptx.is_signed() {
-            // Field to the top, back with its sign. A field of no bits is 0; bits beyond the top are copies of the sign.
+            // Field to the top, back with its sign. A field of no bits is 0; bits beyond the top
+            // are copies of the sign.
             let mut build = self.build();
             let shifted = build.binary(BinaryOp::ShrS, a, position);
             let width = build.i32(ty.bits());
@@ -397,7 +402,8 @@ impl<'m> Lowering<'m> {
         build.binary(BinaryOp::Sub, high, low)
     }
 
-    /// Any function of three bits, by its truth table: bit `4a + 2b + c` of the table is the result.
+    /// Any function of three bits, by its truth table: bit `4a + 2b + c` of the table is the
+    /// result.
     fn lop3(&mut self, i: &Instruction) -> Lowered {
         let [a, b, c] = self.ints(i, [1, 2, 3])?;
         let sluice_ptx::ast::Operand::Integer(table) = operand(i, 4)? else { return Err(malformed(i)) };
@@ -418,7 +424,8 @@ impl<'m> Lowering<'m> {
             build.binary(BinaryOp::Or, f, g)
         };
         let Some(third) = i.operands.get(5) else { return self.write(operand(i, 0)?, result) };
-        // `lop3.or` and `lop3.and` give a predicate too: whether any bit is set, combined with another.
+        // `lop3.or` and `lop3.and` give a predicate too: whether any bit is set, combined with
+        // another.
         let third = self.read(third, Type::I1)?;
         let mut build = self.build();
         let zero = build.i32(0);
@@ -490,7 +497,8 @@ impl<'m> Lowering<'m> {
         Ok(selector)
     }
 
-    // ---- Parts of registers -------------------------------------------------------------------------------
+    // ---- Parts of registers
+    // -------------------------------------------------------------------------------
 
     /// Element `index` of a register divided into elements of `bits`, as an I32.
     pub(super) fn element(&mut self, value: Value, index: u32, bits: u32, signed: bool) -> Value {

@@ -32,7 +32,8 @@ pub(super) enum Home {
     Function(u64),
 }
 
-/// A module variable in global or constant space, to be placed in device memory when the module is loaded.
+/// A module variable in global or constant space, to be placed in device memory when the module is
+/// loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Global {
     pub name: String,
@@ -51,8 +52,9 @@ pub struct Global {
     pub relocations: Vec<GlobalRelocation>,
 }
 
-/// A variable that names an image instead of memory (PTX ISA, "Texture, Sampler and Surface Types"). What stands for its
-/// address in a launch is the number of the image that is bound to it then ([`crate::texture`]), or 0.
+/// A variable that names an image instead of memory (PTX ISA, "Texture, Sampler and Surface
+/// Types"). What stands for its address in a launch is the number of the image that is bound to it
+/// then ([`crate::texture`]), or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// With the sampler, as long as the module has none of its own.
@@ -86,7 +88,8 @@ pub struct GlobalRelocation {
     pub mask: u64,
 }
 
-/// The module's variables in global and constant space, those that function bodies declare included.
+/// The module's variables in global and constant space, those that function bodies declare
+/// included.
 pub fn module_globals(module: &Module) -> Vec<Global> {
     let in_bodies =
         module.functions.iter().filter_map(|function| Some((function, function.body.as_ref()?))).flat_map(
@@ -129,7 +132,8 @@ fn global(name: String, variable: &Variable) -> Option<Global> {
     })
 }
 
-/// The name by which a kernel refers to a global variable declared in a body, where other functions may use the same name.
+/// The name by which a kernel refers to a global variable declared in a body, where other functions
+/// may use the same name.
 fn body_global_name(function: &Function, variable: &Variable) -> String {
     format!("{}${}", function.name, variable.name)
 }
@@ -240,7 +244,8 @@ pub(super) fn place(end: &mut u32, bytes: u64, own_align: u32, align: &mut u32) 
 }
 
 impl<'m> Lowering<'m> {
-    /// Where the variables of a body live in a new frame of it. Local ones and parameters of calls get space of their own.
+    /// Where the variables of a body live in a new frame of it. Local ones and parameters of calls
+    /// get space of their own.
     pub(super) fn body_variables(&mut self, function: &'m Function, body: &'m Body) -> Lowered<Vec<Home>> {
         let shared = self.layout.in_bodies.get(&*function.name);
         let mut homes = Vec::with_capacity(body.variables.len());

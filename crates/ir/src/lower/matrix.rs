@@ -1,7 +1,8 @@
-//! Matrix instructions (PTX ISA, "Warp Level Matrix Instructions"): `mma`, `wmma`, `ldmatrix`, `stmatrix`.
+//! Matrix instructions (PTX ISA, "Warp Level Matrix Instructions"): `mma`, `wmma`, `ldmatrix`,
+//! `stmatrix`.
 //!
-//! Spelled out in shuffles and multiply-adds, so that no back end needs to know them. All fragments have one layout.
-//! With g = lane / 4 and t = lane % 4, and E elements of an operand per register:
+//! Spelled out in shuffles and multiply-adds, so that no back end needs to know them. All fragments
+//! have one layout. With g = lane / 4 and t = lane % 4, and E elements of an operand per register:
 //!
 //! | | register | row | column |
 //! |---|---|---|---|
@@ -9,8 +10,8 @@
 //! | B (K x N) | n * (K / 4E) + r | 4Er + Et + element | 8n + g |
 //! | C, D (M x N) | (n * (M / 8) + m) * 2 + i | 8m + g | 8n + 2t + i |
 //!
-//! which is what PTX prescribes for `mma`; for `wmma` it is ours to choose. Registers of a `wmma` fragment that this does
-//! not fill are 0. A 16-bit C has both i of a pair in one register.
+//! which is what PTX prescribes for `mma`; for `wmma` it is ours to choose. Registers of a `wmma`
+//! fragment that this does not fill are 0. A 16-bit C has both i of a pair in one register.
 
 use sluice_ptx::ast::{Address, Instruction, Operand};
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -91,9 +92,11 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    // ---- Multiplication -----------------------------------------------------------------------------------
+    // ---- Multiplication
+    // -----------------------------------------------------------------------------------
 
-    /// `mma.sync.aligned.shape.row.col.d.a.b.c`; `wmma.mma` too, where `d.c` alone means halves for a and b.
+    /// `mma.sync.aligned.shape.row.col.d.a.b.c`; `wmma.mma` too, where `d.c` alone means halves for
+    /// a and b.
     fn mma(&mut self, i: &Instruction) -> Lowered {
         let shape = shape(i)?;
         let types: Vec<PtxType> = i.types().collect();
@@ -192,7 +195,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// Adds the products of the elements of one register chunk that lane `lane` of each group of four holds.
+    /// Adds the products of the elements of one register chunk that lane `lane` of each group of
+    /// four holds.
     fn multiply_chunk(
         &mut self,
         shape: Shape,
@@ -204,7 +208,8 @@ impl<'m> Lowering<'m> {
         sums: &mut [Value],
     ) {
         let (m_tiles, n_tiles) = (shape.m / 8, shape.n / 8);
-        // Rows of A are in the own group of four lanes; columns 2t and 2t + 1 of B in groups 2t and 2t + 1.
+        // Rows of A are in the own group of four lanes; columns 2t and 2t + 1 of B in groups 2t and
+        // 2t + 1.
         let mut build = self.build();
         let own = build.special(SpecialRegister::LaneId);
         let group = build.binary_imm(BinaryOp::And, own, !3 & 31);
@@ -286,9 +291,11 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    // ---- Loads and stores ---------------------------------------------------------------------------------
+    // ---- Loads and stores
+    // ---------------------------------------------------------------------------------
 
-    /// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 {r...}, [row]`: lanes 8i to 8i + 7 hold the rows of matrix i.
+    /// `ldmatrix.sync.aligned.m8n8.xN[.trans].shared.b16 {r...}, [row]`: lanes 8i to 8i + 7 hold
+    /// the rows of matrix i.
     fn ldmatrix(&mut self, i: &Instruction) -> Lowered {
         let results = parts(operand(i, 0)?);
         let rows = self.rows_of_matrices(i, 1)?;
@@ -439,7 +446,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// Where a matrix starts, and the distance in bytes between its rows (or columns, where those are contiguous).
+    /// Where a matrix starts, and the distance in bytes between its rows (or columns, where those
+    /// are contiguous).
     fn matrix_base(
         &mut self,
         i: &Instruction,
@@ -489,7 +497,8 @@ struct WmmaFragment {
     element: Element,
     per_register: u32,
     is_accumulator: bool,
-    /// A's or C's rows (B's columns), which groups of lanes share, are the ones apart by the stride.
+    /// A's or C's rows (B's columns), which groups of lanes share, are the ones apart by the
+    /// stride.
     group_is_slow: bool,
     /// Tiles of 8 along the index of the group; registers along the other one.
     tiles: u32,
@@ -543,8 +552,8 @@ impl WmmaFragment {
         if self.group_is_slow { columns } else { rows }
     }
 
-    /// By register: the first index of its tile, and the first index of its chunk, as the table in the module's
-    /// documentation orders them.
+    /// By register: the first index of its tile, and the first index of its chunk, as the table in
+    /// the module's documentation orders them.
     fn registers(&self) -> impl Iterator<Item = [u32; 2]> + use<> {
         let (tiles, chunks) = (self.tiles, self.chunks);
         let (is_accumulator, is_b, per_register) = (self.is_accumulator, self.is_b, self.per_register);

@@ -1,5 +1,5 @@
-//! Loads, stores, atomics, fences, asynchronous copies (PTX ISA, "Data Movement", "Parallel Synchronization and
-//! Communication Instructions").
+//! Loads, stores, atomics, fences, asynchronous copies (PTX ISA, "Data Movement", "Parallel
+//! Synchronization and Communication Instructions").
 
 use sluice_ptx::ast::{Instruction, Operand};
 use sluice_ptx::{Modifier, Opcode, Space as PtxSpace, Type as PtxType};
@@ -104,7 +104,8 @@ impl<'m> Lowering<'m> {
 
     /// `membar`, `fence`.
     pub(super) fn fence(&mut self, i: &Instruction) -> Lowered {
-        // Those without a scope order proxies, which are one and the same here, and nothing for the host.
+        // Those without a scope order proxies, which are one and the same here, and nothing for the
+        // host.
         let scope = scope(i).unwrap_or(Scope::Device);
         self.build().push(Inst::Fence { scope });
         Ok(())
@@ -141,8 +142,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// The first `source` bytes of a copy and zeros behind them (or nothing at all where `source` is a predicate
-    /// that says to ignore the source).
+    /// The first `source` bytes of a copy and zeros behind them (or nothing at all where `source`
+    /// is a predicate that says to ignore the source).
     fn copy_partially(
         &mut self,
         i: &Instruction,

@@ -10,7 +10,8 @@ use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, Place, Space, SpecialRegis
 use crate::ssa::Variable;
 use crate::types::{GlobalId, Type, Value};
 
-/// The type of the variable that stands for a register of this PTX type (for half of it, if it has 128 bits).
+/// The type of the variable that stands for a register of this PTX type (for half of it, if it has
+/// 128 bits).
 pub(super) fn register_type(ty: PtxType) -> Type {
     match ty {
         PtxType::F32 => Type::F32,
@@ -19,7 +20,8 @@ pub(super) fn register_type(ty: PtxType) -> Type {
     }
 }
 
-/// The integer type with the width of a PTX type. 4-bit types and the like, which no register has, count as 8 bits.
+/// The integer type with the width of a PTX type. 4-bit types and the like, which no register has,
+/// count as 8 bits.
 pub(super) fn int_type(ty: PtxType) -> Type {
     match ty.bits() {
         1 => Type::I1,
@@ -77,7 +79,8 @@ impl<'m> Lowering<'m> {
         self.frame.body.registers[register.0 as usize].ty == PtxType::B128
     }
 
-    /// An operand's value as type `ty`: reinterpreted where the widths agree, its low bits or zero-extended where not.
+    /// An operand's value as type `ty`: reinterpreted where the widths agree, its low bits or
+    /// zero-extended where not.
     pub(super) fn read(&mut self, operand: &Operand, ty: Type) -> Lowered<Value> {
         Ok(match operand {
             Operand::Register(register) => {
@@ -233,7 +236,8 @@ impl<'m> Lowering<'m> {
         self.variables.write(variable, value);
     }
 
-    // ---- Addresses ----------------------------------------------------------------------------------------
+    // ---- Addresses
+    // ----------------------------------------------------------------------------------------
 
     /// A symbol's address with the space that it counts in.
     pub(super) fn symbol_address(&mut self, symbol: &Symbol, offset: i64) -> Lowered<(Space, Value)> {
@@ -302,7 +306,8 @@ impl<'m> Lowering<'m> {
         match &address.base {
             AddressBase::Symbol(symbol) => {
                 let (home, addr) = self.symbol_address(symbol, address.offset)?;
-                // The symbol knows its space better than the instruction: parameters of functions live in local memory.
+                // The symbol knows its space better than the instruction: parameters of functions
+                // live in local memory.
                 Ok(Place {
                     space: if home == Space::Global { space.unwrap_or(home) } else { home },
                     addr,
@@ -341,7 +346,8 @@ impl<'m> Lowering<'m> {
         build.binary(BinaryOp::Add, base, offset)
     }
 
-    // ---- Special registers --------------------------------------------------------------------------------
+    // ---- Special registers
+    // --------------------------------------------------------------------------------
 
     fn special(&mut self, register: Ptx) -> Value {
         use SpecialRegister as S;

@@ -1,8 +1,9 @@
 //! Calls that are not inlined: those of functions that can reach themselves.
 //!
-//! Such a function is lowered once per kernel, as a *subroutine*: a region of blocks with one way in and one way out. All
-//! state of a running instance (an *activation*) is in registers of that region or in a frame on the thread's stack,
-//! which lies in local memory behind the kernel's own frame ([`Kernel::needs_stack`]):
+//! Such a function is lowered once per kernel, as a *subroutine*: a region of blocks with one way
+//! in and one way out. All state of a running instance (an *activation*) is in registers of that
+//! region or in a frame on the thread's stack, which lies in local memory behind the kernel's own
+//! frame ([`Kernel::needs_stack`]):
 //!
 //! ```text
 //!   caller:   check that the new frame fits into the stack
@@ -12,8 +13,9 @@
 //!             load results and the caller's registers that are live here
 //! ```
 //!
-//! Which registers have to be kept is known when all blocks are there, so [`Variables::spill`] writes the stores and
-//! loads. The size of a frame is known then too: constants that stand for it are filled in by [`Lowering::finish_stack`].
+//! Which registers have to be kept is known when all blocks are there, so [`Variables::spill`]
+//! writes the stores and loads. The size of a frame is known then too: constants that stand for it
+//! are filled in by [`Lowering::finish_stack`].
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,7 +42,7 @@ pub(super) struct Subroutine<'m> {
     exit: BlockId,
     params: Vec<Home>,
     returns: Vec<Home>,
-    /// By number of the call: where its caller goes on.
+    /// By number of the call: where its caller continues.
     continuations: Vec<BlockId>,
 }
 
@@ -61,7 +63,7 @@ impl StackFrame {
 }
 
 impl<'m> Lowering<'m> {
-    /// Calls a subroutine and goes on behind the call.
+    /// Calls a subroutine and continues behind the call.
     pub(super) fn call_subroutine(&mut self, call: &'m Call, callee: &'m Function) -> Lowered {
         let number = self.subroutine(callee)?;
         let arguments = self.passed(call, callee)?;
@@ -108,7 +110,8 @@ impl<'m> Lowering<'m> {
         self.end_block(Terminator::Jump(Target::new(entry)));
         self.subroutines[number].continuations.push(leave);
 
-        // Results are read before the caller's registers come back: a function that calls itself has the same ones.
+        // Results are read before the caller's registers come back: a function that calls itself
+        // has the same ones.
         self.start_block(leave);
         self.line = line;
         let callee_sp = self.variables.read(&mut self.kernel, stack_pointer);
@@ -250,7 +253,8 @@ impl<'m> Lowering<'m> {
         self.end_block(Terminator::Switch { index, targets, default: last });
     }
 
-    /// Registers that are live across calls get their places in frames, and the sizes of frames are filled in.
+    /// Registers that are live across calls get their places in frames, and the sizes of frames are
+    /// filled in.
     pub(super) fn finish_stack(&mut self) -> Lowered<Vec<(Value, Value)>> {
         if self.subroutines.is_empty() {
             return Ok(Vec::new());
@@ -330,12 +334,13 @@ pub(super) fn recursive_functions<'m>(
     graph.found
 }
 
-/// Tarjan's search for strongly connected components ("Depth-First Search and Linear Graph Algorithms"), over functions. It
-/// keeps its own stack: chains of calls may be long.
+/// Tarjan's search for strongly connected components ("Depth-First Search and Linear Graph
+/// Algorithms"), over functions. It keeps its own stack: chains of calls may be long.
 struct CallGraph<'a, 'm> {
     module: &'m Module,
     candidates: &'a Candidates<'m>,
-    /// By name: when a function was met, and the earliest function that it reaches; u32::MAX once its component is complete.
+    /// By name: when a function was met, and the earliest function that it reaches; u32::MAX once
+    /// its component is complete.
     numbers: HashMap<&'m str, (u32, u32)>,
     /// Functions whose component is not complete.
     open: Vec<&'m str>,

@@ -1,6 +1,6 @@
-//! Textures and surfaces (PTX ISA, "Texture Instructions" and "Surface Instructions"): an image is a number in a register,
-//! or what is bound to a reference of the module, which is its number too. What elements come of coordinates is the
-//! runtime's to say ([`crate::texture`]).
+//! Textures and surfaces (PTX ISA, "Texture Instructions" and "Surface Instructions"): an image is
+//! a number in a register, or what is bound to a reference of the module, which is its number too.
+//! What elements come of coordinates is the runtime's to say ([`crate::texture`]).
 
 use sluice_ptx::ast::{Instruction, Operand, Symbol};
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -49,7 +49,8 @@ fn parts(operand: &Operand) -> &[Operand] {
 }
 
 impl Lowering<'_> {
-    /// `tex[.level].geom.v4.dtype.ctype d, [object, c][, level]` and `tld4.comp.2d.v4.dtype.f32 d, [object, c]`.
+    /// `tex[.level].geom.v4.dtype.ctype d, [object, c][, level]` and
+    /// `tld4.comp.2d.v4.dtype.f32 d, [object, c]`.
     pub(super) fn texture(&mut self, i: &Instruction) -> Lowered {
         let geometry = choose(i, GEOMETRIES).ok_or_else(|| unsupported(i))?;
         let is_gather = i.opcode == Opcode::Tld4;
@@ -67,7 +68,8 @@ impl Lowering<'_> {
             return Err(unsupported(i));
         }
         let Operand::Bracketed(inside) = operand(i, 1)? else { return Err(malformed(i)) };
-        // With a sampler of its own, or an offset or a depth to compare with behind it, it is another instruction.
+        // With a sampler of its own, or an offset or a depth to compare with behind it, it is
+        // another instruction.
         let [object, place] = &inside[..] else { return Err(unsupported(i)) };
         if i.operands.len() > if has_level || base { 3 } else { 2 } {
             return Err(unsupported(i));
@@ -137,7 +139,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The number of an image: of an object that the program was given, or of what is bound to a reference of this kind.
+    /// The number of an image: of an object that the program was given, or of what is bound to a
+    /// reference of this kind.
     fn image(&mut self, i: &Instruction, object: &Operand, kind: Reference) -> Lowered<Value> {
         match object {
             Operand::Register(_) => self.read(object, Type::I64),

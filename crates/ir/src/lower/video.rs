@@ -1,5 +1,5 @@
-//! Video instructions (PTX ISA, "Scalar Video Instructions", "SIMD Video Instructions"): integers in parts of registers, with a
-//! second operation on the result.
+//! Video instructions (PTX ISA, "Scalar Video Instructions", "SIMD Video Instructions"): integers
+//! in parts of registers, with a second operation on the result.
 
 use sluice_ptx::ast::{Instruction, Operand, RegisterId};
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -29,7 +29,8 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    // ---- One element --------------------------------------------------------------------------------------
+    // ---- One element
+    // --------------------------------------------------------------------------------------
 
     fn video_scalar(&mut self, i: &Instruction) -> Lowered {
         let [to, a_type, b_type] = video_types(i)?;
@@ -105,7 +106,8 @@ impl<'m> Lowering<'m> {
         })
     }
 
-    /// `vshl`, `vshr`: of 64 bits, so that what is shifted out to the left is there for the saturation.
+    /// `vshl`, `vshr`: of 64 bits, so that what is shifted out to the left is there for the
+    /// saturation.
     fn video_shift(&mut self, i: &Instruction, a_type: PtxType, a: Value, b: Value) -> Lowered<Value> {
         let mut build = self.build();
         let amount = build.convert(ConvertOp::Truncate, Type::I32, b);
@@ -150,7 +152,8 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
-    // ---- Two or four elements -----------------------------------------------------------------------------
+    // ---- Two or four elements
+    // -----------------------------------------------------------------------------
 
     fn video_simd(&mut self, i: &Instruction, bits: u32) -> Lowered {
         let [to, a_type, b_type] = video_types(i)?;
@@ -188,8 +191,8 @@ impl<'m> Lowering<'m> {
         self.write(&target, result)
     }
 
-    /// The register of a source, and for each element of it where that is among those of both sources; those from `first`
-    /// on unless the operand says otherwise.
+    /// The register of a source, and for each element of it where that is among those of both
+    /// sources; those from `first` on unless the operand says otherwise.
     fn video_register(
         &mut self,
         i: &Instruction,
@@ -212,7 +215,8 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    // ---- Parts --------------------------------------------------------------------------------------------
+    // ---- Parts
+    // --------------------------------------------------------------------------------------------
 
     /// An operand or a part of a register, as an I64 of its value.
     fn video_source(&mut self, operand: &Operand, ty: PtxType) -> Lowered<Value> {

@@ -1,5 +1,6 @@
-//! Instructions that look across lanes, and barriers (PTX ISA, "Parallel Synchronization and Communication
-//! Instructions"). The older forms without `.sync` take the lanes that happen to execute them.
+//! Instructions that look across lanes, and barriers (PTX ISA, "Parallel Synchronization and
+//! Communication Instructions"). The older forms without `.sync` take the lanes that happen to
+//! execute them.
 
 use sluice_ptx::ast::{Instruction, Operand};
 use sluice_ptx::{Modifier, Type as PtxType};

@@ -1,7 +1,8 @@
 //! Simplifications of one instruction: constants, identities, addresses.
 //!
-//! [`simplify`] gives the value that stands for the instruction, or changes the instruction in place and gives None.
-//! Float arithmetic is left alone: its results must not depend on who computes them.
+//! [`simplify`] gives the value that stands for the instruction, or changes the instruction in
+//! place and gives None. Float arithmetic is left alone: its results must not depend on who
+//! computes them.
 
 use crate::inst::{BinaryOp, ConvertOp, FloatCond, Inst, IntCond, Place, Space, UnaryOp, Window};
 use crate::passes::value_numbering::Numbering;
@@ -62,7 +63,8 @@ fn simplify_guard(n: &Numbering, guard: &mut Option<Value>) {
     }
 }
 
-// ---- Unary ------------------------------------------------------------------------------------------------
+// ---- Unary
+// ------------------------------------------------------------------------------------------------
 
 fn unary(n: &mut Numbering, op: UnaryOp, ty: Type, arg: Value) -> Option<Value> {
     if let Some(bits) = constant(n, arg) {
@@ -132,7 +134,8 @@ fn float_inverse(cond: FloatCond) -> FloatCond {
     }
 }
 
-// ---- Binary -----------------------------------------------------------------------------------------------
+// ---- Binary
+// -----------------------------------------------------------------------------------------------
 
 /// The result of an integer operation on constants.
 fn evaluate(op: BinaryOp, ty: Type, x: u64, y: u64) -> u64 {
@@ -260,7 +263,8 @@ fn binary(n: &mut Numbering, op: BinaryOp, ty: Type, a: Value, b: Value) -> Opti
     if op == Sub {
         return difference(n, ty, a, b);
     }
-    // Constants outwards: (x + c) + b is (x + b) + c, so that they end up in the offset of an access.
+    // Constants outwards: (x + c) + b is (x + b) + c, so that they end up in the offset of an
+    // access.
     if op == Add {
         for (sum, other) in [(a, b), (b, a)] {
             if let Some(Inst::Binary { op: Add, args: [x, c], .. }) = n.definition(sum) {
@@ -300,7 +304,8 @@ fn difference(n: &mut Numbering, ty: Type, a: Value, b: Value) -> Option<Value> 
     Some(n.value(Inst::Binary { op: BinaryOp::Add, ty, args: [rest, q] }))
 }
 
-// ---- Comparison and selection -----------------------------------------------------------------------------
+// ---- Comparison and selection
+// -----------------------------------------------------------------------------
 
 fn compare(n: &mut Numbering, cond: IntCond, ty: Type, args: [Value; 2]) -> Option<Value> {
     use IntCond::*;
@@ -361,7 +366,8 @@ fn select(n: &mut Numbering, ty: Type, cond: Value, args: [Value; 2]) -> Option<
     None
 }
 
-// ---- Conversion -------------------------------------------------------------------------------------------
+// ---- Conversion
+// -------------------------------------------------------------------------------------------
 
 fn convert(n: &mut Numbering, op: ConvertOp, from: Type, to: Type, arg: Value) -> Option<Value> {
     use ConvertOp::*;
@@ -428,9 +434,11 @@ fn narrow(n: &mut Numbering, op: BinaryOp, from: Type, to: Type, args: [Value; 2
     }
 }
 
-// ---- Addresses --------------------------------------------------------------------------------------------
+// ---- Addresses
+// --------------------------------------------------------------------------------------------
 
-/// Constants move from the address into the offset, and an address built on a window's base becomes one in the window.
+/// Constants move from the address into the offset, and an address built on a window's base becomes
+/// one in the window.
 fn address(n: &mut Numbering, place: &mut Place) {
     loop {
         match n.definition(place.addr).cloned() {

@@ -1,12 +1,14 @@
-//! Numbers blocks so that a warp which always runs its pending block of the lowest number stays together.
+//! Numbers blocks so that a warp which always runs its pending block of the lowest number stays
+//! together.
 //!
 //! Three properties make it so:
 //! 1. Every edge but a loop's back edge leads to a higher number.
 //! 2. The blocks of a loop are consecutive.
 //! 3. A loop has one back edge, and it starts from the loop's last block.
 //!
-//! Then lanes that took different ways through a loop's body all wait for the last block before any of them
-//! starts the next iteration, and lanes that left the loop wait behind it until all have. Unreachable blocks are dropped.
+//! Then lanes that took different ways through a loop's body all wait for the last block before any
+//! of them starts the next iteration, and lanes that left the loop wait behind it until all have.
+//! Unreachable blocks are dropped.
 
 use crate::analysis::{Cfg, Dominators, LoopId, Loops};
 use crate::kernel::{Block, Definition, Kernel, Target, Terminator};
@@ -18,7 +20,8 @@ pub fn run(kernel: &mut Kernel) {
     renumber(kernel, &order);
 }
 
-/// Gives a loop a last block that its back edges go through, where there are several or they come out of a loop inside.
+/// Gives a loop a last block that its back edges go through, where there are several or they come
+/// out of a loop inside.
 fn join_back_edges(kernel: &mut Kernel) {
     let cfg = Cfg::new(kernel);
     let dominators = Dominators::new(&cfg);
@@ -54,7 +57,8 @@ fn order(kernel: &Kernel) -> Vec<BlockId> {
     let loops = Loops::new(kernel, &cfg, &dominators);
     let block_count = kernel.blocks.len();
 
-    // Each edge orders two items of the innermost region around both its ends; edges to a region's own header are back edges.
+    // Each edge orders two items of the innermost region around both its ends; edges to a region's
+    // own header are back edges.
     let mut successors: Vec<Vec<Item>> = vec![Vec::new(); block_count + loops.headers.len()];
     for from in &cfg.order {
         for target in kernel.block(*from).terminator.targets() {
@@ -84,7 +88,8 @@ fn order(kernel: &Kernel) -> Vec<BlockId> {
     order
 }
 
-/// What stands for a block in a region: itself, or the loop around it that lies directly in the region.
+/// What stands for a block in a region: itself, or the loop around it that lies directly in the
+/// region.
 fn first_item(loops: &Loops, block_count: usize, block: BlockId, region: Option<LoopId>) -> Item {
     let mut item = block.0;
     let mut at = loops.innermost(block);

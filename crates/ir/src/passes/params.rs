@@ -9,7 +9,8 @@ pub fn run(kernel: &mut Kernel) {
     let cfg = Cfg::new(kernel);
     let mut aliases: Vec<Value> = (0..kernel.values.len()).map(Value::new).collect();
     let mut any = false;
-    // One parameter's removal can make another's arguments equal; what is left after a few rounds stays.
+    // One parameter's removal can make another's arguments equal; what is left after a few rounds
+    // stays.
     for _ in 0..4 {
         let mut changed = false;
         for id in &cfg.order {

@@ -1,9 +1,9 @@
 //! Local memory that is never addressed becomes values.
 //!
-//! Compilers keep arrays, spilled structures and the parameters of calls in `.local` and `.param` memory. Where every access to
-//! the frame is at a constant place, the pieces that are always accessed as a whole are variables, and the SSA
-//! construction of the lowering makes values of them. One access at a computed place, or one pointer to the frame, leaves
-//! all of it in memory.
+//! Compilers keep arrays, spilled structures and the parameters of calls in `.local` and `.param`
+//! memory. Where every access to the frame is at a constant place, the pieces that are always
+//! accessed as a whole are variables, and the SSA construction of the lowering makes values of
+//! them. One access at a computed place, or one pointer to the frame, leaves all of it in memory.
 
 use crate::inst::{ConvertOp, Inst, Place, Space, Window};
 use crate::kernel::{Definition, Kernel};
@@ -99,7 +99,8 @@ impl Frame {
         Some(frame)
     }
 
-    /// An access that is partly to memory is to memory as a whole, and with it every other access to its pieces.
+    /// An access that is partly to memory is to memory as a whole, and with it every other access
+    /// to its pieces.
     fn keep_together(&mut self, accesses: &[(u32, u32)]) {
         let mut changed = true;
         while std::mem::take(&mut changed) {

@@ -1,15 +1,16 @@
 //! Cuts blocks that are so long that a back end would take too much time and memory for them.
 //!
-//! Allocating registers takes time and memory that grow with the instructions of a stretch of code times the values
-//! that are live in it, so a program could keep a compiler busy with one long block. Behind a cut values are in
-//! memory, and a kernel's cost grows with its length.
+//! Allocating registers takes time and memory that grow with the instructions of a stretch of code
+//! times the values that are live in it, so a program could keep a compiler busy with one long
+//! block. Behind a cut values are in memory, and a kernel's cost grows with its length.
 
 use crate::kernel::{Kernel, Target, Terminator};
 
 /// Instructions of a block, at most. Blocks of hot loops are shorter even where compilers unroll.
 const INSTRUCTIONS_MAX: usize = 1024;
 
-/// Runs behind [`super::split_at_sync`], which leaves collective instructions at the starts of blocks.
+/// Runs behind [`super::split_at_sync`], which leaves collective instructions at the starts of
+/// blocks.
 pub fn run(kernel: &mut Kernel) {
     let mut index = 0;
     // New blocks come last and are looked at in their turn.

@@ -1,7 +1,7 @@
 //! Computes once what is computed several times, and simplifies on the way.
 //!
-//! A walk down the dominator tree with a table of the instructions seen on the path from the entry. Each instruction is
-//! first simplified ([`super::fold`]), then looked up.
+//! A walk down the dominator tree with a table of the instructions seen on the path from the entry.
+//! Each instruction is first simplified ([`super::fold`]), then looked up.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -37,7 +37,8 @@ pub(super) struct Numbering<'k> {
     /// By value: what stands for it.
     aliases: Vec<Value>,
     table: HashMap<Inst, Value, BuildHasherDefault<FxHasher>>,
-    /// Blocks on the path from the entry, with the number of entries in `inserted` when each was entered.
+    /// Blocks on the path from the entry, with the number of entries in `inserted` when each was
+    /// entered.
     scopes: Vec<(BlockId, usize)>,
     inserted: Vec<Inst>,
     /// The current block's instructions so far.
@@ -129,8 +130,8 @@ impl Numbering<'_> {
     }
 }
 
-/// The hash of the Rust compiler's own tables: short keys, no adversary (a collision costs time only, and the number of
-/// instructions is bounded).
+/// The hash of the Rust compiler's own tables: short keys, no adversary (a collision costs time
+/// only, and the number of instructions is bounded).
 #[derive(Default)]
 struct FxHasher(u64);
 

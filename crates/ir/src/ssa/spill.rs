@@ -1,8 +1,9 @@
 //! Variables that are live across calls of subroutines keep their values in memory meanwhile.
 //!
-//! The blocks of a subroutine are there once, so a call that comes back to them would overwrite the variables of the
-//! activation that waits for it. For each call, [`Variables::spill`] stores what its continuation wants at the end of
-//! the calling block, and loads it at the start of the continuation.
+//! The blocks of a subroutine are there once, so a call that comes back to them would overwrite the
+//! variables of the activation that waits for it. For each call, [`Variables::spill`] stores what
+//! its continuation wants at the end of the calling block, and loads it at the start of the
+//! continuation.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -46,8 +47,9 @@ impl Activation {
 }
 
 impl Variables {
-    /// Stores and loads for the calls of all activations. `place` gives room in an activation's frame, by the number of
-    /// bytes, which is its alignment too. The result are values that stand for others, for [`Variables::finish_with`].
+    /// Stores and loads for the calls of all activations. `place` gives room in an activation's
+    /// frame, by the number of bytes, which is its alignment too. The result are values that stand
+    /// for others, for [`Variables::finish_with`].
     pub fn spill(
         &mut self,
         kernel: &mut Kernel,
@@ -98,7 +100,8 @@ impl Spiller<'_> {
         // A predicate is a byte in memory.
         let memory = if ty == Type::I1 { Type::I8 } else { ty };
         let offset = place(memory.bytes());
-        // All stores first: one whose block is another call's continuation wants what is loaded there.
+        // All stores first: one whose block is another call's continuation wants what is loaded
+        // there.
         for call in &saved {
             let value = written.get(&call.block).copied();
             let value = value.unwrap_or_else(|| self.read_at_start(call.block, variable, sites));
@@ -123,8 +126,9 @@ impl Spiller<'_> {
         }
     }
 
-    /// The calls across which the variable is live, and whether it is live at the activation's start: backwards from what
-    /// reads it, where a saved value counts as read by the calling block.
+    /// The calls across which the variable is live, and whether it is live at the activation's
+    /// start: backwards from what reads it, where a saved value counts as read by the calling
+    /// block.
     fn saved(&self, sites: &Sites, written: &HashMap<BlockId, Value>) -> (Vec<SpilledCall>, bool) {
         let mut live = HashSet::new();
         let mut saved = Vec::new();
@@ -145,7 +149,8 @@ impl Spiller<'_> {
         (saved, live.contains(&self.activation.entry))
     }
 
-    /// Without it the variable would have what another activation left in it, and the way there would keep that alive.
+    /// Without it the variable would have what another activation left in it, and the way there
+    /// would keep that alive.
     fn clear_at_entry(&mut self, variable: Variable, ty: Type) {
         let entry = self.activation.entry;
         let id = self.kernel.push(entry, Inst::Const { ty, bits: 0 }, 0);

@@ -7,7 +7,8 @@ use crate::{
     ParamSlot, Place, Rounding, Target, Terminator, Type, Value, ValueData,
 };
 
-/// Highest number of a value or block that a text may use, so that a short text cannot ask for much memory.
+/// Highest number of a value or block that a text may use, so that a short text cannot ask for much
+/// memory.
 const NUMBER_MAX: u32 = 1 << 20;
 
 /// What is wrong with a text, and where.

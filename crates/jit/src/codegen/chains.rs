@@ -1,9 +1,11 @@
-//! Chains of fused multiply-adds: `sum = fma(factor_i, row_i, sum)` for several `i`, where the factors are the same in
-//! all lanes and the lanes of each row are neighbours in memory, both loaded at constant distances. That is what the inner
-//! loop of a matrix product becomes once it is unrolled. A chain is a step of its own: for a whole warp one call of
-//! [`crate::math::fma_chain`] with four addresses, else lane by lane.
+//! Chains of fused multiply-adds: `sum = fma(factor_i, row_i, sum)` for several `i`, where the
+//! factors are the same in all lanes and the lanes of each row are neighbours in memory, both
+//! loaded at constant distances. That is what the inner loop of a matrix product becomes once it is
+//! unrolled. A chain is a step of its own: for a whole warp one call of [`crate::math::fma_chain`]
+//! with four addresses, else lane by lane.
 //!
-//! The loads of a chain happen together at its end, so nothing may be written between the first of them and there.
+//! The loads of a chain happen together at its end, so nothing may be written between the first of
+//! them and there.
 
 use std::collections::{HashMap, HashSet};
 
@@ -103,7 +105,8 @@ fn split_lanes(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: Vec<InstI
     }
 }
 
-/// The chains among the instructions of a step behind the steps `before`, in the order of their ends.
+/// The chains among the instructions of a step behind the steps `before`, in the order of their
+/// ends.
 fn find(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: &[InstId], before: &[Step]) -> Vec<Chain> {
     let places: HashMap<InstId, usize> = insts.iter().enumerate().map(|(place, &id)| (id, place)).collect();
     let unwritten = loaded_since_last_write(kernel, before);
@@ -225,7 +228,8 @@ fn finish(kernel: &Kernel, uses: &[u32], places: &HashMap<InstId, usize>, links:
 }
 
 impl Chain {
-    /// All that the loads of factors touch, and all that those of rows do; None if they are too far apart.
+    /// All that the loads of factors touch, and all that those of rows do; None if they are too far
+    /// apart.
     fn extents(&self, kernel: &Kernel, lanes: u32) -> (Option<Extent>, Option<Extent>) {
         let extent = |loads: &[InstId], lanes: u32| {
             let mut all: Option<Extent> = None;

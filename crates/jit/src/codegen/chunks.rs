@@ -1,8 +1,9 @@
 //! Steps of a warp whose lanes are all active, on vectors.
 //!
-//! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the chunks. A value of
-//! a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what has no vector instruction, four
-//! single lanes. Predicates are vectors of 32-bit lanes that are all ones or zeros.
+//! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the
+//! chunks. A value of a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what
+//! has no vector instruction, four single lanes. Predicates are vectors of 32-bit lanes that are
+//! all ones or zeros.
 //!
 //! An access whose lanes are neighbours is checked once for the whole warp, in front of the loop.
 
@@ -36,7 +37,8 @@ pub(super) struct Chunk {
     hoisted: HashMap<InstId, Hoisted>,
 }
 
-/// Where the lanes of an access are neighbours: lane 0's place, as a host address and a displacement.
+/// Where the lanes of an access are neighbours: lane 0's place, as a host address and a
+/// displacement.
 #[derive(Clone, Copy)]
 struct Hoisted {
     address: Clif,
@@ -103,7 +105,8 @@ impl Emitter<'_> {
         });
     }
 
-    /// Writes a value of 1 or 32 bits as words to an array in the warp's memory, whatever lanes are active.
+    /// Writes a value of 1 or 32 bits as words to an array in the warp's memory, whatever lanes are
+    /// active.
     pub(super) fn write_words(&mut self, value: Value, place: u32) {
         let quads = self.plan.lanes / QUAD;
         self.each_chunk(quads, 0, |emitter, first| {
@@ -137,7 +140,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Runs `body` for each chunk with the number of its first lane. Its results are merged by `or`.
+    /// Runs `body` for each chunk with the number of its first lane. Its results are merged by
+    /// `or`.
     fn each_chunk(
         &mut self,
         quads: usize,

@@ -1,7 +1,8 @@
 //! Instructions that look across the lanes of a warp, and barriers.
 //!
-//! A node that starts with a collective instruction first makes sure that all members have come: lanes that are
-//! early stay pending there without being ready, and the next to come makes the node ready again.
+//! A node that starts with a collective instruction first makes sure that all members have come:
+//! lanes that are early stay pending there without being ready, and the next to come makes the node
+//! ready again.
 
 use std::mem::offset_of;
 
@@ -137,8 +138,8 @@ impl Emitter<'_> {
         self.for_active_lanes(|emitter, lane| emitter.define(result, value, lane));
     }
 
-    /// Takes a result of all active lanes from an array of the scratch: words, or for predicates the bits in the
-    /// array's first word.
+    /// Takes a result of all active lanes from an array of the scratch: words, or for predicates
+    /// the bits in the array's first word.
     fn define_from_words(&mut self, result: Value, array: u32) {
         let base = (self.plan.scratch + array * 128) as i32;
         let ty = self.kernel.ty(result);
@@ -163,7 +164,8 @@ impl Emitter<'_> {
         // One that varies has been written to its slot.
     }
 
-    /// Where a collective instruction writes the words of a result: its slot, or an array of the scratch.
+    /// Where a collective instruction writes the words of a result: its slot, or an array of the
+    /// scratch.
     pub(super) fn result_words(&mut self, result: Value, array: u32) -> Clif {
         let is_words = self.plan.is_varying(result) && self.kernel.ty(result) != Type::I1;
         let slot = self.plan.slot(result).filter(|_| is_words);
@@ -261,7 +263,7 @@ impl Emitter<'_> {
         self.define_from_words(result, 1);
     }
 
-    /// Lanes come to a barrier and are parked; they go on at `node`.
+    /// Lanes come to a barrier and are parked; they continue at `node`.
     pub(super) fn park(&mut self, id: InstId, node: u32) {
         let node = self.b.ins().iconst(types::I32, i64::from(node));
         self.arrive_with(id, node);

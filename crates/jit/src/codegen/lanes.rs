@@ -114,7 +114,8 @@ impl Emitter<'_> {
         self.b.ins().jump(done, &[BlockArg::Value(bits[0])]);
 
         self.b.switch_to_block(fast);
-        // `<` holds in the lanes below the distance, `<=` also in the next; the others are their negations.
+        // `<` holds in the lanes below the distance, `<=` also in the next; the others are their
+        // negations.
         let is_strict = matches!(cond, IntCond::LtS | IntCond::LtU | IntCond::GeS | IntCond::GeU);
         let below = match (is_strict, is_signed) {
             (true, true) => IntCC::SignedLessThan,
@@ -199,7 +200,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Runs `body` for each lane of `mask`, which is not zero. Its results, `count` predicates, come back as bits.
+    /// Runs `body` for each lane of `mask`, which is not zero. Its results, `count` predicates,
+    /// come back as bits.
     pub(super) fn each_lane(
         &mut self,
         mask: Clif,
@@ -343,7 +345,8 @@ impl Emitter<'_> {
         self.b.ins().iadd(base, offset)
     }
 
-    /// Gives the parameters of a target the values of its arguments, in `lanes`, all at the same time.
+    /// Gives the parameters of a target the values of its arguments, in `lanes`, all at the same
+    /// time.
     pub(super) fn assign(&mut self, target: &Target, lanes: Clif) {
         let kernel = self.kernel;
         let pairs = || kernel.block(target.block).params.iter().copied().zip(target.args.iter().copied());
@@ -477,7 +480,8 @@ impl Emitter<'_> {
             SpecialRegister::GlobalTimer => {
                 return self.call(runtime::global_timer as *const (), &[], Some(types::I64));
             }
-            // Where cooperative groups look for the grid's workspace: the high and the low half of its address.
+            // Where cooperative groups look for the grid's workspace: the high and the low half of
+            // its address.
             SpecialRegister::EnvReg(1) => offset_of!(WarpContext, grid_workspace) + 4,
             SpecialRegister::EnvReg(2) => offset_of!(WarpContext, grid_workspace),
             SpecialRegister::EnvReg(_) => return self.b.ins().iconst(types::I32, 0),

@@ -19,8 +19,9 @@ impl Machine {
         let processor = |reason: &dyn std::fmt::Display| CompileError::Processor(reason.to_string());
         let mut flags = settings::builder();
         for (name, value) in [
-            // Cranelift's optimiser moves pure instructions to their last use, which leaves all loads of a step live at
-            // the same time. What it would find, the IR's passes and `plan` have found.
+            // Cranelift's optimiser moves pure instructions to their last use, which leaves all
+            // loads of a step live at the same time. What it would find, the IR's passes and `plan`
+            // have found.
             ("opt_level", "none"),
             ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
             ("is_pic", "false"),

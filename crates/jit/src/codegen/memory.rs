@@ -1,4 +1,5 @@
-//! Loads, stores and atomics of one lane (or of all, where they are the same), each behind its range check.
+//! Loads, stores and atomics of one lane (or of all, where they are the same), each behind its
+//! range check.
 
 use std::mem::offset_of;
 
@@ -13,7 +14,8 @@ use super::scalar::clif_type;
 use crate::context::WarpContext;
 use crate::runtime::{self, fault_code};
 
-/// Device memory. A fault there is a signal that never comes back, so Cranelift need not know of it.
+/// Device memory. A fault there is a signal that never comes back, so Cranelift need not know of
+/// it.
 pub(super) fn memory_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
@@ -30,7 +32,8 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// What `count` lanes, one behind the other, access with `bytes` each. Each access is aligned as a whole.
+    /// What `count` lanes, one behind the other, access with `bytes` each. Each access is aligned
+    /// as a whole.
     pub(super) fn new(place: &Place, bytes: u32, count: u32) -> Extent {
         let end = i64::from(place.offset) + i64::from(bytes * count);
         Extent { space: place.space, addr: place.addr, start: place.offset, end, align: bytes }
@@ -68,8 +71,8 @@ impl Extent {
 }
 
 impl Emitter<'_> {
-    /// The host address of an extent's first byte (in lane 0), after a check of all of it. The address is uniform or
-    /// affine.
+    /// The host address of an extent's first byte (in lane 0), after a check of all of it. The
+    /// address is uniform or affine.
     pub(super) fn extent_address(&mut self, extent: &Extent) -> Clif {
         let bytes = (extent.end - i64::from(extent.start)) as u32;
         let address = self.uniform(extent.addr);
@@ -80,7 +83,8 @@ impl Emitter<'_> {
         self.checked_address(extent.space, address, bytes, extent.align)
     }
 
-    /// The host address of `bytes` at an address of a space that all lanes share, a multiple of `align`.
+    /// The host address of `bytes` at an address of a space that all lanes share, a multiple of
+    /// `align`.
     fn checked_address(&mut self, space: Space, address: Clif, bytes: u32, align: u32) -> Clif {
         let (base, size) = match space {
             Space::Shared => (offset_of!(WarpContext, shared_base), offset_of!(WarpContext, shared_size)),
@@ -94,8 +98,8 @@ impl Emitter<'_> {
         self.window_address(address, bytes, align, base, size)
     }
 
-    /// Where an access of the node's straight line goes that is done once: a host address and a displacement. Accesses
-    /// at constant distances are checked together, at the first.
+    /// Where an access of the node's straight line goes that is done once: a host address and a
+    /// displacement. Accesses at constant distances are checked together, at the first.
     pub(super) fn once_address(&mut self, place: &Place, bytes: u32) -> (Clif, i32) {
         if let Some(constant) = self.kernel.constant(place.addr)
             && let Some(address) = self.constant_window_address(place, constant as u32, bytes)
@@ -261,7 +265,8 @@ impl Emitter<'_> {
         self.b.ins().iadd(in_lane0, place)
     }
 
-    /// Where a lane's local memory starts, from that of lane 0. How large a stack is only the launch knows.
+    /// Where a lane's local memory starts, from that of lane 0. How large a stack is only the
+    /// launch knows.
     pub(super) fn local_place(&mut self, lane: Clif) -> Clif {
         match self.kernel.needs_stack {
             false => self.b.ins().imul_imm_u(lane, i64::from(self.kernel.local_bytes)),
@@ -272,7 +277,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// An access at a constant place that is known to be aligned and inside its window needs no check.
+    /// An access at a constant place that is known to be aligned and inside its window needs no
+    /// check.
     fn constant_window_address(&mut self, place: &Place, addr: u32, bytes: u32) -> Option<Clif> {
         let offset = addr.wrapping_add_signed(place.offset);
         let (window, size) = match place.space {
@@ -287,8 +293,8 @@ impl Emitter<'_> {
         Some(self.b.ins().iadd_imm_u(base, i64::from(offset)))
     }
 
-    /// Faults unless `[address, address + bytes)` is inside the device address range and the address a multiple of
-    /// `align`.
+    /// Faults unless `[address, address + bytes)` is inside the device address range and the
+    /// address a multiple of `align`.
     fn check_range(&mut self, address: Clif, bytes: u32, align: u32) {
         let base = self.fixed_field(types::I64, offset_of!(WarpContext, memory_base));
         let size = self.fixed_field(types::I64, offset_of!(WarpContext, memory_size));
@@ -311,8 +317,8 @@ impl Emitter<'_> {
         self.b.ins().iadd(base, offset)
     }
 
-    /// `place`, or one beyond any range if `offset` is not a multiple of `align`: its low bits become the highest. So
-    /// one comparison checks both.
+    /// `place`, or one beyond any range if `offset` is not a multiple of `align`: its low bits
+    /// become the highest. So one comparison checks both.
     fn far_if_misaligned(&mut self, place: Clif, offset: Clif, align: u32) -> Clif {
         match align.trailing_zeros() {
             0 => place,
@@ -366,8 +372,8 @@ impl Emitter<'_> {
         self.call(function, &[address, arg], Some(clif_type(ty)))
     }
 
-    /// The address of an operand's 32 words: its slot, or an array of the scratch that it is written to. Words of
-    /// lanes that are not active mean nothing.
+    /// The address of an operand's 32 words: its slot, or an array of the scratch that it is
+    /// written to. Words of lanes that are not active mean nothing.
     pub(super) fn words(&mut self, value: Value, array: u32) -> Clif {
         let ty = self.kernel.ty(value);
         let slot = self.plan.slot(value).filter(|_| self.plan.is_varying(value) && ty.bits() == 32);

@@ -1,11 +1,13 @@
 //! What is decided about a kernel before code is written: nodes, steps, and where values live.
 //!
-//! A *node* is what the dispatcher can jump to: an IR block, or the part of one behind a barrier, where parked lanes
-//! come back. Nodes are numbered in block order, and the ready node of the lowest number runs first.
+//! A *node* is what the dispatcher can jump to: an IR block, or the part of one behind a barrier,
+//! where parked lanes come back. Nodes are numbered in block order, and the ready node of the
+//! lowest number runs first.
 //!
-//! A node's instructions are cut into *steps*: what is done once for the warp, and runs of instructions that are done
-//! lane by lane (or chunk by chunk). Within such a run values stay in registers. What is used beyond it has a slot
-//! in the frame: one element for a uniform or affine value (that of lane 0), a mask for a predicate, else 32.
+//! A node's instructions are cut into *steps*: what is done once for the warp, and runs of
+//! instructions that are done lane by lane (or chunk by chunk). Within such a run values stay in
+//! registers. What is used beyond it has a slot in the frame: one element for a uniform or affine
+//! value (that of lane 0), a mask for a predicate, else 32.
 
 use std::collections::HashSet;
 
@@ -113,7 +115,8 @@ impl Plan {
         CodeTraits { frame, lane_tids, rotates, has_sync, goes_on: self.goes_on(), lanes: self.lanes as u32 }
     }
 
-    /// Warps that do not wait for each other and whose indices are easily stepped run in one loop, over all blocks.
+    /// Warps that do not wait for each other and whose indices are easily stepped run in one loop,
+    /// over all blocks.
     pub(super) fn goes_on(&self) -> bool {
         !self.has_sync && !self.lane_tids
     }
@@ -208,11 +211,11 @@ impl Plan {
         }
     }
 
-    /// Pairs of a value that a back edge passes and the parameter that it is passed for, which can live in one
-    /// place: nobody wants the parameter once the value is there.
+    /// Pairs of a value that a back edge passes and the parameter that it is passed for, which can
+    /// live in one place: nobody wants the parameter once the value is there.
     ///
-    /// That holds when every use of the parameter is before the value's definition, in the same node or in one before
-    /// it, and no inner loop around the definition comes back to such a use.
+    /// That holds when every use of the parameter is before the value's definition, in the same
+    /// node or in one before it, and no inner loop around the definition comes back to such a use.
     fn loop_carried(&self, kernel: &Kernel, home: &[(u32, u32)]) -> Vec<(Value, Value)> {
         let mut back_edges = Vec::new();
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_last) {
@@ -369,7 +372,8 @@ fn steps(kernel: &Kernel, shapes: &[Shape], insts: &[InstId]) -> Vec<Step> {
             steps.push(Step::Once(id));
             continue;
         }
-        // Lanes take ordered accesses in step, as programs from before independent thread scheduling expect.
+        // Lanes take ordered accesses in step, as programs from before independent thread
+        // scheduling expect.
         let is_ordered = is_ordered_access(inst);
         let is_access = inst.effect() != Effect::Pure;
         if (is_ordered && accesses) || (is_access && ordered) {
@@ -409,8 +413,8 @@ fn is_once(kernel: &Kernel, shapes: &[Shape], id: InstId) -> bool {
     }
 }
 
-/// A comparison of consecutive numbers in the lanes with one that is the same in all: what it asks of the lanes, their
-/// numbers and the other one. Bits for all lanes come out at once.
+/// A comparison of consecutive numbers in the lanes with one that is the same in all: what it asks
+/// of the lanes, their numbers and the other one. Bits for all lanes come out at once.
 pub(super) fn lane_compare(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<(IntCond, Value, Value)> {
     let Inst::Compare { cond, ty: Type::I32 | Type::I64, args: [a, b] } = kernel.inst(id).inst else {
         return None;
@@ -445,8 +449,8 @@ fn is_ordered_access(inst: &Inst) -> bool {
     }
 }
 
-/// Whether lanes may wait in a loop for something that another lane of their warp does: a loop with an ordered access
-/// or an atomic in it. Their groups must take turns then.
+/// Whether lanes may wait in a loop for something that another lane of their warp does: a loop with
+/// an ordered access or an atomic in it. Their groups must take turns then.
 fn has_spin_loop(kernel: &Kernel) -> bool {
     let is_waited_for = |block: usize| {
         kernel.blocks[block].insts.iter().any(|&id| {

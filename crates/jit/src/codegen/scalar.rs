@@ -1,7 +1,8 @@
 //! Pure instructions, on one lane or on a vector of lanes: Cranelift's instructions take both.
 //!
-//! A lane's predicate is 0 or 1 in an i8, and every other type is Cranelift's of the same name. In vectors a
-//! predicate is a lane of all ones or zeros. [`super::chunks`] says what may be asked of vectors.
+//! A lane's predicate is 0 or 1 in an i8, and every other type is Cranelift's of the same name. In
+//! vectors a predicate is a lane of all ones or zeros. [`super::chunks`] says what may be asked of
+//! vectors.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{
@@ -55,7 +56,8 @@ impl Emitter<'_> {
         self.b.ins().bitselect(condition, a, b)
     }
 
-    /// The result of a pure instruction for one lane's operands, in the order of [`Inst::for_each_arg`].
+    /// The result of a pure instruction for one lane's operands, in the order of
+    /// [`Inst::for_each_arg`].
     pub(super) fn scalar(&mut self, inst: &Inst, args: &[Clif]) -> Clif {
         match *inst {
             Inst::Const { ty, bits } => self.constant(ty, bits),
@@ -284,7 +286,8 @@ impl Emitter<'_> {
         self.choose(inside, shifted, zero)
     }
 
-    /// Minimum and maximum with the zeros ordered; `a` and `b` are never both needed when one is NaN.
+    /// Minimum and maximum with the zeros ordered; `a` and `b` are never both needed when one is
+    /// NaN.
     fn float_extreme(&mut self, op: BinaryOp, ty: Type, a: Clif, b: Clif) -> Clif {
         let is_min = matches!(op, BinaryOp::FMin | BinaryOp::FMinNan);
         let condition = if is_min { FloatCC::LessThan } else { FloatCC::GreaterThan };
@@ -456,7 +459,8 @@ impl Emitter<'_> {
         if to.bits() < 32 {
             result = self.clamp_to(to, is_signed, result);
         }
-        // NaN: 0 from F32 to at most 32 bits, as the conversion gives, and only the top bit set otherwise.
+        // NaN: 0 from F32 to at most 32 bits, as the conversion gives, and only the top bit set
+        // otherwise.
         if from == Type::F64 || to == Type::I64 {
             let is_nan = self.b.ins().fcmp(FloatCC::Unordered, arg, arg);
             let top = self.constant(to, 1 << (to.bits() - 1));

@@ -1,8 +1,8 @@
 //! Shapes for code in which lanes of one loop may be in different iterations.
 //!
-//! The analysis in [`sluice_ir::analysis`] holds for warps whose lowest ready block always goes first. Where groups of
-//! lanes take turns instead, only what does not depend on the iteration is known: pure functions of constants,
-//! parameters and indices.
+//! The analysis in [`sluice_ir::analysis`] holds for warps whose lowest ready block always goes
+//! first. Where groups of lanes take turns instead, only what does not depend on the iteration is
+//! known: pure functions of constants, parameters and indices.
 
 use sluice_ir::analysis::shapes::BlockShape;
 use sluice_ir::analysis::{Shape, Shapes};

@@ -15,8 +15,8 @@ impl Emitter<'_> {
         };
         data.inst.for_each_arg(|value| self.prepare(value));
         let how = self.b.ins().iconst(types::I32, i64::from(sampling.to_bits()));
-        // The four arrays of the scratch take operands that have no slot. Results may overwrite them: each lane's operands are
-        // read before its results are written.
+        // The four arrays of the scratch take operands that have no slot. Results may overwrite
+        // them: each lane's operands are read before its results are written.
         let [x, y, z] = [0, 1, 2].map(|axis| self.words_or_null(place[axis], axis as u32));
         let level = self.words_or_null(level, 3);
         let results: Vec<Clif> =

@@ -1,12 +1,14 @@
-//! The approximations of PTX (`ex2.approx`, `lg2.approx`, `sin.approx`, `cos.approx`, `tanh.approx`), to about
-//! two units in the last place, and the logarithm to three.
+//! The approximations of PTX (`ex2.approx`, `lg2.approx`, `sin.approx`, `cos.approx`,
+//! `tanh.approx`), to about two units in the last place, and the logarithm to three.
 //!
-//! Each is a formula without branches, so that the loop over an array becomes vector instructions. Compiled code calls
-//! the array form for whole chunks and the single form for single lanes; both give the same bits.
+//! Each is a formula without branches, so that the loop over an array becomes vector instructions.
+//! Compiled code calls the array form for whole chunks and the single form for single lanes; both
+//! give the same bits.
 
 use std::f32::consts::{FRAC_2_PI, LN_2, LOG2_E};
 
-/// Adding and subtracting it rounds a float below 2^22 to an integer, which also is in the low bits of the sum.
+/// Adding and subtracting it rounds a float below 2^22 to an integer, which also is in the low bits
+/// of the sum.
 const ROUNDER: f32 = 12582912.0;
 
 macro_rules! functions {
@@ -128,7 +130,8 @@ fn hyperbolic_tangent(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Greatest error in units of the last place of the exact result (at least of `floor`), over many arguments.
+    /// Greatest error in units of the last place of the exact result (at least of `floor`), over
+    /// many arguments.
     fn error(range: (f32, f32), floor: f32, formula: fn(f32) -> f32, exact: fn(f64) -> f64) -> f64 {
         const STEPS: usize = 200_000;
         let at = |step: usize| range.0 + (range.1 - range.0) * (step as f32 / STEPS as f32);

@@ -1,10 +1,11 @@
-//! Chains of fused multiply-adds, the inner loop of every matrix product: for all lanes of a warp at once,
-//! `sum[lane] = fma(factor[i], row[i][lane], sum[lane])` for one `i` after the other.
+//! Chains of fused multiply-adds, the inner loop of every matrix product: for all lanes of a warp
+//! at once, `sum[lane] = fma(factor[i], row[i][lane], sum[lane])` for one `i` after the other.
 //!
-//! Cranelift's vectors have 128 bits. These are as wide as the processor's, and what they compute is the same to the
-//! last bit: each step is rounded once, in the order of the program.
+//! Cranelift's vectors have 128 bits. These are as wide as the processor's, and what they compute
+//! is the same to the last bit: each step is rounded once, in the order of the program.
 
-/// The function for warps of `lanes` lanes; `None` where the processor would do the steps in software.
+/// The function for warps of `lanes` lanes; `None` where the processor would do the steps in
+/// software.
 pub(crate) fn fma_chain(lanes: usize) -> Option<*const ()> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -34,8 +35,8 @@ pub(crate) fn strides(factor: i32, row: i32) -> u64 {
 }
 
 /// # Safety
-/// `sums` and `results` have `LANES` elements and may be the same; there are `count` factors, and `count` rows of `LANES`
-/// elements each, at their strides, at addresses that are multiples of 4.
+/// `sums` and `results` have `LANES` elements and may be the same; there are `count` factors, and
+/// `count` rows of `LANES` elements each, at their strides, at addresses that are multiples of 4.
 #[inline(always)]
 unsafe fn chain<const LANES: usize>(
     results: *mut f32,

@@ -1,4 +1,5 @@
-//! Atomics that processors lack, by compare and exchange. Addresses have been checked by the caller.
+//! Atomics that processors lack, by compare and exchange. Addresses have been checked by the
+//! caller.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -8,8 +9,9 @@ macro_rules! update {
     ($($(#[$doc:meta])* $name:ident($atomic:ty, $value:ty, $old:ident, $arg:ident) $new:expr;)*) => {$(
         $(#[$doc])*
         pub(crate) unsafe extern "C" fn $name(address: u64, $arg: $value) -> $value {
-            // SAFETY: compiled code checked that the address is in device memory; one that is not aligned is still
-            // one step on x86. What else touches that memory are other lanes' atomics, or races of the program.
+            // SAFETY: compiled code checked that the address is in device memory; one that is not
+            // aligned is still one step on x86. What else touches that memory are other lanes'
+            // atomics, or races of the program.
             let cell = unsafe { &*(address as *const $atomic) };
             let mut bits = cell.load(Ordering::Relaxed);
             loop {

@@ -1,4 +1,5 @@
-//! Instructions that look across lanes, on arrays of 32 words. Entries of lanes that are not active mean nothing.
+//! Instructions that look across lanes, on arrays of 32 words. Entries of lanes that are not active
+//! mean nothing.
 
 use sluice_ir::{ReduxOp, ShuffleMode, VoteKind};
 
@@ -17,7 +18,8 @@ pub(crate) unsafe extern "C" fn union(words: *const Words, active: u32) -> u32 {
     lanes_of(active).fold(0, |union, lane| union | words[lane])
 }
 
-/// `shfl.sync` (PTX ISA, "shfl.sync"): the results of active lanes to `out`. Returns the lanes whose source is in range.
+/// `shfl.sync` (PTX ISA, "shfl.sync"): the results of active lanes to `out`. Returns the lanes
+/// whose source is in range.
 pub(crate) unsafe extern "C" fn shuffle(
     values: *const Words,
     lanes: *const Words,
@@ -26,7 +28,8 @@ pub(crate) unsafe extern "C" fn shuffle(
     mode: u32,
     out: *mut Words,
 ) -> u32 {
-    // SAFETY: see `union`. The result may take the place of an operand, which is why that is copied.
+    // SAFETY: see `union`. The result may take the place of an operand, which is why that is
+    // copied.
     let (values, lanes, clamps, out) = unsafe { (*values, *lanes, *clamps, &mut *out) };
     let mut inside = 0;
     for lane in lanes_of(active) {
@@ -53,7 +56,8 @@ pub(crate) fn shuffle_source(mode: u32, lane: u32, b: u32, c: u32) -> (u32, bool
     if is_inside { (source, true) } else { (lane, false) }
 }
 
-/// `vote.sync` where lanes have different member masks. Predicates come out as bits in the first word of `out`.
+/// `vote.sync` where lanes have different member masks. Predicates come out as bits in the first
+/// word of `out`.
 pub(crate) unsafe extern "C" fn vote(
     members: *const Words,
     predicate: u32,

@@ -1,7 +1,7 @@
 //! Device-side `printf` (CUDA C++ Programming Guide, Formatted Output).
 //!
-//! The format and its arguments are in device memory, so every byte is read with a check. Arguments follow the
-//! rules of C variable arguments in memory: each at the next multiple of its size.
+//! The format and its arguments are in device memory, so every byte is read with a check. Arguments
+//! follow the rules of C variable arguments in memory: each at the next multiple of its size.
 
 use std::fmt;
 
@@ -61,7 +61,8 @@ impl<'a> DeviceMemory<'a> {
         if address.wrapping_sub(shape.memory_base) > shape.memory_size - N as u64 {
             self.run.leave(FaultKind::IllegalAddress { address });
         }
-        // SAFETY: inside the device range; a page that is not mapped is a signal, which leaves from here.
+        // SAFETY: inside the device range; a page that is not mapped is a signal, which leaves from
+        // here.
         unsafe { (address as *const [u8; N]).read_unaligned() }
     }
 

@@ -12,8 +12,8 @@ use super::run;
 /// A word of each lane; null for zeros, or for what nothing uses.
 type Words = *mut [u32; LANES];
 
-/// Device memory at its own addresses. An image that a driver has entered lies in the device's range; where that is no
-/// longer mapped, the read ends the grid.
+/// Device memory at its own addresses. An image that a driver has entered lies in the device's
+/// range; where that is no longer mapped, the read ends the grid.
 struct DeviceTexels;
 
 impl Texels for DeviceTexels {
@@ -21,7 +21,8 @@ impl Texels for DeviceTexels {
 
     #[inline(always)]
     fn read(&mut self, address: u64, to: &mut [u8]) -> Result<(), Infallible> {
-        // SAFETY: inside an image, which was checked to lie in the device's range when it was entered.
+        // SAFETY: inside an image, which was checked to lie in the device's range when it was
+        // entered.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -58,7 +59,8 @@ pub(crate) unsafe extern "C" fn sample(
 /// Reads an element of a row for each active lane.
 ///
 /// # Safety
-/// Each array is null or can be read and written; the row is inside an image that a driver has entered.
+/// Each array is null or can be read and written; the row is inside an image that a driver has
+/// entered.
 unsafe fn fetch_lanes(row: Row, active: u32, x: Words, results: [Words; 4]) {
     // SAFETY: by this function's contract.
     let places = if x.is_null() { [0; LANES] } else { unsafe { *x } };
@@ -74,7 +76,8 @@ unsafe fn fetch_lanes(row: Row, active: u32, x: Words, results: [Words; 4]) {
                 true if channel >= channels => absent,
                 true => {
                     let index = u64::from(place) * channels as u64 + channel as u64;
-                    // SAFETY: inside the image, which was checked to lie in the device's range when it was entered.
+                    // SAFETY: inside the image, which was checked to lie in the device's range when
+                    // it was entered.
                     unsafe { ((row.base + 4 * index) as *const u32).read_unaligned() }
                 }
             };
@@ -82,7 +85,8 @@ unsafe fn fetch_lanes(row: Row, active: u32, x: Words, results: [Words; 4]) {
     }
 }
 
-/// Reads for each active lane; its operands before its results are written, which may be in the same place.
+/// Reads for each active lane; its operands before its results are written, which may be in the
+/// same place.
 ///
 /// # Safety
 /// Each array is null or can be read, those of results also written.
@@ -214,7 +218,8 @@ mod tests {
             let (mut place, mut own) = (x, x);
             let [mut one, mut other] = [[[9; LANES]; 3]; 2];
             let [green, blue, alpha] = one.each_mut().map(|words| &raw mut *words);
-            // SAFETY: arrays of words, of which the first takes its operand's place, and an image that is memory.
+            // SAFETY: arrays of words, of which the first takes its operand's place, and an image
+            // that is memory.
             unsafe { fetch_lanes(row, active, &raw mut place, [&raw mut place, green, blue, alpha]) };
             let [green, blue, alpha] = other.each_mut().map(|words| &raw mut *words);
             let operands = [&raw mut own, null, null, null];

@@ -9,7 +9,8 @@ use sluice_jit::{
     CompiledKernel, Compiler, Control, Executor, LaunchConfig, LaunchError, LaunchMemory, LaunchStats,
 };
 
-/// A reserved device address range: buffers at its start, an arena at its end, and nothing mapped between.
+/// A reserved device address range: buffers at its start, an arena at its end, and nothing mapped
+/// between.
 pub(crate) struct Device {
     pub(crate) executor: Executor,
     pub(crate) control: Control,

@@ -1,4 +1,5 @@
-//! Speaks to the server: joins, then reports in the rhythm that the answers give, and at once when there is news.
+//! Speaks to the server: joins, then reports in the rhythm that the answers give, and at once when
+//! there is news.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -141,12 +142,14 @@ impl Agent {
         Ok(())
     }
 
-    /// Where programs have to look for it, if it shows another certificate than the server knows of.
+    /// Where programs have to look for it, if it shows another certificate than the server knows
+    /// of.
     fn new_address(&self) -> Option<String> {
         renewed(&self.reporter.join.address, self.identity.as_ref()?.fingerprint())
     }
 
-    /// Has the server send programs there. Until it does, they are shown the certificate that they were told of.
+    /// Has the server send programs there. Until it does, they are shown the certificate that they
+    /// were told of.
     fn move_to(&mut self, address: String) {
         let before = std::mem::replace(&mut self.reporter.join.address, address);
         let moved = self.join_again();

@@ -1,4 +1,5 @@
-//! What a node says of its GPUs when it joins: what the driver's snapshot has, and what NVML knows beyond it.
+//! What a node says of its GPUs when it joins: what the driver's snapshot has, and what NVML knows
+//! beyond it.
 
 use sluice_api::node::{Gpu, MEMORY_RATE_MAX, NvLinks, PcieLink, Rates};
 use sluice_api::usage::GFLOPS_MAX;
@@ -6,8 +7,8 @@ use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_worker::health::facts::Facts;
 
-/// In the order of the snapshots, as are the facts and what was measured, if there are any. A rate that the node's operator states counts
-/// before all figures.
+/// In the order of the snapshots, as are the facts and what was measured, if there are any. A rate
+/// that the node's operator states counts before all figures.
 pub(crate) fn gpus(
     snapshots: &[DeviceSnapshot],
     facts: &[Facts],
@@ -72,8 +73,8 @@ fn memory_bytes_per_s(snapshot: &DeviceSnapshot) -> Option<u64> {
     Some(bytes).filter(|bytes| *bytes <= MEMORY_RATE_MAX)
 }
 
-/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic Instructions") x multiprocessors x
-/// clock x 2 for a multiply-add.
+/// Peak of 32-bit arithmetic: lanes of a multiprocessor (CUDA C++ Programming Guide, "Arithmetic
+/// Instructions") x multiprocessors x clock x 2 for a multiply-add.
 fn gflops(snapshot: &DeviceSnapshot) -> Option<u64> {
     let lanes = match snapshot.compute_capability() {
         (8, 0) | (7, _) | (6, 0) => 64,

@@ -1,12 +1,15 @@
 //! Usage records on disk, until the server has confirmed them.
 //!
-//! Two files: `usage.journal`, appended to and synced, one line per record with its checksum; and `usage.confirmed`, the
-//! number of bytes of it that the server has. A line at the end that a crash tore is cut off at the next start. A whole line whose checksum
-//! does not fit was damaged on the disk: it is moved to `usage.damaged`, and those behind it count as ever. Once everything is
-//! confirmed and the journal is large, it is put aside under the number of its first unused byte, for reconciliation.
+//! Two files: `usage.journal`, appended to and synced, one line per record with its checksum; and
+//! `usage.confirmed`, the number of bytes of it that the server has. A line at the end that a crash
+//! tore is cut off at the next start. A whole line whose checksum does not fit was damaged on the
+//! disk: it is moved to `usage.damaged`, and those behind it count as ever. Once everything is
+//! confirmed and the journal is large, it is put aside under the number of its first unused byte,
+//! for reconciliation.
 //!
-//! What the disk does not take, for want of room or for any other reason, waits in memory, is delivered all the same, and is written when
-//! the disk takes it. So much waits at most that a node that goes on ([`Journal::is_full`]) stays as small as it was.
+//! What the disk does not take, for want of room or for any other reason, waits in memory, is
+//! delivered all the same, and is written when the disk takes it. So much waits at most that a node
+//! that continues ([`Journal::is_full`]) stays as small as it was.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -106,7 +109,8 @@ impl Journal {
         let mut file = File::create(&temporary)?;
         file.write_all(&good.collect::<Vec<_>>().concat())?;
         file.sync_data()?;
-        // First what is confirmed: should only this arrive, records are sent again, and none is left out.
+        // First what is confirmed: should only this arrive, records are sent again, and none is
+        // left out.
         self.note_confirmed()?;
         fs::rename(&temporary, &path)?;
         self.file = File::options().read(true).append(true).open(&path)?;
@@ -125,12 +129,14 @@ impl Journal {
         self.pending.len()
     }
 
-    /// How many records of an attempt there have been: should somebody claim it again, the next ones are others.
+    /// How many records of an attempt there have been: should somebody claim it again, the next
+    /// ones are others.
     pub(super) fn last(&self, node: NodeId, attempt: Attempt) -> u32 {
         self.last.get(&(node, attempt)).copied().unwrap_or(0)
     }
 
-    /// On disk when this returns, with all that waited, unless the disk fails: that is in the log then.
+    /// On disk when this returns, with all that waited, unless the disk fails: that is in the log
+    /// then.
     pub(super) fn append(&mut self, records: &[UsageRecord]) {
         for record in records {
             let last = self.last.entry((record.node, record.attempt_of())).or_default();
@@ -258,8 +264,8 @@ impl Journal {
     }
 }
 
-/// The lines of a text that ends with a newline, and where each ends in it. Where a newline was damaged the record before it is a line all the
-/// same.
+/// The lines of a text that ends with a newline, and where each ends in it. Where a newline was
+/// damaged the record before it is a line all the same.
 fn lines_of(text: &[u8]) -> Vec<(Vec<u8>, usize)> {
     let (mut lines, mut end) = (Vec::new(), 0);
     for mut line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -359,7 +365,8 @@ pub(super) mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Wherever a crash cuts the file, the whole records before the cut are there, and writing goes on after them.
+    /// Wherever a crash cuts the file, the whole records before the cut are there, and writing goes
+    /// on after them.
     #[test]
     fn a_torn_line_costs_itself_only() {
         let folder = folder("torn");
@@ -379,7 +386,8 @@ pub(super) mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Whichever bit is flipped, in front of what is confirmed or behind it: its record is set aside, and the others are there.
+    /// Whichever bit is flipped, in front of what is confirmed or behind it: its record is set
+    /// aside, and the others are there.
     #[test]
     fn a_damaged_record_costs_itself_only() {
         let folder = folder("damaged");

@@ -1,7 +1,7 @@
 //! Cuts what a lease uses into records that tile the time in which it is held.
 //!
-//! Pure. Times come from one reading of the wall clock at the beginning and a monotonic clock since, so a clock that is set
-//! moves no record.
+//! Pure. Times come from one reading of the wall clock at the beginning and a monotonic clock
+//! since, so a clock that is set moves no record.
 
 use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, NodeId, Resized};
@@ -31,13 +31,15 @@ pub(crate) struct Metered {
     sequence: u32,
     /// What became of the last grant that was to change what the lease has.
     resized: Option<Resized>,
-    /// How long the lease had been held when it was resized last, and what was reserved until then, in nanoseconds of a whole GPU.
+    /// How long the lease had been held when it was resized last, and what was reserved until then,
+    /// in nanoseconds of a whole GPU.
     resized_at_ms: u64,
     recorded_before_ns: u64,
 }
 
 impl Metered {
-    /// `recorded` is how many records of the attempt there are, from before the node was started again.
+    /// `recorded` is how many records of the attempt there are, from before the node was started
+    /// again.
     pub(crate) fn new(node: NodeId, grant: Grant, model: Model, begun_at_ms: u64, recorded: u32) -> Metered {
         let counts = Counts::default();
         Metered {
@@ -87,7 +89,8 @@ impl Metered {
         self.resized.as_ref().map_or(self.grant.version, |resized| resized.version)
     }
 
-    /// The lease has what a later grant says from now on. It was cut at this moment, so no record is of two sizes.
+    /// The lease has what a later grant says from now on. It was cut at this moment, so no record
+    /// is of two sizes.
     pub(crate) fn regrant(&mut self, grant: Grant) {
         let (attempt, version) = (self.attempt(), grant.version);
         self.resized = Some(Resized { attempt, version, refused: None });
@@ -105,8 +108,9 @@ impl Metered {
         held_ms.saturating_sub(self.cut_ms)
     }
 
-    /// What is from the last cut until now: the lease has been held for `held_ms` and its counters show `counts`. One record, or
-    /// several where one would span more than it may: what was counted is spread over them evenly.
+    /// What is from the last cut until now: the lease has been held for `held_ms` and its counters
+    /// show `counts`. One record, or several where one would span more than it may: what was
+    /// counted is spread over them evenly.
     pub(crate) fn cut(
         &mut self,
         held_ms: u64,

@@ -1,4 +1,5 @@
-//! What a node says to the server, and what it does at the answer. Whoever drives it brings the one to the other.
+//! What a node says to the server, and what it does at the answer. Whoever drives it brings the one
+//! to the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +103,8 @@ impl Reporter {
         state.news |= taken > 0 && taken == RECORDS_MAX;
     }
 
-    /// Whether the server knows the node's token no more: it was restored from a backup, or another node took the name.
+    /// Whether the server knows the node's token no more: it was restored from a backup, or another
+    /// node took the name.
     pub(crate) fn has_to_join(problem: &Problem) -> bool {
         problem.is(Kind::Unauthenticated) || problem.is(Kind::NotFound)
     }

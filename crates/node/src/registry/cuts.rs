@@ -1,9 +1,10 @@
 //! Connections that are cut: who is waited for, for how long, and how they come back.
 //!
-//! A session whose client's connection is gone keeps its worker until the client resumes it, or is known to be dead, or has
-//! been away for the linger time; a lease likewise, whose holder is `sluice run`. A dead program is told from a cut link by
-//! asking who sees its process: this node itself where they share a machine, else the lease's holder. What a killed
-//! program held is so free at once, and only what cannot be told is waited for.
+//! A session whose client's connection is gone keeps its worker until the client resumes it, or is
+//! known to be dead, or has been away for the linger time; a lease likewise, whose holder is
+//! `sluice run`. A dead program is told from a cut link by asking who sees its process: this node
+//! itself where they share a machine, else the lease's holder. What a killed program held is so
+//! free at once, and only what cannot be told is waited for.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter};
@@ -105,7 +106,8 @@ fn same(a: &SessionSecret, b: &SessionSecret) -> bool {
 }
 
 impl Registry {
-    /// Gives the socket on which a client has come back, and what protects it, to its worker, which answers there.
+    /// Gives the socket on which a client has come back, and what protects it, to its worker, which
+    /// answers there.
     pub(crate) fn resume_session(
         &self,
         resume: &Resume,
@@ -160,7 +162,8 @@ impl Registry {
         }
     }
 
-    /// Waits until the worker has something to say (true), or its client is dead or was away for too long (false).
+    /// Waits until the worker has something to say (true), or its client is dead or was away for
+    /// too long (false).
     pub(super) fn await_client(&self, link: &Link, since: Instant, watch: Option<&ProcessWatch>) -> bool {
         let left = self.linger.saturating_sub(since.elapsed());
         wait([Some(link.as_fd()), watch.map(AsFd::as_fd)], left) == [true, false]
@@ -185,8 +188,8 @@ impl Registry {
         ledger.hold(lease, holding)
     }
 
-    /// The holder's connection is gone without a word: waits until another has the lease, or the holder is dead or was away
-    /// for too long, and then ends the lease.
+    /// The holder's connection is gone without a word: waits until another has the lease, or the
+    /// holder is dead or was away for too long, and then ends the lease.
     pub(crate) fn await_holder(&self, hold: &Hold, holder: &Process) {
         let watch = holder.watch.as_ref().map(|watch| watch.as_fd());
         if !matches!(wait([Some(hold.superseded.as_fd()), watch], self.linger), [true, _]) {

@@ -12,8 +12,9 @@ use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal, Resize};
 use crate::registry::resize::Size;
 
-/// While too much waits for the disk, records of leases that go on wait until they are so long: a longer one says the same, but is
-/// priced as of its beginning, and the server takes none of more than a day. That is 24 records a day for each lease.
+/// While too much waits for the disk, records of leases that go on wait until they are so long: a
+/// longer one says the same, but is priced as of its beginning, and the server takes none of more
+/// than a day. That is 24 records a day for each lease.
 const FULL_CUT_MS: u64 = 3_600_000;
 
 /// Why there is no lease.
@@ -39,7 +40,8 @@ pub(crate) enum NoLease {
 }
 
 impl Registry {
-    /// Enters the lease of a grant, unless it was entered for an earlier attempt; ended as any other.
+    /// Enters the lease of a grant, unless it was entered for an earlier attempt; ended as any
+    /// other.
     pub(crate) fn claim(
         &self,
         once: Once,
@@ -49,7 +51,8 @@ impl Registry {
         holding: Option<Holding>,
     ) -> Result<(Granted, Option<Hold>), NoLease> {
         let membership = self.membership.as_ref().ok_or(NoLease::NotJoined)?;
-        // The grant of a lease that is there may have expired. What is there may also be gone, or come, while a grant is checked.
+        // The grant of a lease that is there may have expired. What is there may also be gone, or
+        // come, while a grant is checked.
         let is_there = self.lock().opened(once).is_some();
         let grant = if is_there { None } else { Some(membership.check(text, self.clock.wall_ms())?) };
         let mut ledger = self.lock();
@@ -83,8 +86,8 @@ impl Registry {
         Ok(granted)
     }
 
-    /// Changes what a lease of the server has, as a later grant of it says; the answer is the lease's number here. What a grant of the
-    /// same version has led to is the answer again.
+    /// Changes what a lease of the server has, as a later grant of it says; the answer is the
+    /// lease's number here. What a grant of the same version has led to is the answer again.
     pub(crate) fn regrant(&self, text: &str) -> Result<(u64, Size), NoLease> {
         let membership = self.membership.as_ref().ok_or(NoLease::NotJoined)?;
         let grant = membership.check(text, self.clock.wall_ms())?;

@@ -1,4 +1,5 @@
-//! What is opened once, however often its client asks for it: an earlier attempt may have got through though its answer did not.
+//! What is opened once, however often its client asks for it: an earlier attempt may have got
+//! through though its answer did not.
 //!
 //! ```text
 //!   asked for -- nobody has --> being opened (`Openings`) -- its worker knows what it serves --> there (`SessionRecord::once`)
@@ -6,7 +7,8 @@
 //!        +-------------------------- a later attempt gives its socket to the worker ------------------+
 //! ```
 //!
-//! A session that does not outlive its connection ends with that of the earlier attempt, and is made anew.
+//! A session that does not outlive its connection ends with that of the earlier attempt, and is
+//! made anew.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -41,8 +43,8 @@ impl Drop for Opening<'_> {
 }
 
 impl Registry {
-    /// The session that a client with this token asks for is to be made, or was made for an earlier attempt of the same client, and
-    /// then its worker has got this socket: `None`.
+    /// The session that a client with this token asks for is to be made, or was made for an earlier
+    /// attempt of the same client, and then its worker has got this socket: `None`.
     pub(crate) fn open_session<'a>(
         &'a self,
         token: &LeaseToken,

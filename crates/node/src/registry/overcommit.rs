@@ -6,8 +6,8 @@
 //! and the answer is sent by the thread on which the planner decides. Everything here happens with
 //! the ledger locked, and only sends packets without waiting.
 //!
-//! Sessions of premium leases, and of leases on several GPUs, are *fixed*: they wait for memory like
-//! others, but theirs leaves the GPU only when they are suspended.
+//! Sessions of premium leases, and of leases on several GPUs, are *fixed*: they wait for memory
+//! like others, but theirs leaves the GPU only when they are suspended.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub(super) type Activity = (u64, u64, u64, u64);
 
 impl Registry {
-    /// Takes memory for a session, which is told when it has it.
+    /// Takes memory for a session, which is notified when it has it.
     pub(super) fn take_planned(&self, lease: u64, session: u64, gpu: u32, bytes: u64) {
         let mut ledger = self.lock();
         let place = gpu as usize;

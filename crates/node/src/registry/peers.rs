@@ -1,8 +1,10 @@
 //! Connections between the workers of two nodes, for copies between their memories.
 //!
-//! The client lets its session on one node be connected to, and has its session on another node connect: only it knows the
-//! token. The daemons make the connection, and have no part in it after that. Where a node connects to is the client's word,
-//! within what the operator allows ([`Peering`]): what answers there gets a greeting and the token, and has to know that to be asked for more.
+//! The client lets its session on one node be connected to, and has its session on another node
+//! connect: only it knows the token. The daemons make the connection, and have no part in it after
+//! that. Where a node connects to is the client's word, within what the operator allows
+//! ([`Peering`]): what answers there gets a greeting and the token, and has to know that to be
+//! asked for more.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -25,7 +27,8 @@ const TOKEN_LIFE: Duration = Duration::from_secs(30);
 /// Most connections that this node makes for one session at a time.
 const CONNECTING_MAX: u32 = 4;
 
-/// What sessions of other nodes may show that want to copy here; each token is good for one connection.
+/// What sessions of other nodes may show that want to copy here; each token is good for one
+/// connection.
 #[derive(Debug, Default)]
 pub(super) struct PeerTokens(Vec<(PeerToken, Instant)>);
 
@@ -61,7 +64,8 @@ impl Registry {
         Packet::PeerOffered { session, token }
     }
 
-    /// Gives a socket, and what protects it, to the worker whose token it has shown; false if there is no such worker.
+    /// Gives a socket, and what protects it, to the worker whose token it has shown; false if there
+    /// is no such worker.
     pub(crate) fn admit_peer(&self, peer: &Peer, socket: BorrowedFd<'_>, tls: Option<Keys>) -> bool {
         let mut ledger = self.lock();
         let Some(record) = ledger.sessions.get_mut(&peer.session) else { return false };

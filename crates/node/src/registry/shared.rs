@@ -9,7 +9,8 @@ use sluice_worker::link::{Export, Link, Packet};
 use super::{Ledger, Registry, random};
 
 impl Registry {
-    /// Enters what a session exports; nothing if it does not have that memory, or its lease has too many exports.
+    /// Enters what a session exports; nothing if it does not have that memory, or its lease has too
+    /// many exports.
     pub(super) fn export(
         &self,
         lease: u64,

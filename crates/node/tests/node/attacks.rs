@@ -1,7 +1,7 @@
 //! Connections that prove nothing, in numbers: what they keep from whom, and for how long.
 //!
-//! `cargo test --release -p sluice-node --test node -- --attacks` measures, and prints the table of `docs/benchmarks`
-//! (`cargo xtask bench attacks` writes it there).
+//! `cargo test --release -p sluice-node --test node -- --attacks` measures, and prints the table of
+//! `docs/benchmarks` (`cargo xtask bench attacks` writes it there).
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -97,9 +97,11 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The thread gives way to the node and its users, from whose machine it would take nothing if it were elsewhere.
+    /// The thread gives way to the node and its users, from whose machine it would take nothing if
+    /// it were elsewhere.
     fn give_way(&self) {
-        // SAFETY: about the calling thread alone (setpriority(2), "C library/kernel differences"); plain numbers.
+        // SAFETY: about the calling thread alone (setpriority(2), "C library/kernel differences");
+        // plain numbers.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
     }
 
@@ -109,7 +111,8 @@ impl Target<'_> {
         Some(stream)
     }
 
-    /// Keeps so many connections, which have said these words, and makes one anew wherever one has ended.
+    /// Keeps so many connections, which have said these words, and makes one anew wherever one has
+    /// ended.
     fn keep(&self, count: usize, words: &[u8], each: impl Fn(&mut TcpStream, usize) -> io::Result<()>) {
         // Each with how often it was looked after.
         let mut held: Vec<Option<(TcpStream, usize)>> = (0..count).map(|_| None).collect();

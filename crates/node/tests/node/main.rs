@@ -424,7 +424,7 @@ fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
     let (_neighbours_lease, mut neighbour) = node.session();
     let lease = lease(&node.address, request(100_000, 64 * MIB));
     let token = lease.granted.token;
-    // A message that ends too early, one that goes on, operations that do not exist.
+    // A message that ends too early, one that continues, operations that do not exist.
     for (op, payload) in [
         (Op::of(Fn::cuMemsetD8Async), &[0_u8; 3][..]),
         (Op::of(Fn::cuMemsetD8Async), &[0; 64]),
@@ -437,7 +437,8 @@ fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
         session.connection.send(&frame);
         session.connection.wait_for_end();
     }
-    // Commands told by what was never sent: one that should be at the cursor, one 100 back, new ones without their bytes.
+    // Commands told by what was never sent: one that should be at the cursor, one 100 back, new
+    // ones without their bytes.
     for entries in [&[1 << 2][..], &[2, 100], &[3], &[0xFF; 9], &[0x2B, 0, 1, 0]] {
         let mut session = Session::open(&node.address, token);
         let header = Header { kind: Kind::Commands, device: 0, op: 0, lane: 0, sequence: 1 };
@@ -466,7 +467,8 @@ fn half_frames_and_nonsense_end_one_session(node: &TestNode) {
 fn the_memory_limit_is_the_leases(node: &TestNode) {
     let (lease, mut first) = node.session();
     let mut second = Session::open(&node.address, lease.granted.token);
-    // A little is kept for each: a sixty-fourth of the lease, and half of what the first leaves of twice that.
+    // A little is kept for each: a sixty-fourth of the lease, and half of what the first leaves of
+    // twice that.
     assert_eq!(
         (&first.opened.allowances[..], &second.opened.allowances[..]),
         (&[4 * MIB][..], &[2 * MIB][..])
@@ -542,7 +544,8 @@ fn what_is_allowed_needs_no_answer(node: &TestNode) {
     node.wait_until_idle();
 }
 
-/// Who uses more than it is allowed, whatever the lease has left, is refused all of it, and has no session any more.
+/// Who uses more than it is allowed, whatever the lease has left, is refused all of it, and has no
+/// session any more.
 fn nobody_uses_more_than_is_allowed(node: &TestNode) {
     let (lease, mut neighbour) = node.session();
     for bytes in [6 * MIB, 256 * MIB, u64::MAX - 2 * MIB + 1, GIB] {
@@ -676,7 +679,8 @@ fn clients_killed_at_random_leave_nothing(node: &TestNode) {
             steps => {
                 let mut session = Session::open(&node.address, lease.granted.token);
                 live(&mut session, steps - 1);
-                // A reset, as the kernel sends for a killed process with unread data, or an end of file.
+                // A reset, as the kernel sends for a killed process with unread data, or an end of
+                // file.
                 if random(2) == 0 {
                     let frame = session.frame(Op::of(Fn::cuCtxSynchronize), &[]);
                     session.connection.send(&frame[..random(20) as usize]);

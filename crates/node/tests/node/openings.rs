@@ -1,4 +1,5 @@
-//! Whoever asks for a session or a lease again, since a cut came in between, gets the same: one of each, wherever the cut was.
+//! Whoever asks for a session or a lease again, since a cut came in between, gets the same: one of
+//! each, wherever the cut was.
 
 use std::net::Shutdown;
 
@@ -68,7 +69,8 @@ pub(crate) fn a_session_that_is_asked_for_again_is_one(node: &TestNode) {
     }
 }
 
-/// A process that is killed right after its first words, before a busy node has read them, is not taken for one behind a cut link.
+/// A process that is killed right after its first words, before a busy node has read them, is not
+/// taken for one behind a cut link.
 pub(crate) fn who_has_ended_before_it_is_heard_gets_no_lease(node: &TestNode) {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let process = child.id();
@@ -100,7 +102,7 @@ pub(crate) fn a_session_is_found_after_its_answer_was_lost(node: &TestNode) {
     assert!(refused.reason.contains("on another connection meanwhile"), "{}", refused.reason);
     let mut session = Session::of(connections.pop().unwrap(), opened);
     synchronize(&mut session).unwrap();
-    // From here on it goes on as any other; earlier attempts are stale.
+    // From here on it continues as any other; earlier attempts are stale.
     session.resume(&node.address, 6);
     synchronize(&mut session).unwrap();
     assert_eq!((node.status().sessions.len(), sessions_of(&mut lease)), (1, 1));
@@ -146,7 +148,8 @@ pub(crate) fn a_lease_that_is_asked_for_again_is_one(node: &TestNode) {
     let (mut holder, answer) = again(4);
     assert_eq!(answer, Control::LeaseGranted(granted));
     assert_eq!(node.status().gpus[0].share_leased_ppm, 600_000);
-    // Whoever comes too late changes nothing, and whoever made up another number asks for another lease.
+    // Whoever comes too late changes nothing, and whoever made up another number asks for another
+    // lease.
     let (mut late, answer) = again(2);
     let Control::LeaseRefused(refused) = answer else { panic!("a stale attempt holds it") };
     assert!(refused.reason.contains("on another connection meanwhile"), "{}", refused.reason);

@@ -59,7 +59,7 @@ impl Connection {
             if let Some(frame) = self.decoder.next_frame().unwrap() {
                 return Some((frame.header, frame.payload.to_vec()));
             }
-            // No more than the frame: what follows may be of a session that goes on here.
+            // No more than the frame: what follows may be of a session that continues here.
             let missing = self.decoder.missing().unwrap();
             match self.stream.read(&mut self.decoder.space(missing)[..missing]) {
                 Ok(0) => return None,
@@ -85,7 +85,8 @@ impl Connection {
         self.control()
     }
 
-    /// Hears how much the node has of the stream of a session that is asked for again. Both streams follow.
+    /// Hears how much the node has of the stream of a session that is asked for again. Both streams
+    /// follow.
     pub(crate) fn heard_before(&mut self) -> u64 {
         let Control::SessionResumed(resumed) = self.control() else { panic!("not asked for again") };
         self.received = 0;
@@ -185,13 +186,14 @@ impl Session {
         self.opened.resume.as_ref().expect("it outlives its connection").secret
     }
 
-    /// What its client says to go on on another connection.
+    /// What its client says to continue on another connection.
     pub(crate) fn resumption(&self, attempt: u32) -> Resume {
         let (session, secret, received) = (self.opened.session, self.secret(), self.connection.received);
         Resume { session, secret, attempt, received, stripe: Stripe::ONLY }
     }
 
-    /// Goes on on another connection; every command has been answered. Returns the first words that were said there.
+    /// Goes on on another connection; every command has been answered. Returns the first words that
+    /// were said there.
     pub(crate) fn resume(&mut self, address: &str, attempt: u32) -> Vec<u8> {
         let hello = hello(Purpose::Resume(self.resumption(attempt)), ELSEWHERE);
         let mut next = Connection::say(address, &hello);

@@ -1,4 +1,5 @@
-//! Who says that a session or a lease is theirs, and is wrong: refused, and its client does not notice.
+//! Who says that a session or a lease is theirs, and is wrong: refused, and its client does not
+//! notice.
 
 use std::net::Shutdown;
 

@@ -231,7 +231,7 @@ pub(crate) fn a_suspended_session_waits_and_goes_on_where_it_was(node: &TestNode
     load.session.queue(&clear);
     load.step();
     assert_eq!(suspend(node, session, true), Ok(vec![session]));
-    // A turn that goes on is over within this time; from then on nothing runs.
+    // A turn that continues is over within this time; from then on nothing runs.
     std::thread::sleep(Duration::from_millis(300));
     let (busy_us, suspended) = seen(node, session);
     assert!(suspended);

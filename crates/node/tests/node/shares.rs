@@ -1,4 +1,5 @@
-//! How exactly competing sessions get their shares: measured, not asserted, since it takes the machine's time.
+//! How exactly competing sessions get their shares: measured, not asserted, since it takes the
+//! machine's time.
 //!
 //! `cargo test --release -p sluice-node --test node -- --shares`
 
@@ -74,7 +75,8 @@ fn work(node: &TestNode, load: Load, start: &Barrier, seconds: u64) -> f64 {
     start.wait();
     let began = Instant::now();
     if load.rounds > ENDLESS {
-        // One kernel that outlives the measurement: its work is the time it ran, which the worker counts.
+        // One kernel that outlives the measurement: its work is the time it ran, which the worker
+        // counts.
         session.launch(spin, 64, &[load.rounds]);
         while began.elapsed() < Duration::from_secs(seconds) {
             std::thread::sleep(Duration::from_millis(5));

@@ -111,7 +111,8 @@ impl Names {
         Ok(())
     }
 
-    /// Finds the names that only their own text knows, and new ones for those that another text uses as well.
+    /// Finds the names that only their own text knows, and new ones for those that another text
+    /// uses as well.
     fn keep_apart(&mut self, units: &[ModuleIndex]) {
         let mut taken: HashSet<String> = self.shared.keys().cloned().collect();
         let own = |unit: &ModuleIndex| -> HashSet<String> {

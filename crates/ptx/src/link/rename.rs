@@ -1,10 +1,12 @@
-//! Other names for what only its own text knows: every word of the text that is one of them, whether it means the variable
-//! or function or something of the same name within a function, which changes its name everywhere too.
+//! Other names for what only its own text knows: every word of the text that is one of them,
+//! whether it means the variable or function or something of the same name within a function, which
+//! changes its name everywhere too.
 
 use std::collections::HashMap;
 
-/// Appends a text in which the words in `names` are replaced. Strings, comments and lines that are skipped stay as they are, as do directives and
-/// modifiers, which have a dot before them, and opcodes, which have one behind.
+/// Appends a text in which the words in `names` are replaced. Strings, comments and lines that are
+/// skipped stay as they are, as do directives and modifiers, which have a dot before them, and
+/// opcodes, which have one behind.
 pub(super) fn copy(text: &[u8], names: &HashMap<Vec<u8>, Vec<u8>>, out: &mut Vec<u8>) {
     if names.is_empty() {
         return out.extend_from_slice(text);

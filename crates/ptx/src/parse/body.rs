@@ -1,4 +1,5 @@
-//! Bodies: declarations, labels, statements, and the second look at names that come before their label.
+//! Bodies: declarations, labels, statements, and the second look at names that come before their
+//! label.
 
 use super::Parser;
 use super::function::Declared;
@@ -52,7 +53,8 @@ impl<'a> Parser<'a> {
 }
 
 impl<'a> BodyParser<'_, 'a> {
-    /// Parameters by their names. The components of a vector register are parameters of their own, one behind the other.
+    /// Parameters by their names. The components of a vector register are parameters of their own,
+    /// one behind the other.
     fn declare_params(&mut self, params: &[Declared<'a>], of: fn(u32) -> Local) -> Result<(), ParseError> {
         let mut index = 0;
         while let Some(declared) = params.get(index) {
@@ -345,8 +347,8 @@ impl<'a> BodyParser<'_, 'a> {
         self.forward.push(Forward { statement: self.body.statements.len(), scope: self.scope, start });
     }
 
-    /// Gives names that came before their label the meaning they have in their scope. What still means nothing
-    /// lives at module level, except where only a label can stand.
+    /// Gives names that came before their label the meaning they have in their scope. What still
+    /// means nothing lives at module level, except where only a label can stand.
     fn resolve_forward(&mut self) -> Result<(), ParseError> {
         let undeclared = |parser: &Parser<'_>, name: &str, start| {
             Err(parser.error_at(ParseErrorKind::Undeclared(name.to_string()), start))
@@ -388,7 +390,8 @@ fn module_name(operand: &Operand) -> Option<&Name> {
     }
 }
 
-/// An index as an id. A text has fewer of anything than bytes, and texts beyond 4 GiB are not parsed.
+/// An index as an id. A text has fewer of anything than bytes, and texts beyond 4 GiB are not
+/// parsed.
 fn id(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -165,8 +165,8 @@ fn fold(operator: u8, a: i64, b: i64) -> Option<i64> {
     })
 }
 
-/// The value of a literal: decimal, `0x`, `0b`, octal, each with an optional `U`; `0f` and `0d` with the bits of a
-/// float; a decimal with a point or an exponent.
+/// The value of a literal: decimal, `0x`, `0b`, octal, each with an optional `U`; `0f` and `0d`
+/// with the bits of a float; a decimal with a point or an exponent.
 pub(super) fn number(text: &str) -> Option<Constant> {
     let bytes = text.as_bytes();
     match bytes {

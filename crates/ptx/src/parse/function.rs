@@ -1,5 +1,5 @@
-//! Entries, functions and prototypes: signatures and directives (PTX ISA, "Kernel and Function Directives",
-//! "Performance-Tuning Directives").
+//! Entries, functions and prototypes: signatures and directives (PTX ISA, "Kernel and Function
+//! Directives", "Performance-Tuning Directives").
 
 use super::Parser;
 use super::variable::padded;
@@ -8,7 +8,8 @@ use crate::ast::{Body, Directives, Function, Linkage, Param, Prototype, Register
 use crate::error::{ParseError, ParseErrorKind};
 use crate::lex::Token;
 
-/// What the parameters of an entry may take in all, in bytes (PTX ISA, "Kernel Function Parameters").
+/// What the parameters of an entry may take in all, in bytes (PTX ISA, "Kernel Function
+/// Parameters").
 const PARAMETER_BYTES_MAX: u64 = 32_764;
 
 /// A parameter and its name as it stands in the text.
@@ -16,7 +17,8 @@ pub(super) struct Declared<'a> {
     pub(super) name: &'a str,
     pub(super) param: Param,
     is_register: bool,
-    /// Of a vector register, of which each component is a parameter; 1 for all others, and for all but the first of those.
+    /// Of a vector register, of which each component is a parameter; 1 for all others, and for all
+    /// but the first of those.
     pub(super) components: usize,
 }
 
@@ -86,7 +88,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `(.param ..., ...)`. The parameters of an entry get their offsets: each at the next multiple of its alignment.
+    /// `(.param ..., ...)`. The parameters of an entry get their offsets: each at the next multiple
+    /// of its alignment.
     fn params(&mut self, is_entry: bool) -> Result<Vec<Declared<'a>>, ParseError> {
         let mut params = Vec::new();
         let mut end = 0u64;
@@ -155,7 +158,8 @@ impl<'a> Parser<'a> {
         Ok(Declared { name, param, is_register, components })
     }
 
-    /// What stands between a signature and its body. Directives that only tune are taken and forgotten.
+    /// What stands between a signature and its body. Directives that only tune are taken and
+    /// forgotten.
     fn directives(&mut self, directives: &mut Directives) -> Result<(), ParseError> {
         while let Token::Dotted(word) = self.next.token {
             if self.skip_ignored(word)? {

@@ -1,4 +1,5 @@
-//! Directives at module level (PTX ISA, "PTX Module Directives", "Linking Directives", "Debugging Directives").
+//! Directives at module level (PTX ISA, "PTX Module Directives", "Linking Directives", "Debugging
+//! Directives").
 
 use std::collections::HashSet;
 
@@ -78,7 +79,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes directives that mean nothing here: those of debuggers, and hints. False, nothing taken, for any other.
+    /// Takes directives that mean nothing here: those of debuggers, and hints. False, nothing
+    /// taken, for any other.
     pub(super) fn skip_ignored(&mut self, directive: &str) -> Result<bool, ParseError> {
         match directive {
             "loc" => {
@@ -117,7 +119,8 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// `file line column`, then perhaps `, function_name label + offset, inlined_at file line column`. No `;` ends it.
+    /// `file line column`, then perhaps
+    /// `, function_name label + offset, inlined_at file line column`. No `;` ends it.
     fn skip_loc(&mut self) -> Result<(), ParseError> {
         for _ in 0..3 {
             self.number_only()?;

@@ -56,7 +56,8 @@ impl<'a> BodyParser<'_, 'a> {
         Ok(operands)
     }
 
-    /// What begins with a word: a register, a pair of them, a part of one, a special register, a symbol.
+    /// What begins with a word: a register, a pair of them, a part of one, a special register, a
+    /// symbol.
     fn named(&mut self, word: &'a str) -> Result<Operand, ParseError> {
         let start = self.parser.next.start;
         self.parser.advance()?;
@@ -125,8 +126,9 @@ impl<'a> BodyParser<'_, 'a> {
         Ok(Operand::Symbol { symbol, offset })
     }
 
-    /// `array[3]`: the memory at an element, by its index (PTX ISA, "Arrays as Operands"). The size of an element is
-    /// known for variables of the body; of those of the module only the first can be meant.
+    /// `array[3]`: the memory at an element, by its index (PTX ISA, "Arrays as Operands"). The size
+    /// of an element is known for variables of the body; of those of the module only the first can
+    /// be meant.
     fn indexed(&mut self, symbol: Symbol) -> Result<Operand, ParseError> {
         self.parser.expect(b'[')?;
         let start = self.parser.next.start;

@@ -1,11 +1,11 @@
 //! What names mean inside a body.
 //!
-//! PTX scopes are those of C: `{` opens one, names are declared before use and may hide those outside. Labels are
-//! the exception, a branch may come first; so a name that means nothing yet is left as a module-level symbol, and
-//! looked up once more when the body has been read (see `body`).
+//! PTX scopes are those of C: `{` opens one, names are declared before use and may hide those
+//! outside. Labels are the exception, a branch may come first; so a name that means nothing yet is
+//! left as a module-level symbol, and looked up once more when the body has been read (see `body`).
 //!
-//! `.reg .b32 %r<1000>` declares a thousand registers of which a body often uses few; only those become registers
-//! of the tree, which also makes `%r<4000000000>` harmless.
+//! `.reg .b32 %r<1000>` declares a thousand registers of which a body often uses few; only those
+//! become registers of the tree, which also makes `%r<4000000000>` harmless.
 
 use std::collections::HashMap;
 
@@ -79,7 +79,8 @@ impl<'a> Scopes<'a> {
         self.scopes[scope.0 as usize].ranges.push(range);
     }
 
-    /// The innermost meaning of a name; Err where it is a register of a range that nobody has used yet.
+    /// The innermost meaning of a name; Err where it is a register of a range that nobody has used
+    /// yet.
     pub(super) fn look_up(&self, scope: ScopeId, name: &str) -> Option<Result<&Local, InRange>> {
         let mut at = Some(scope);
         while let Some(id) = at {

@@ -186,10 +186,11 @@ impl<'a> Parser<'a> {
         Ok(filler.contents)
     }
 
-    /// `{...}` over the array of this shape that begins at scalar `first`. A missing inner brace continues the
-    /// scalars in order, as in C.
+    /// `{...}` over the array of this shape that begins at scalar `first`. A missing inner brace
+    /// continues the scalars in order, as in C.
     fn level(&mut self, filler: &mut Filler, shape: &[u64], first: u64) -> Result<(), ParseError> {
-        // The shape of what one element is, and its scalars. An empty array in it has none, and takes no element.
+        // The shape of what one element is, and its scalars. An empty array in it has none, and
+        // takes no element.
         let (&count, inner) = shape.split_first().unwrap_or((&1, &[]));
         let overflow = ParseErrorKind::OutOfRange("the size of an array");
         let stride = inner.iter().try_fold(1u64, |stride, &count| stride.checked_mul(count));

@@ -13,7 +13,8 @@ pub(super) struct Account {
     pub(super) allocated: Amounts,
     /// The part of `allocated` that may not be evicted.
     pub(super) fixed: Amounts,
-    /// Running and pending work that may be evicted, and that may not, submitted to this very queue.
+    /// Running and pending work that may be evicted, and that may not, submitted to this very
+    /// queue.
     requested: Amounts,
     requested_fixed: Amounts,
     used: [DecayedUse; RESOURCES],
@@ -45,7 +46,8 @@ impl Books {
         Books { accounts: vec![Account::default(); tree.len()], stale: true }
     }
 
-    /// Adds the account of a queue that was added to the tree; what it uses is counted from a moment on, if at all.
+    /// Adds the account of a queue that was added to the tree; what it uses is counted from a
+    /// moment on, if at all.
     pub(super) fn add_account(&mut self, history: Option<(Millis, Millis)>) {
         let mut account = Account::default();
         if let Some((now, half_life)) = history {
@@ -59,7 +61,8 @@ impl Books {
         &self.accounts[queue.index()]
     }
 
-    /// Takes over from another queue what it has used of late; the clock may have been set back since.
+    /// Takes over from another queue what it has used of late; the clock may have been set back
+    /// since.
     pub(super) fn keep_history(&mut self, queue: QueueId, of: &Account, now: Millis) {
         self.accounts[queue.index()].used = of.used.map(|used| used.not_after(now));
     }
@@ -137,7 +140,8 @@ impl Books {
         })
     }
 
-    /// The first queue, from the leaf upwards, which would have more work that may not be evicted than it deserves.
+    /// The first queue, from the leaf upwards, which would have more work that may not be evicted
+    /// than it deserves.
     pub(super) fn over_quota(
         &self,
         tree: &QueueTree,
@@ -198,8 +202,8 @@ impl Books {
         self.stale = true;
     }
 
-    /// Divides `capacity` from the top: the queues below the cluster first, then each queue's share among its children.
-    /// Says whether any share has changed.
+    /// Divides `capacity` from the top: the queues below the cluster first, then each queue's share
+    /// among its children. Says whether any share has changed.
     pub(super) fn divide(
         &mut self,
         tree: &QueueTree,
@@ -253,14 +257,15 @@ impl Books {
         }
     }
 
-    /// What each queue's work could use: of work that may not be evicted no more than the queue deserves, and of children
-    /// no more than their limits.
+    /// What each queue's work could use: of work that may not be evicted no more than the queue
+    /// deserves, and of children no more than their limits.
     fn requested(&self, tree: &QueueTree) -> Vec<Amounts> {
         let mut requested = vec![Amounts::ZERO; self.accounts.len()];
         for id in tree.top_down().rev() {
             let (queue, account) = (tree.queue(id), self.account(id));
             let mut own = account.requested;
-            // Fixed work that runs above a quota that was lowered is asked for all the same: it stays.
+            // Fixed work that runs above a quota that was lowered is asked for all the same: it
+            // stays.
             own += account.requested_fixed.min(queue.deserved.max(account.fixed));
             requested[id.index()] += own;
             requested[id.index()] = requested[id.index()].min(queue.limit);
@@ -301,7 +306,8 @@ impl PartialOrd for Saturation {
     }
 }
 
-/// Compares `a / b` with `c / d`. Something of no share is more than any ratio; nothing of no share is 0.
+/// Compares `a / b` with `c / d`. Something of no share is more than any ratio; nothing of no share
+/// is 0.
 fn cross(a: u128, b: u64, c: u128, d: u64) -> Ordering {
     match (a > 0 && b == 0, c > 0 && d == 0) {
         (true, true) => a.cmp(&c),

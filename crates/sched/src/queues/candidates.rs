@@ -20,7 +20,8 @@ use crate::{GPUS_PER_NODE_MAX, Node, NodeId, Placement, Request, WHOLE_GPU_MILLI
 pub(super) struct Candidates {
     pub(super) in_order: Vec<JobId>,
     by_job: FxHashMap<JobId, Candidate>,
-    /// Each queue that gives, as seen from where it parts from the taker's, with the most GPU compute that goes together there.
+    /// Each queue that gives, as seen from where it parts from the taker's, with the most GPU
+    /// compute that goes together there.
     givers: Vec<(QueueId, u64)>,
     /// Tasks within their minimum run time, and when the first of them leaves it.
     pub(super) protected: u32,
@@ -38,8 +39,9 @@ struct Candidate {
     whole: bool,
 }
 
-/// What room for one more task on a node costs: how worthy the worthiest queue is that has to give, the highest priority of work that
-/// has to go, how much goes, for how long it has run, how early it was submitted, and among tasks of one job which it is.
+/// What room for one more task on a node costs: how worthy the worthiest queue is that has to give,
+/// the highest priority of work that has to go, how much goes, for how long it has run, how early
+/// it was submitted, and among tasks of one job which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Price {
     rank: u32,
@@ -175,7 +177,8 @@ impl Scheduler {
         queues.into_iter().map(|(_, _, queue)| queue).collect()
     }
 
-    /// No more GPU compute than this can be taken from the candidates by the taker's right, in thousandths.
+    /// No more GPU compute than this can be taken from the candidates by the taker's right, in
+    /// thousandths.
     pub(super) fn takeable_milli(&self, taker: &Taker, candidates: &Candidates) -> u64 {
         let from = |&(queue, together): &(QueueId, u64)| self.takeable_from(taker, queue, together);
         candidates.givers.iter().map(from).fold(0, u64::saturating_add)
@@ -193,7 +196,8 @@ impl Scheduler {
         if surplus == 0 || taker.keeps() { surplus } else { surplus + together }
     }
 
-    /// Candidates on a node as they would go, the least worthy first; tasks above a job's minimum before all of it.
+    /// Candidates on a node as they would go, the least worthy first; tasks above a job's minimum
+    /// before all of it.
     pub(super) fn units(&self, node: NodeId, candidates: &Candidates) -> Units {
         let mut tasks: Vec<(JobId, u32)> = self.on_node[node.index()].clone();
         // The first tasks of a gang often lead it, so the last ones go first.
@@ -245,7 +249,8 @@ impl Scheduler {
             room.slots(request, before + 1) > before
         };
         let last = (1..=units.in_order.len()).find(|&upto| gains(None, upto))?;
-        // What came first need not all be part of it: a small task may have gone before a large one that suffices.
+        // What came first need not all be part of it: a small task may have gone before a large one
+        // that suffices.
         let needed = (0..last).filter(|&index| index + 1 == last || !gains(Some(index), last));
         Some(needed.map(|index| units.in_order[index].price).fold(Price::NOTHING, Price::and))
     }
@@ -264,14 +269,16 @@ pub(super) fn weight(request: &Request) -> u64 {
     request.total_gpu_milli() << 16 | u64::from(request.cpu_milli >> 8)
 }
 
-/// At least so much compute has to go from the node before it has room for so many tasks, more than it has now.
+/// At least so much compute has to go from the node before it has room for so many tasks, more than
+/// it has now.
 pub(super) fn missing_milli(node: &Node, request: &Request, slots: u32) -> u64 {
     let request = request.on(node.spec());
     let in_all = request.total_gpu_milli() * u64::from(slots);
     let in_all = in_all.saturating_sub(node.free_gpu_milli().into());
     // A whole GPU that goes leaves as much as may be promised of it.
     let in_all = in_all * u64::from(WHOLE_GPU_MILLI) / u64::from(node.spec().gpu_milli.max(WHOLE_GPU_MILLI));
-    // Each task needs as many GPUs with its share free: on those with the most free the least is missing.
+    // Each task needs as many GPUs with its share free: on those with the most free the least is
+    // missing.
     let mut missing = [0; GPUS_PER_NODE_MAX];
     let gpus = node.gpus().len();
     for (missing, gpu) in missing.iter_mut().zip(node.gpus()) {

@@ -80,7 +80,8 @@ impl Scheduler {
         Err(if tries == 0 { No::NodesBound { tried } } else { No::NowhereElse })
     }
 
-    /// How many tasks would fit if all that is free were in one place, at most: moving work makes no more.
+    /// How many tasks would fit if all that is free were in one place, at most: moving work makes
+    /// no more.
     fn fit_if_gathered(&self, taker: &Taker) -> u32 {
         let (usage, request) = (self.cluster.usage(), &taker.class.request);
         let fit = [
@@ -97,7 +98,8 @@ impl Scheduler {
         fit.min(taker.class.needs.into()) as u32
     }
 
-    /// Puts the job's tasks one after another, each where there is room or where moving others makes some.
+    /// Puts the job's tasks one after another, each where there is room or where moving others
+    /// makes some.
     fn move_together(
         &mut self,
         taker: &Taker,
@@ -154,7 +156,8 @@ impl Scheduler {
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// Tasks on a node that may be moved, the smallest first: preemptible, beyond their minimum run time, and of whole gangs.
+    /// Tasks on a node that may be moved, the smallest first: preemptible, beyond their minimum run
+    /// time, and of whole gangs.
     fn movable(&self, taker: &Taker, node: NodeId) -> Vec<(JobId, u32, Placement)> {
         let mut movable: Vec<(u64, JobId, u32, Placement)> = Vec::new();
         for &(id, number) in self.on_node[node.index()].iter().filter(|(id, _)| *id != taker.job) {
@@ -172,7 +175,8 @@ impl Scheduler {
         movable.into_iter().map(|(_, id, number, placement)| (id, number, placement)).collect()
     }
 
-    /// Takes movable work off the node until the job's next task fits, puts that there, and the rest elsewhere; or changes nothing.
+    /// Takes movable work off the node until the job's next task fits, puts that there, and the
+    /// rest elsewhere; or changes nothing.
     fn clear(&mut self, taker: &Taker, node: NodeId, moved: &mut Vec<Moved>, placed: &mut Placed) -> bool {
         let (start, request) = (moved.len(), taker.class.request);
         let mut off = Vec::new();
@@ -213,10 +217,11 @@ impl Scheduler {
         false
     }
 
-    /// A place for a task that has to leave its own, in the same domain as others of its job or in another one if that is asked for.
+    /// A place for a task that has to leave its own, in the same domain as others of its job or in
+    /// another one if that is asked for.
     ///
-    /// On another model a share may be more units, and units a larger share: what would take more of anything there stays, since its queue
-    /// has a limit of that.
+    /// On another model a share may be more units, and units a larger share: what would take more
+    /// of anything there stays, since its queue has a limit of that.
     fn elsewhere(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
         let takes = |placement: &Placement| Amounts::of(&placement.request, 1);
         self.other_place(id, from).filter(|to| takes(to).exceeds(&takes(from)).is_none())
@@ -239,7 +244,8 @@ impl Scheduler {
 
     /// Takes back all moves after the first `keep`.
     fn move_back(&mut self, moved: &mut Vec<Moved>, keep: usize) {
-        // All leave before any returns, since they may have traded places; a task that moved twice returns to the first.
+        // All leave before any returns, since they may have traded places; a task that moved twice
+        // returns to the first.
         let mut back: Vec<Moved> = Vec::new();
         for next in moved.drain(keep..) {
             self.take_off(next.job, next.task);
@@ -266,7 +272,8 @@ impl Scheduler {
             self.actions.push(Action::Move { job, task, from, to, for_job });
             self.room_came_to_be(from.node);
             if self.jobs.get(&job).is_some_and(|job| job.spec.topology.apart.is_some()) {
-                // The domain that it left is open to the job's other tasks, wherever in it there is room.
+                // The domain that it left is open to the job's other tasks, wherever in it there is
+                // room.
                 self.line_up(job);
             }
         }

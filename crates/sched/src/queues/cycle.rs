@@ -15,8 +15,9 @@ use super::why::{Action, Blocked, Bound, Evicted};
 use crate::{Cluster, fit};
 
 impl Scheduler {
-    /// Decides what happens now, and counts it as done. Cycles at the same moment end in one without actions; a caller that wants
-    /// everything that can be had now calls until then (and on, while [`Scheduler::has_deferred`]).
+    /// Decides what happens now, and counts it as done. Cycles at the same moment end in one
+    /// without actions; a caller that wants everything that can be had now calls until then (and
+    /// on, while [`Scheduler::has_deferred`]).
     pub fn cycle(&mut self, now: Millis) -> Vec<Action> {
         self.now = self.now.max(now);
         (self.searches_left, self.deferred) = (self.config.searches_max, false);
@@ -26,8 +27,9 @@ impl Scheduler {
         if self.books.is_stale() {
             let capacity = self.capacity();
             let (unit, usage) = (self.config.gpu_unit_milli, self.config.usage_percent);
-            // Other shares give other rights. Without a history of use they differ because of what came from outside, which has
-            // been counted, or of what was decided here, which must not count.
+            // Other shares give other rights. Without a history of use they differ because of what
+            // came from outside, which has been counted, or of what was decided here, which must
+            // not count.
             let differ = u64::from(self.books.divide(&self.tree, capacity, unit, usage));
             self.version += differ;
             self.changes += if self.config.half_life.is_some() { differ } else { 0 };
@@ -41,7 +43,8 @@ impl Scheduler {
         std::mem::take(&mut self.actions)
     }
 
-    /// Tries the classes of waiting work that are `worth` it in the order of fairness, until each has failed once.
+    /// Tries the classes of waiting work that are `worth` it in the order of fairness, until each
+    /// has failed once.
     fn take_turns(
         &mut self,
         worth: fn(&Scheduler, &Waiting) -> bool,
@@ -52,7 +55,7 @@ impl Scheduler {
             let (_, _, job, class) = turn;
             if attempt(self, queue, class) {
                 turns.reopen(self, queue, class, worth);
-                // A job that got its minimum may go on to wait for more.
+                // A job that got its minimum may continue to wait for more.
                 let next = self.jobs.get(&job).and_then(|job| job.waiting.as_ref());
                 if let Some(next) = next.and_then(|class| self.pending[queue.index()].id_of(class)) {
                     turns.reopen(self, queue, next, worth);
@@ -66,7 +69,8 @@ impl Scheduler {
         waiting.no_room_at.is_none_or(|at| room_since(&self.releases, &self.cluster, at, &waiting.class))
     }
 
-    /// Looks at each release once for each class: where it made no room, the class need not look at it again.
+    /// Looks at each release once for each class: where it made no room, the class need not look at
+    /// it again.
     fn note_releases(&mut self) {
         let Scheduler { pending, releases, cluster, .. } = self;
         for waiting in pending.iter_mut().flat_map(Pending::waiting_mut) {
@@ -86,7 +90,8 @@ impl Scheduler {
                 || waiting.gather_at.is_some_and(|at| at <= self.now))
     }
 
-    /// Whether taking work of others might help, and this was not found out before as things are now.
+    /// Whether taking work of others might help, and this was not found out before as things are
+    /// now.
     fn may_search(&self, waiting: &Waiting) -> bool {
         waiting.class.avoids.is_none()
             && !matches!(waiting.why.blocked, Some(Blocked::Quota { .. }) | None)
@@ -99,7 +104,8 @@ impl Scheduler {
         let class = waiting.class;
         let Some(&job) = waiting.jobs.first() else { return false };
         if let Err(blocked) = self.may_use(queue, &class) {
-            // Limits and quotas change without any release of room, so it is asked again in each cycle.
+            // Limits and quotas change without any release of room, so it is asked again in each
+            // cycle.
             self.blocked(queue, id, blocked, None);
             return false;
         }
@@ -180,14 +186,16 @@ impl Scheduler {
     }
 }
 
-/// Whether a task of the class, which fitted nowhere when the log of releases ended `at`, fits a node released since.
+/// Whether a task of the class, which fitted nowhere when the log of releases ended `at`, fits a
+/// node released since.
 fn room_since(releases: &Releases, cluster: &Cluster, at: u64, class: &Class) -> bool {
     let fits = |node| fit(cluster.node(node), &class.request).is_ok();
     // A gang fitted in part, so any node with room for one of its tasks may complete it.
     releases.since(at).is_none_or(|mut nodes| nodes.any(fits))
 }
 
-/// Who is next: from the cluster down, the queue that is furthest below its share and has something to try.
+/// Who is next: from the cluster down, the queue that is furthest below its share and has something
+/// to try.
 struct Turns {
     open: Vec<BTreeSet<Turn>>,
     /// Classes to try in each queue and those below it.
@@ -241,8 +249,8 @@ impl Turns {
     }
 }
 
-/// Queues below their share first, of those the ones with less than they deserve, then by priority, then the least saturated; ties to
-/// the one stated first.
+/// Queues below their share first, of those the ones with less than they deserve, then by priority,
+/// then the least saturated; ties to the one stated first.
 fn precedence(scheduler: &Scheduler, queue: QueueId) -> (bool, bool, Reverse<i32>, Saturation, QueueId) {
     let (tree, books) = (&scheduler.tree, &scheduler.books);
     let account = books.account(queue);

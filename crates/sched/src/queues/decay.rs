@@ -5,7 +5,8 @@ pub type Millis = u64;
 
 /// Use over time of one resource, where use of `half_life` ago counts half.
 ///
-/// The level is kept as the exponentially weighted mean of the use, so constant use of `a` tends to `a`.
+/// The level is kept as the exponentially weighted mean of the use, so constant use of `a` tends to
+/// `a`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecayedUse {
     /// The mean in 2^-16 of the resource's smallest step, as of `at`.
@@ -14,7 +15,8 @@ pub struct DecayedUse {
 }
 
 impl DecayedUse {
-    /// The mean at `now`, if `use_now` has been used ever since the last call. Times that run backwards count as no time.
+    /// The mean at `now`, if `use_now` has been used ever since the last call. Times that run
+    /// backwards count as no time.
     pub fn advance(&mut self, now: Millis, half_life: Millis, use_now: u64) -> u64 {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
@@ -24,7 +26,8 @@ impl DecayedUse {
         self.level()
     }
 
-    /// Adds that `used` was used from one moment until another, both in the past, as [`DecayedUse::advance`] would have counted it.
+    /// Adds that `used` was used from one moment until another, both in the past, as
+    /// [`DecayedUse::advance`] would have counted it.
     pub fn recall(&mut self, half_life: Millis, (from, until): (Millis, Millis), used: u64) {
         let kept = |since: Millis| u128::from(remaining(self.at.saturating_sub(since), half_life));
         let part = kept(until).saturating_sub(kept(from.min(until)));
@@ -54,7 +57,8 @@ fn remaining(passed: Millis, half_life: Millis) -> u64 {
     }
     // The fraction of a half-life, with 32 bits; bit k from the top stands for a factor 2^(-2^-k).
     let fraction = (u128::from(passed % half_life) << 32) / u128::from(half_life);
-    // Factors carry 62 bits; the first is 2^-1, and each next one is the square root of the one before.
+    // Factors carry 62 bits; the first is 2^-1, and each next one is the square root of the one
+    // before.
     let (mut factor, mut kept) = (1u128 << 61, 1u128 << 62);
     for bit in (0..32).rev() {
         factor = (factor << 62).isqrt();

@@ -1,15 +1,19 @@
 //! Dividing one resource fairly among sibling queues.
 //!
-//! 1. Every queue gets what it deserves, as far as it asks for it: `min(deserved, requested, limit)`. Where the queues
-//!    together deserve more than there is (a node is down), they get it in proportion to what they deserve.
-//! 2. The surplus goes to the queues of the highest priority first, among equal priorities by weight, never beyond what
-//!    a queue asks for or may have. What a satisfied queue leaves goes to the others of its priority, then downwards.
+//! 1. Every queue gets what it deserves, as far as it asks for it:
+//!    `min(deserved, requested, limit)`. Where the queues together deserve more than there is (a
+//!    node is down), they get it in proportion to what they deserve.
+//! 2. The surplus goes to the queues of the highest priority first, among equal priorities by
+//!    weight, never beyond what a queue asks for or may have. What a satisfied queue leaves goes to
+//!    the others of its priority, then downwards.
 //!
-//! All arithmetic is exact, in integers. The surplus is handed out in whole `unit`s as far as that goes, because a
-//! job that needs a whole GPU gains nothing from a share of 2.67 of them; what rounding leaves goes by largest remainder,
-//! ties to the earlier queue, so the result is a function of the input alone.
+//! All arithmetic is exact, in integers. The surplus is handed out in whole `unit`s as far as that
+//! goes, because a job that needs a whole GPU gains nothing from a share of 2.67 of them; what
+//! rounding leaves goes by largest remainder, ties to the earlier queue, so the result is a
+//! function of the input alone.
 
-/// What one queue asks of a division. Amounts are in the resource's smallest step (a thousandth of a GPU, a MiB).
+/// What one queue asks of a division. Amounts are in the resource's smallest step (a thousandth of
+/// a GPU, a MiB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The queue gets this much, if it asks for it, before anything else is handed out.
@@ -31,8 +35,8 @@ pub struct Claim {
 pub struct Division {
     /// Surplus is handed out in multiples of this, as far as possible; at least 1.
     pub unit: u64,
-    /// How much recent use counts against a queue, in percent: at 0 not at all, at 100 a queue that has recently used
-    /// twice its part of the surplus gets nothing of it.
+    /// How much recent use counts against a queue, in percent: at 0 not at all, at 100 a queue that
+    /// has recently used twice its part of the surplus gets nothing of it.
     pub usage_percent: u32,
 }
 
@@ -52,8 +56,8 @@ impl Claim {
     }
 }
 
-/// The share of each claim, in the order of `claims`. The sum is at most `capacity`, and no share exceeds what its
-/// claim requests or its limit.
+/// The share of each claim, in the order of `claims`. The sum is at most `capacity`, and no share
+/// exceeds what its claim requests or its limit.
 pub fn divide(capacity: u64, division: Division, claims: &[Claim]) -> Vec<u64> {
     let caps: Vec<u64> = claims.iter().map(Claim::cap).collect();
     let entitled: Vec<u64> = claims.iter().map(|claim| claim.deserved.min(claim.cap())).collect();
@@ -76,8 +80,9 @@ pub fn divide(capacity: u64, division: Division, claims: &[Claim]) -> Vec<u64> {
 
 /// The weights of the claims `open`, less what recent use takes away.
 ///
-/// With W' the queue's part of the open weights, U' its recent use of the whole resource and k the strength, the weight
-/// is max(0, W' + k (W' - U')); here multiplied by the sum of weights, by 100 and by a million to stay in integers.
+/// With W' the queue's part of the open weights, U' its recent use of the whole resource and k the
+/// strength, the weight is max(0, W' + k (W' - U')); here multiplied by the sum of weights, by 100
+/// and by a million to stay in integers.
 fn weights_after_usage(claims: &[Claim], open: &[usize], usage_percent: u32) -> Vec<u128> {
     let total: u128 = open.iter().map(|&i| claims[i].weight()).sum();
     let strength = u128::from(usage_percent.min(MAX_USAGE_PERCENT));
@@ -93,10 +98,11 @@ fn weights_after_usage(claims: &[Claim], open: &[usize], usage_percent: u32) -> 
     weights
 }
 
-/// Raises `shares` of the queues `open` towards `caps` by weight until `left` is handed out; returns what remains.
+/// Raises `shares` of the queues `open` towards `caps` by weight until `left` is handed out;
+/// returns what remains.
 ///
-/// Water filling: whoever would reach its cap in this round gets its cap, and the others divide again what that leaves
-/// them. Each round satisfies at least one queue or is the last.
+/// Water filling: whoever would reach its cap in this round gets its cap, and the others divide
+/// again what that leaves them. Each round satisfies at least one queue or is the last.
 fn fill(
     mut left: u64,
     unit: u64,
@@ -128,7 +134,8 @@ fn fill(
     }
 }
 
-/// The last round: nobody reaches its cap. Whole units by weight, then the rest by largest remainder.
+/// The last round: nobody reaches its cap. Whole units by weight, then the rest by largest
+/// remainder.
 fn hand_out(
     mut left: u64,
     unit: u64,
@@ -161,8 +168,9 @@ fn hand_out(
     }
 }
 
-/// `amount * weight / total`, rounded down, and the remainder of that division. Weights are below 2^64 (see
-/// [`MAX_WEIGHT`] and [`MAX_USAGE_PERCENT`]; what a queue deserves is one, too), so the product fits.
+/// `amount * weight / total`, rounded down, and the remainder of that division. Weights are below
+/// 2^64 (see [`MAX_WEIGHT`] and [`MAX_USAGE_PERCENT`]; what a queue deserves is one, too), so the
+/// product fits.
 fn scale(amount: u64, weight: u128, total: u128) -> (u64, u128) {
     let product = u128::from(amount) * weight;
     ((product / total) as u64, product % total)

@@ -1,4 +1,5 @@
-//! "Where would it go, who would give way, when would it start?": asked of a copy, so nothing is decided by it.
+//! "Where would it go, who would give way, when would it start?": asked of a copy, so nothing is
+//! decided by it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -12,9 +13,11 @@ use crate::Placement;
 /// What would become of a waiting job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forecast {
-    /// When it would have its minimum of tasks, and where these would be; none if not within what was looked at.
+    /// When it would have its minimum of tasks, and where these would be; none if not within what
+    /// was looked at.
     pub start: Option<(Millis, Vec<Placement>)>,
-    /// Jobs that would be evicted or lose tasks now so that it could start; none where it would not start now.
+    /// Jobs that would be evicted or lose tasks now so that it could start; none where it would not
+    /// start now.
     pub evicted: Vec<JobId>,
     /// Why it would not start now.
     pub why: Option<Why>,
@@ -26,11 +29,13 @@ pub struct Forecast {
 const CYCLES_MAX: u32 = 1_000;
 
 impl Scheduler {
-    /// What becomes of a waiting job if nothing else is submitted: the same decisions on a copy, `scheduler.clone().forecast(...)`, into
-    /// which a job that is not submitted yet can be put before. `runtime` says how long a job runs from its start; one without never
-    /// ends, and one that has run longer ends now. No more than `ends_max` ends are looked at.
+    /// What becomes of a waiting job if nothing else is submitted: the same decisions on a copy,
+    /// `scheduler.clone().forecast(...)`, into which a job that is not submitted yet can be put
+    /// before. `runtime` says how long a job runs from its start; one without never ends, and one
+    /// that has run longer ends now. No more than `ends_max` ends are looked at.
     ///
-    /// The forecast is of the scheduler's own state: work that is stopped elsewhere, or comes later, makes it wrong.
+    /// The forecast is of the scheduler's own state: work that is stopped elsewhere, or comes
+    /// later, makes it wrong.
     pub fn forecast(
         mut self,
         now: Millis,

@@ -10,7 +10,8 @@ use crate::{Cluster, NodeId, Placement, Unplaced};
 pub(super) type Placed = Vec<(u32, Placement)>;
 
 impl Scheduler {
-    /// Puts all tasks on nodes that the class needs at once, or says what keeps it from that and changes nothing.
+    /// Puts all tasks on nodes that the class needs at once, or says what keeps it from that and
+    /// changes nothing.
     pub(super) fn place(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         if class.avoids.is_some() {
             return self.place_elsewhere(id, class);
@@ -40,8 +41,8 @@ impl Scheduler {
         Ok(placed)
     }
 
-    /// The same for tasks that stand near each other, or apart: from the preferred level to the required one, in the domain with
-    /// the least free room that suffices.
+    /// The same for tasks that stand near each other, or apart: from the preferred level to the
+    /// required one, in the domain with the least free room that suffices.
     fn place_in_domains(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let (required, preferred) = (class.topology.required, class.topology.preferred);
         let spread = class.topology.apart;
@@ -121,7 +122,8 @@ impl Scheduler {
         let slots = self.slots.of(&self.cluster, &class.request);
         let with_room = nodes.iter().map(|&node| (slots.on(node).min(class.needs), node));
         let mut slots: Vec<(u32, NodeId)> = with_room.filter(|&(fit, _)| fit > 0).collect();
-        // The last node takes what the others leave: the one with the least room that suffices would do.
+        // The last node takes what the others leave: the one with the least room that suffices
+        // would do.
         slots.sort_by_key(|&(fit, node)| (std::cmp::Reverse(fit), node));
         let mut placed = Placed::new();
         for (fit, node) in slots {

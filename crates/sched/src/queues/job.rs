@@ -30,7 +30,8 @@ pub struct JobSpec {
     pub tasks_max: u32,
     /// Within its queue, higher ones come first.
     pub priority: i32,
-    /// Whether it may be evicted or moved for the sake of others. Work that may not gets only what its queue deserves.
+    /// Whether it may be evicted or moved for the sake of others. Work that may not gets only what
+    /// its queue deserves.
     pub preemptible: bool,
     pub topology: Topology,
 }
@@ -50,14 +51,17 @@ impl JobSpec {
     }
 }
 
-/// Where the tasks of a job stand towards each other, as levels of [`crate::NodeSpec::domains`]: 0 is the widest.
+/// Where the tasks of a job stand towards each other, as levels of [`crate::NodeSpec::domains`]: 0
+/// is the widest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Topology {
     /// All tasks in one domain of this level, or the job waits.
     pub required: Option<u8>,
-    /// All tasks in one domain of this level if that can be had; else of the next wider one, up to the required level.
+    /// All tasks in one domain of this level if that can be had; else of the next wider one, up to
+    /// the required level.
     pub preferred: Option<u8>,
-    /// Each task in a domain of this level that no other task of the job is in, or the job waits; narrower than the other two.
+    /// Each task in a domain of this level that no other task of the job is in, or the job waits;
+    /// narrower than the other two.
     pub apart: Option<u8>,
 }
 
@@ -85,8 +89,8 @@ pub struct Job {
     pub(super) avoids: Vec<NodeId>,
 }
 
-/// How often a job took the place of others and lost it to others again, while nothing changed from outside. Bounding this is what
-/// proves that evictions end: whoever takes for ever loses for ever.
+/// How often a job took the place of others and lost it to others again, while nothing changed from
+/// outside. Bounding this is what proves that evictions end: whoever takes for ever loses for ever.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Losses {
     /// [`Scheduler::changes`](super::Scheduler) when it was last counted.
@@ -151,7 +155,8 @@ impl Job {
         self.started
     }
 
-    /// Tasks that it takes next, all or none: the missing ones up to its minimum, then one at a time.
+    /// Tasks that it takes next, all or none: the missing ones up to its minimum, then one at a
+    /// time.
     pub(super) fn needs(&self) -> u32 {
         let JobSpec { tasks_min, tasks_max, .. } = self.spec;
         if self.running < tasks_min {
@@ -171,7 +176,8 @@ impl Job {
             priority: spec.priority,
             preemptible: spec.preemptible,
             topology: spec.topology,
-            // Tasks that join others in one domain, or shun theirs, depend on where those are: such a job is a class of its own.
+            // Tasks that join others in one domain, or shun theirs, depend on where those are: such
+            // a job is a class of its own.
             joins: (self.running > 0 && (spec.topology.required.is_some() || spec.topology.apart.is_some()))
                 .then_some(self.id),
             surplus: self.running >= spec.tasks_min,
@@ -192,7 +198,8 @@ impl Job {
     }
 }
 
-/// Waiting work of one queue that is equal in all that a decision looks at: what holds for the first holds for all.
+/// Waiting work of one queue that is equal in all that a decision looks at: what holds for the
+/// first holds for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Class {
     pub(super) request: Request,

@@ -5,8 +5,9 @@
 //!                  └────────────── drain ──────────────▲
 //! ```
 //!
-//! [`Scheduler::drain`] asks what may be evicted to leave; what may not runs to its end there. [`Scheduler::remove_node`] is for nodes
-//! that are empty, or gone: whatever ran there is lost, and waits again.
+//! [`Scheduler::drain`] asks what may be evicted to leave; what may not runs to its end there.
+//! [`Scheduler::remove_node`] is for nodes that are empty, or gone: whatever ran there is lost, and
+//! waits again.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +30,8 @@ impl Scheduler {
         Ok(node)
     }
 
-    /// A node that is not schedulable keeps its work, gets nothing new, and counts for nothing when shares are divided.
+    /// A node that is not schedulable keeps its work, gets nothing new, and counts for nothing when
+    /// shares are divided.
     pub fn set_schedulable(&mut self, node: NodeId, schedulable: bool) -> Result<(), ClusterError> {
         self.cluster.set_schedulable(node, schedulable)?;
         self.room_came_to_be(node);
@@ -37,7 +39,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A GPU that is fenced keeps its work, gets nothing new, and counts for nothing when shares are divided.
+    /// A GPU that is fenced keeps its work, gets nothing new, and counts for nothing when shares
+    /// are divided.
     pub fn set_fenced(&mut self, node: NodeId, gpu: usize, fenced: bool) -> Result<(), ClusterError> {
         if self.cluster.set_fenced(node, gpu, fenced)? {
             self.room_came_to_be(node);
@@ -55,8 +58,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The job is not put on this node before it is forgiven: it would not take the job, though it has room. Others are not affected;
-    /// meanwhile nothing is moved and nobody is evicted for this job. Tasks that are there already stay.
+    /// The job is not put on this node before it is forgiven: it would not take the job, though it
+    /// has room. Others are not affected; meanwhile nothing is moved and nobody is evicted for this
+    /// job. Tasks that are there already stay.
     pub fn avoid(&mut self, id: JobId, node: NodeId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.avoids.contains(&node)) else { return };
         job.avoids.push(node);
@@ -82,8 +86,9 @@ impl Scheduler {
         tasks
     }
 
-    /// The node gets nothing new, and what may be evicted leaves it now: tasks above a job's minimum alone, otherwise the whole job,
-    /// which waits at its old place in line and goes elsewhere with the next cycle. Work that may not be evicted stays; when
+    /// The node gets nothing new, and what may be evicted leaves it now: tasks above a job's
+    /// minimum alone, otherwise the whole job, which waits at its old place in line and goes
+    /// elsewhere with the next cycle. Work that may not be evicted stays; when
     /// [`Scheduler::tasks_on`] is empty, the node can be removed.
     pub fn drain(&mut self, now: Millis, node: NodeId) -> Result<Vec<Action>, ClusterError> {
         self.set_schedulable(node, false)?;
@@ -111,7 +116,8 @@ impl Scheduler {
         }
     }
 
-    /// The node is gone, and with it the tasks that ran there, which are returned and wait again as after [`Scheduler::task_lost`].
+    /// The node is gone, and with it the tasks that ran there, which are returned and wait again as
+    /// after [`Scheduler::task_lost`].
     pub fn remove_node(&mut self, now: Millis, node: NodeId) -> Result<Vec<(JobId, u32)>, ClusterError> {
         self.cluster.set_schedulable(node, false)?;
         let lost = self.tasks_on(node);

@@ -33,7 +33,8 @@ pub(super) struct Waiting {
     pub(super) retry_at: Option<Millis>,
 }
 
-/// Whose turn it is among the classes of a queue: higher priority, minimum before surplus, first come.
+/// Whose turn it is among the classes of a queue: higher priority, minimum before surplus, first
+/// come.
 pub(super) type Turn = (Reverse<i32>, bool, JobId, ClassId);
 
 #[derive(Debug, Clone, Default)]

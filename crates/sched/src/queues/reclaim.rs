@@ -1,4 +1,5 @@
-//! Work that takes the place of other work: of other queues (reclaim), or of its own queue (preemption).
+//! Work that takes the place of other work: of other queues (reclaim), or of its own queue
+//! (preemption).
 
 use super::job::{JobId, Losses};
 use super::pending::ClassId;
@@ -7,8 +8,9 @@ use super::scheduler::Scheduler;
 use super::tree::QueueId;
 use super::why::{Bound, Evicted, No};
 
-/// In this order: a queue above its share gives first, and gives no more than that if possible; what is deserved comes last, since it
-/// may take from queues within their share. Who gives is the same for both rights of a row.
+/// In this order: a queue above its share gives first, and gives no more than that if possible;
+/// what is deserved comes last, since it may take from queues within their share. Who gives is the
+/// same for both rights of a row.
 const RECLAIMS: [[Right; 2]; 2] = [
     [Right::Share { keep: true }, Right::Share { keep: false }],
     [Right::Quota { keep: true }, Right::Quota { keep: false }],
@@ -56,7 +58,8 @@ impl Scheduler {
         if let (Err(no), Some(waiting)) = (&result, self.pending[queue.index()].get_mut(id)) {
             waiting.why.preemption = Some(no.clone());
             let deferred = *no == No::Deferred || waiting.why.reclaim == Some(No::Deferred);
-            // Others may have had their turn between the two searches: what one of them freed is reclaimed in the next cycle.
+            // Others may have had their turn between the two searches: what one of them freed is
+            // reclaimed in the next cycle.
             waiting.not_taken_at = waiting.not_reclaimed_at.filter(|_| !deferred);
         }
         result.is_ok()

@@ -29,7 +29,8 @@ impl Releases {
         self.nodes.push_back(node);
     }
 
-    /// The nodes logged since the log ended `at`, some more than once; none if that was too long ago.
+    /// The nodes logged since the log ended `at`, some more than once; none if that was too long
+    /// ago.
     pub(super) fn since(&self, at: u64) -> Option<impl Iterator<Item = NodeId> + '_> {
         let skip = at.checked_sub(self.forgotten)?;
         Some(self.nodes.iter().copied().skip(skip as usize))

@@ -29,7 +29,8 @@ pub enum AddQueueError {
 }
 
 impl Scheduler {
-    /// Adds a queue, which does not depend on how many queues there are. The queues above it keep their figures.
+    /// Adds a queue, which does not depend on how many queues there are. The queues above it keep
+    /// their figures.
     pub fn add_queue(&mut self, spec: &QueueSpec) -> Result<QueueId, AddQueueError> {
         let parent = spec.parent.as_ref().and_then(|parent| self.tree.find(parent));
         if let Some(parent) = parent.filter(|parent| self.tree.queue(*parent).children.is_empty())
@@ -50,11 +51,13 @@ impl Scheduler {
         self.config.half_life.is_some() && self.books.account(queue).has_history()
     }
 
-    /// Puts another tree in the place of the queues. `home` names, for each queue that has jobs, by its old name, the leaf to which
-    /// they go; with [`QueueTree::find`] that is the queue of the same name. Queues of the same name keep their history of use.
+    /// Puts another tree in the place of the queues. `home` names, for each queue that has jobs, by
+    /// its old name, the leaf to which they go; with [`QueueTree::find`] that is the queue of the
+    /// same name. Queues of the same name keep their history of use.
     ///
-    /// Nothing is evicted by this: where a queue now has more than its limit, or fixed work above its quota, it gets nothing more, and
-    /// the next cycles reclaim what shares allow. Every [`QueueId`] from before means nothing any more.
+    /// Nothing is evicted by this: where a queue now has more than its limit, or fixed work above
+    /// its quota, it gets nothing more, and the next cycles reclaim what shares allow. Every
+    /// [`QueueId`] from before means nothing any more.
     pub fn set_queues(
         &mut self,
         tree: QueueTree,

@@ -14,8 +14,9 @@ pub(super) enum Right {
         /// Without pushing that queue below its share.
         keep: bool,
     },
-    /// Work of another queue that has more than it deserves, for a queue that stays within what it deserves and within its share:
-    /// where queues together deserve more than there is, no queue can have all of it.
+    /// Work of another queue that has more than it deserves, for a queue that stays within what it
+    /// deserves and within its share: where queues together deserve more than there is, no queue
+    /// can have all of it.
     Quota { keep: bool },
     /// Work of the same queue with a lower priority.
     Priority,
@@ -31,7 +32,8 @@ pub(super) struct Taker {
 }
 
 impl Taker {
-    /// Whether those who give keep what is theirs: always for tasks that are welcome but not necessary.
+    /// Whether those who give keep what is theirs: always for tasks that are welcome but not
+    /// necessary.
     pub(super) fn keeps(&self) -> bool {
         match self.right {
             Right::Share { keep } | Right::Quota { keep } => keep || self.class.surplus,
@@ -41,7 +43,8 @@ impl Taker {
 }
 
 impl Scheduler {
-    /// What a queue has above this may be taken by the right; none where the right does not depend on it.
+    /// What a queue has above this may be taken by the right; none where the right does not depend
+    /// on it.
     pub(super) fn bound_of(&self, right: Right, queue: QueueId) -> Option<Amounts> {
         match right {
             Right::Share { .. } => Some(self.fair_share(queue)),
@@ -50,22 +53,25 @@ impl Scheduler {
         }
     }
 
-    /// Whether the right reaches this work of a queue: it has some of what the queue has more of than its bound. To take anything else
-    /// would leave the queue as far above, and it would get its work back for what it has too much of: for ever.
+    /// Whether the right reaches this work of a queue: it has some of what the queue has more of
+    /// than its bound. To take anything else would leave the queue as far above, and it would get
+    /// its work back for what it has too much of: for ever.
     pub(super) fn reaches(&self, right: Right, theirs: QueueId, amounts: Amounts) -> bool {
         let Some(bound) = self.bound_of(right, theirs) else { return true };
         let allocated = self.allocated(theirs);
         self.tree.shared().iter().any(|&r| amounts[r] > 0 && allocated[r] > bound[r])
     }
 
-    /// Whether `amounts` of a queue's work may be taken as things stand now; with none, whether any might.
+    /// Whether `amounts` of a queue's work may be taken as things stand now; with none, whether any
+    /// might.
     pub(super) fn may_take(&self, taker: &Taker, from: QueueId, amounts: Amounts) -> bool {
         let in_quota = match taker.right {
             Right::Priority => return from == taker.queue,
             Right::Share { .. } => false,
             Right::Quota { .. } => true,
         };
-        // Fairness is between the two queues below the common ancestor; the taker's queues up to there stay within bounds.
+        // Fairness is between the two queues below the common ancestor; the taker's queues up to
+        // there stay within bounds.
         let Some((ours, theirs)) = self.tree.part_ways(taker.queue, from) else { return false };
         let needed = taker.class.amounts();
         let bound = |queue| if in_quota { self.tree.queue(queue).deserved } else { self.fair_share(queue) };
@@ -94,7 +100,8 @@ impl Scheduler {
             && (!taker.keeps() || self.keeps(theirs, amounts, &bound(theirs)))
     }
 
-    /// The first resource of which a queue with `needed` would have more than its share or, where that is asked, than it deserves.
+    /// The first resource of which a queue with `needed` would have more than its share or, where
+    /// that is asked, than it deserves.
     fn over_right(&self, queue: QueueId, needed: Amounts, in_quota: bool) -> Option<Resource> {
         let deserved = in_quota.then_some(&self.tree.queue(queue).deserved);
         let over = deserved.and_then(|deserved| self.books.above(&self.tree, queue, needed, deserved));
@@ -127,7 +134,8 @@ impl Scheduler {
         })
     }
 
-    /// How long jobs of a queue are protected from the taker once they have started. Tasks above a job's minimum never are.
+    /// How long jobs of a queue are protected from the taker once they have started. Tasks above a
+    /// job's minimum never are.
     pub(super) fn protection(&self, taker: &Taker, queue: QueueId) -> Millis {
         match taker.right {
             Right::Priority => self.tree.preempt_min_runtime(queue),

@@ -67,7 +67,8 @@ impl Room<'_> {
             return u32::from(for_one);
         }
         let parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request.gpu_memory_mib));
-        // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on one GPU.
+        // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on
+        // one GPU.
         let fit = |tasks: u32| {
             parts.iter().map(|&part| part.min(tasks)).sum::<u32>() >= tasks * u32::from(request.gpus)
         };
@@ -77,7 +78,8 @@ impl Room<'_> {
 }
 
 impl Room<'_> {
-    /// How many tasks whose GPUs are linked fit side by side: so many at least, since they are sought one by one.
+    /// How many tasks whose GPUs are linked fit side by side: so many at least, since they are
+    /// sought one by one.
     fn linked_slots(&self, request: &Request, link: Link, most: u32) -> u32 {
         let milli = self.spec.takes_milli(request.gpu_milli);
         let mut parts = self.gpus.map(|gpu| {

@@ -25,12 +25,14 @@ pub struct Config {
     pub preempt: bool,
     /// Use of so long ago counts half; none to forget all use at once.
     pub half_life: Option<Millis>,
-    /// How much recent use lowers a queue's part of what others leave ([`super::Division::usage_percent`]).
+    /// How much recent use lowers a queue's part of what others leave
+    /// ([`super::Division::usage_percent`]).
     pub usage_percent: u32,
     /// Shares of GPUs are divided in steps of so many thousandths.
     pub gpu_unit_milli: u64,
-    /// A queue's saturation after a reclaim, times this, must stay below what the giving queue had before: 100 or more. Higher
-    /// values tolerate more unfairness for fewer evictions. What a queue deserves it gets in any case.
+    /// A queue's saturation after a reclaim, times this, must stay below what the giving queue had
+    /// before: 100 or more. Higher values tolerate more unfairness for fewer evictions. What a
+    /// queue deserves it gets in any case.
     pub reclaim_percent: u32,
     /// A job may run so long with fewer tasks than its minimum.
     pub stale_grace: Millis,
@@ -60,7 +62,8 @@ impl Default for Config {
     }
 }
 
-/// Queues, jobs and a cluster. Between cycles the caller says what happened; [`Scheduler::cycle`] says what to do.
+/// Queues, jobs and a cluster. Between cycles the caller says what happened; [`Scheduler::cycle`]
+/// says what to do.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub(super) cluster: Cluster,
@@ -176,8 +179,8 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// The job ended by itself, or its owner cancelled it: what it used is free. Unknown jobs are no error, since a job may end
-    /// while its end is on the way.
+    /// The job ended by itself, or its owner cancelled it: what it used is free. Unknown jobs are
+    /// no error, since a job may end while its end is on the way.
     pub fn finish(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         let numbers: Vec<u32> = job.tasks().map(|(number, _)| number).collect();
@@ -197,8 +200,9 @@ impl Scheduler {
         self.changed_from_outside();
     }
 
-    /// One task of the job was lost, or could not be started where it was bound: it waits again, at its old place in line.
-    /// A job left with fewer tasks than its minimum is stale, and ends as a whole unless it gets them back in time.
+    /// One task of the job was lost, or could not be started where it was bound: it waits again, at
+    /// its old place in line. A job left with fewer tasks than its minimum is stale, and ends as a
+    /// whole unless it gets them back in time.
     pub fn task_lost(&mut self, now: Millis, id: JobId, number: u32) {
         if self.stop(id, number).is_some() {
             self.now = self.now.max(now);
@@ -208,8 +212,9 @@ impl Scheduler {
         }
     }
 
-    /// The job wants other numbers of tasks from now on: some have ended for good, or it is not to have more than it has. Tasks that run
-    /// stay, so the caller stops those beyond `tasks_max` before ([`Scheduler::task_lost`]). Nothing is changed by an error.
+    /// The job wants other numbers of tasks from now on: some have ended for good, or it is not to
+    /// have more than it has. Tasks that run stay, so the caller stops those beyond `tasks_max`
+    /// before ([`Scheduler::task_lost`]). Nothing is changed by an error.
     pub fn resize(
         &mut self,
         now: Millis,
@@ -241,8 +246,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Each task of the job takes another share, which may be none, and amount of memory of its GPUs from now on. Tasks that run stay where they are, so
-    /// there has to be room beside what the scheduler has given to others there; nothing is changed by an error.
+    /// Each task of the job takes another share, which may be none, and amount of memory of its
+    /// GPUs from now on. Tasks that run stay where they are, so there has to be room beside what
+    /// the scheduler has given to others there; nothing is changed by an error.
     pub fn change_request(
         &mut self,
         now: Millis,
@@ -254,7 +260,8 @@ impl Scheduler {
         let (before, tasks) = (job.spec, job.tasks().map(|(n, p)| (n, *p)).collect::<Vec<_>>());
         let request =
             before.request.with_gpus(before.request.gpus, gpu_milli).with_gpu_memory(gpu_memory_mib);
-        // Of the fastest GPU that it accepts, as before; one that has nothing for a while will have as many again.
+        // Of the fastest GPU that it accepts, as before; one that has nothing for a while will have
+        // as many again.
         let (had_milli, had_units) = (before.request.gpu_milli, before.request.gpu_units_milli);
         let units = match (had_milli, gpu_milli) {
             (0, _) | (_, 0) => had_units.into(),
@@ -277,7 +284,8 @@ impl Scheduler {
         result
     }
 
-    /// Puts each of these tasks, which run, back where it is with another request; all as they were on an error.
+    /// Puts each of these tasks, which run, back where it is with another request; all as they were
+    /// on an error.
     fn reshape_tasks(
         &mut self,
         id: JobId,
@@ -311,8 +319,9 @@ impl Scheduler {
         self.books.demand(queue, Amounts::of(&request, tasks_max), preemptible, true);
     }
 
-    /// Counts tasks as running that already do, since `started`: after a restart of the caller, before the first cycle. The job has
-    /// been submitted, and these tasks of it do not run yet; nothing is changed by an error.
+    /// Counts tasks as running that already do, since `started`: after a restart of the caller,
+    /// before the first cycle. The job has been submitted, and these tasks of it do not run yet;
+    /// nothing is changed by an error.
     pub fn adopt(
         &mut self,
         now: Millis,
@@ -328,7 +337,8 @@ impl Scheduler {
             let is_known = placement.node.index() < self.cluster.nodes().len();
             let asked = |node| {
                 let asked = job.spec.request.on(self.cluster.node(node).spec());
-                // What it was given as its share of the memory stays, also where that would be another part now.
+                // What it was given as its share of the memory stays, also where that would be
+                // another part now.
                 let memory = if asked.memory_by_share { placement.request } else { asked }.gpu_memory_mib;
                 Request { gpu_memory_mib: memory, ..asked }
             };
@@ -357,8 +367,8 @@ impl Scheduler {
         result
     }
 
-    /// Begins to count use now, with what queues have used from one moment until another before, as far as the caller knows. Without a
-    /// half-life nothing of that counts.
+    /// Begins to count use now, with what queues have used from one moment until another before, as
+    /// far as the caller knows. Without a half-life nothing of that counts.
     pub fn recall_use(
         &mut self,
         now: Millis,
@@ -372,8 +382,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes over what queues of the same names have used of late as another scheduler has it, until its last cycle; after
-    /// [`Scheduler::recall_use`], which says what the time is.
+    /// Takes over what queues of the same names have used of late as another scheduler has it,
+    /// until its last cycle; after [`Scheduler::recall_use`], which says what the time is.
     pub fn keep_use_of(&mut self, other: &Scheduler) {
         for queue in other.tree.top_down() {
             if let Some(same) = self.tree.find(&other.tree.queue(queue).name) {
@@ -485,8 +495,8 @@ impl Scheduler {
         self.changes += 1;
     }
 
-    /// Takes a task off its node and out of the books; [`Scheduler::put_back_on`] is the exact inverse. Searches try things out with
-    /// these two, so neither touches who waits.
+    /// Takes a task off its node and out of the books; [`Scheduler::put_back_on`] is the exact
+    /// inverse. Searches try things out with these two, so neither touches who waits.
     pub(super) fn take_off(&mut self, id: JobId, number: u32) -> Option<Placement> {
         let job = self.jobs.get_mut(&id)?;
         let placement = job.tasks.get_mut(number as usize)?.take()?;

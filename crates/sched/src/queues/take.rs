@@ -2,8 +2,8 @@
 //!
 //! 1. Look at the work that may be taken, the least worthy first, up to a bound ([`Candidates`]).
 //! 2. Price each node: what has to go there before one more task of the job fits?
-//! 3. Take from the cheapest nodes until all tasks fit, asking before each step whether shares still allow it; then, if a limit
-//!    stands in the way, from the queues below that limit.
+//! 3. Take from the cheapest nodes until all tasks fit, asking before each step whether shares
+//!    still allow it; then, if a limit stands in the way, from the queues below that limit.
 //! 4. Put the job in its place, and put back whatever need not have gone.
 //!
 //! All of it happens in the scheduler's own state and is taken back unless it succeeds.
@@ -40,7 +40,8 @@ impl Taken {
 }
 
 impl Scheduler {
-    /// Makes room for the taker's job and puts it there, or changes nothing and says why not. Candidates found before serve any scope.
+    /// Makes room for the taker's job and puts it there, or changes nothing and says why not.
+    /// Candidates found before serve any scope.
     pub(super) fn take(
         &mut self,
         taker: &Taker,
@@ -78,8 +79,9 @@ impl Scheduler {
         Err(No::TooLittle { needs: taker.class.needs, fit })
     }
 
-    /// What the taker's queues may have afterwards: their limits, and by preemption no more than their share (or what they have
-    /// already). Else work that grew by preemption would be reclaimed, and what it had taken the place of would return: for ever.
+    /// What the taker's queues may have afterwards: their limits, and by preemption no more than
+    /// their share (or what they have already). Else work that grew by preemption would be
+    /// reclaimed, and what it had taken the place of would return: for ever.
     fn bounds(&self, taker: &Taker) -> Vec<(QueueId, Amounts)> {
         let bound = |queue: QueueId| {
             let (mut bound, account) = (self.tree.queue(queue).limit, self.books.account(queue));
@@ -101,7 +103,8 @@ impl Scheduler {
         })
     }
 
-    /// The sets of nodes, each of which has to hold all tasks: the domains of the required level, the freest first, or everything.
+    /// The sets of nodes, each of which has to hold all tasks: the domains of the required level,
+    /// the freest first, or everything.
     pub(super) fn scopes(&mut self, taker: &Taker) -> Vec<Vec<NodeId>> {
         let class = &taker.class;
         if let Some(nodes) = self.joined_domain(taker.job, class) {
@@ -124,8 +127,8 @@ impl Scheduler {
         scopes.into_iter().map(|(_, nodes)| nodes).collect()
     }
 
-    /// Takes work until the job fits and is in its place. What was taken is in `taken`, also in failure, when the number of tasks that
-    /// would fit is returned.
+    /// Takes work until the job fits and is in its place. What was taken is in `taken`, also in
+    /// failure, when the number of tasks that would fit is returned.
     fn make_room(
         &mut self,
         taker: &Taker,
@@ -148,8 +151,8 @@ impl Scheduler {
         self.place(taker.job, &taker.class).map_err(|_| total)
     }
 
-    /// Takes from the cheapest nodes of the scope until all tasks fit there; `fit` is what its nodes have room for now. Returns how many
-    /// fit afterwards, as an error if these are too few.
+    /// Takes from the cheapest nodes of the scope until all tasks fit there; `fit` is what its
+    /// nodes have room for now. Returns how many fit afterwards, as an error if these are too few.
     fn take_cheapest(
         &mut self,
         taker: &Taker,
@@ -176,7 +179,8 @@ impl Scheduler {
                 continue;
             }
             match self.price(taker, node, candidates) {
-                // What went elsewhere changed the price: the node waits for its turn at the new one.
+                // What went elsewhere changed the price: the node waits for its turn at the new
+                // one.
                 Some(now) if now > price => prices.push(Reverse((now, node))),
                 Some(_) => {
                     let before = taken.len();
@@ -199,8 +203,8 @@ impl Scheduler {
         Ok(needs)
     }
 
-    /// The same for tasks that are kept apart: as long as too few domains have room for one, the node of the others is cleared from which
-    /// the least has to go.
+    /// The same for tasks that are kept apart: as long as too few domains have room for one, the
+    /// node of the others is cleared from which the least has to go.
     fn take_apart(
         &mut self,
         taker: &Taker,
@@ -232,8 +236,9 @@ impl Scheduler {
         }
     }
 
-    /// How many tasks could fit at most if so much compute were taken, wherever it is best: most searches in vain end here, where
-    /// nothing was priced yet. `fit` is what the nodes of the scope have room for now.
+    /// How many tasks could fit at most if so much compute were taken, wherever it is best: most
+    /// searches in vain end here, where nothing was priced yet. `fit` is what the nodes of the
+    /// scope have room for now.
     fn most_that_fit(&self, taker: &Taker, scope: &[NodeId], fit: &[u32], takeable: u64) -> u32 {
         let class = &taker.class;
         let mut costs: Vec<u64> = Vec::new();
@@ -276,7 +281,8 @@ impl Scheduler {
         scope.iter().zip(fit).filter(affordable).filter_map(priced).collect()
     }
 
-    /// Takes candidates of one node until one more task fits there; if shares do not allow as much, takes nothing.
+    /// Takes candidates of one node until one more task fits there; if shares do not allow as much,
+    /// takes nothing.
     fn take_on(
         &mut self,
         taker: &Taker,
@@ -352,7 +358,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether it may stay so: all that was taken from other queues is due, and in its own queue the job is not a larger target.
+    /// Whether it may stay so: all that was taken from other queues is due, and in its own queue
+    /// the job is not a larger target.
     fn may_stay(&self, taker: &Taker, taken: &[Taken]) -> bool {
         match taker.right {
             Right::Priority => self.within_share(taker.queue) || self.is_no_larger(taker, taken),
@@ -365,15 +372,16 @@ impl Scheduler {
         self.tree.path(queue).all(|queue| above(queue).is_none())
     }
 
-    /// Whether something that was taken is as large as the job. Above its share a queue is open to reclaim: a gang that took the place of
-    /// smaller work would be reclaimed as one, the smaller work would return within the share, and be taken again.
+    /// Whether something that was taken is as large as the job. Above its share a queue is open to
+    /// reclaim: a gang that took the place of smaller work would be reclaimed as one, the smaller
+    /// work would return within the share, and be taken again.
     fn is_no_larger(&self, taker: &Taker, taken: &[Taken]) -> bool {
         let needed = taker.class.amounts();
         taken.iter().any(|gone| needed.exceeds(&gone.amounts()).is_none())
     }
 
-    /// Whether work that was taken is beyond what its queue may have, also after all else that was taken: if it could return within
-    /// that, it would take its place back, and be taken again.
+    /// Whether work that was taken is beyond what its queue may have, also after all else that was
+    /// taken: if it could return within that, it would take its place back, and be taken again.
     fn is_due(&self, taker: &Taker, taken: &Taken) -> bool {
         let Some(job) = self.jobs.get(&taken.job) else { return true };
         let Some((_, theirs)) = self.tree.part_ways(taker.queue, job.spec.queue) else { return true };

@@ -6,7 +6,8 @@ use super::amounts::{Amounts, RESOURCES, Resource};
 use super::decay::Millis;
 use super::fair::MAX_WEIGHT;
 
-/// One queue as an operator states it. Figures are as people write them and checked by [`QueueTree::new`].
+/// One queue as an operator states it. Figures are as people write them and checked by
+/// [`QueueTree::new`].
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
@@ -26,10 +27,12 @@ pub struct QueueSpec {
     /// Higher ones are first to get what others leave.
     #[serde(default)]
     pub priority: i32,
-    /// Work runs this long before higher-priority work of its queue may take its place; not stated: as the parent says.
+    /// Work runs this long before higher-priority work of its queue may take its place; not stated:
+    /// as the parent says.
     #[serde(default)]
     pub preempt_min_runtime_s: Option<f64>,
-    /// Work runs this long before other queues may reclaim what it uses; not stated: as the parent says.
+    /// Work runs this long before other queues may reclaim what it uses; not stated: as the parent
+    /// says.
     #[serde(default)]
     pub reclaim_min_runtime_s: Option<f64>,
 }
@@ -138,7 +141,8 @@ impl QueueTree {
         Ok(tree)
     }
 
-    /// Has these resources divided fairly as well, for a tree that leaves out queues which deserve some of them.
+    /// Has these resources divided fairly as well, for a tree that leaves out queues which deserve
+    /// some of them.
     pub fn sharing(mut self, resources: impl IntoIterator<Item = Resource>) -> QueueTree {
         self.shared.extend(resources);
         let shared = std::mem::take(&mut self.shared);
@@ -146,7 +150,8 @@ impl QueueTree {
         self
     }
 
-    /// Adds a queue without children. Those above it keep their figures, so what it deserves is within theirs.
+    /// Adds a queue without children. Those above it keep their figures, so what it deserves is
+    /// within theirs.
     pub(super) fn push(&mut self, spec: &QueueSpec) -> Result<QueueId, QueueError> {
         if self.by_name.contains_key(&spec.name) {
             return Err(spec.wrong("name", "two queues have this name; rename one".to_string()));
@@ -211,13 +216,14 @@ impl QueueTree {
         std::iter::successors(Some(queue), |&queue| self.queue(queue).parent)
     }
 
-    /// Resources that are divided fairly: compute of GPUs, and every other one of which some queue deserves something.
-    /// Limits hold for all resources.
+    /// Resources that are divided fairly: compute of GPUs, and every other one of which some queue
+    /// deserves something. Limits hold for all resources.
     pub fn shared(&self) -> &[Resource] {
         &self.shared
     }
 
-    /// The two queues below the last common ancestor of `a` and `b` that lead to them; none if one contains the other.
+    /// The two queues below the last common ancestor of `a` and `b` that lead to them; none if one
+    /// contains the other.
     pub fn part_ways(&self, a: QueueId, b: QueueId) -> Option<(QueueId, QueueId)> {
         let above = |queue| {
             let mut path: Vec<QueueId> = self.path(queue).collect();
@@ -227,13 +233,15 @@ impl QueueTree {
         above(a).into_iter().zip(above(b)).find(|(a, b)| a != b)
     }
 
-    /// How long work of `victim` runs before work of the same queue with a higher priority may take its place.
+    /// How long work of `victim` runs before work of the same queue with a higher priority may take
+    /// its place.
     pub fn preempt_min_runtime(&self, victim: QueueId) -> Millis {
         self.path(victim).find_map(|queue| self.queue(queue).preempt_min_runtime).unwrap_or(0)
     }
 
-    /// How long work of `victim` runs before `reclaimer` may reclaim what it uses. The queue right below their common
-    /// ancestor says so, or the nearest above it that does: cousins need not heed what a queue says for its siblings.
+    /// How long work of `victim` runs before `reclaimer` may reclaim what it uses. The queue right
+    /// below their common ancestor says so, or the nearest above it that does: cousins need not
+    /// heed what a queue says for its siblings.
     pub fn reclaim_min_runtime(&self, reclaimer: QueueId, victim: QueueId) -> Millis {
         let from = self.part_ways(reclaimer, victim).map_or(victim, |(_, victim)| victim);
         self.path(from).find_map(|queue| self.queue(queue).reclaim_min_runtime).unwrap_or(0)
@@ -274,7 +282,8 @@ impl QueueTree {
         }
     }
 
-    /// Children, roots and the order from the top; whoever is not reached from the top is on or below a cycle.
+    /// Children, roots and the order from the top; whoever is not reached from the top is on or
+    /// below a cycle.
     fn connect(&mut self) -> Result<(), QueueError> {
         for index in 0..self.queues.len() {
             let id = QueueId(index as u32);
@@ -315,7 +324,8 @@ impl QueueTree {
         QueueError { queue: self.queue(start).name.clone(), field: "parent", problem }
     }
 
-    /// Gives parents that state nothing the sum of their children, and refuses children that deserve more than the parent.
+    /// Gives parents that state nothing the sum of their children, and refuses children that
+    /// deserve more than the parent.
     fn total_deserved(&mut self, specs: &[QueueSpec]) -> Result<(), QueueError> {
         for id in self.top_down.clone().into_iter().rev() {
             let queue = &self.queues[id.index()];

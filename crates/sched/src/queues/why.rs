@@ -6,8 +6,8 @@ use super::decay::Millis;
 use super::job::JobId;
 use crate::{Placement, Unplaced};
 
-/// What the caller is to do. The scheduler's state already counts it as done; the order of a cycle's actions matters: work is
-/// bound to what an eviction or a move before it frees.
+/// What the caller is to do. The scheduler's state already counts it as done; the order of a
+/// cycle's actions matters: work is bound to what an eviction or a move before it frees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Start this task of the job here.
@@ -34,7 +34,8 @@ pub enum Bound {
 /// Why work ends now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Evicted {
-    /// Its queue had more than its fair share (or, if `in_quota`, than it deserves), and `by` is due to another queue.
+    /// Its queue had more than its fair share (or, if `in_quota`, than it deserves), and `by` is
+    /// due to another queue.
     Reclaimed { by: JobId, in_quota: bool },
     /// `by`, of the same queue, has a higher priority.
     Preempted { by: JobId },
@@ -79,11 +80,13 @@ impl fmt::Display for Evicted {
     }
 }
 
-/// Why a job waits: what keeps it from starting, and why nothing is moved, reclaimed or preempted for it.
+/// Why a job waits: what keeps it from starting, and why nothing is moved, reclaimed or preempted
+/// for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Why {
     pub blocked: Option<Blocked>,
-    /// None where it was not tried, because the job is blocked by something that this would not change.
+    /// None where it was not tried, because the job is blocked by something that this would not
+    /// change.
     pub consolidation: Option<No>,
     pub reclaim: Option<No>,
     pub preemption: Option<No>,
@@ -94,12 +97,14 @@ pub struct Why {
 pub enum Blocked {
     /// With it the queue would pass its limit.
     Limit { queue: String, limit: String, used: String },
-    /// It may not be evicted, and with it such work of the queue would have more than the queue deserves.
+    /// It may not be evicted, and with it such work of the queue would have more than the queue
+    /// deserves.
     Quota { queue: String, deserved: String, used: String },
-    /// No room: it needs `needs` tasks at once, `fit` of them fit now, and nodes fail these filters for one.
+    /// No room: it needs `needs` tasks at once, `fit` of them fit now, and nodes fail these filters
+    /// for one.
     Room { needs: u32, fit: u32, nodes: Unplaced },
-    /// No domain of the level `within` (or not the whole cluster) has room for all its tasks, each in another domain of the level
-    /// `apart` if that is asked for; the best has room for `fit`.
+    /// No domain of the level `within` (or not the whole cluster) has room for all its tasks, each
+    /// in another domain of the level `apart` if that is asked for; the best has room for `fit`.
     Topology { within: Option<u8>, apart: Option<u8>, needs: u32, fit: u32 },
 }
 
@@ -110,11 +115,13 @@ pub enum No {
     Disabled,
     /// With it the queue would have more than its fair share, and more than it deserves.
     OverShare { queue: String, share: String, used: String },
-    /// It asks for nothing of what is divided among queues, so that no share gives it a right to what others have.
+    /// It asks for nothing of what is divided among queues, so that no share gives it a right to
+    /// what others have.
     NotShared,
     /// It may not be evicted, and its queue has no quota left for such work, whatever others give.
     OverQuota,
-    /// There is no work that may be taken for it; so much is protected by its minimum run time, until then at the earliest.
+    /// There is no work that may be taken for it; so much is protected by its minimum run time,
+    /// until then at the earliest.
     NoVictims { protected: u32, until: Option<Millis> },
     /// All that may be taken does not make room for it: so many of its tasks would fit.
     TooLittle { needs: u32, fit: u32 },
@@ -124,7 +131,7 @@ pub enum No {
     NowhereElse,
     /// The search for a consolidation ended at its bound.
     NodesBound { tried: u32 },
-    /// Searches for work ahead of it used up what one cycle may do; a later one goes on.
+    /// Searches for work ahead of it used up what one cycle may do; a later one continues.
     Deferred,
     /// It took the place of others so often and lost it again, and nothing has changed since.
     LostAgain { times: u32 },

@@ -2,8 +2,8 @@
 
 use crate::{Gpu, GpuSet, Node, Random, Request};
 
-/// 100 for a node that the request fills, down to 0 for the largest node left empty: the mean over CPU and GPU compute of
-/// what stays free, relative to the most that any node has of them.
+/// 100 for a node that the request fills, down to 0 for the largest node left empty: the mean over
+/// CPU and GPU compute of what stays free, relative to the most that any node has of them.
 pub(crate) fn best_fit(node: &Node, request: &Request, cpu_milli_max: u32, gpu_milli_max: u32) -> u32 {
     let cpu_left = u64::from(node.free_cpu_milli() - request.cpu_milli);
     let gpu_left = u64::from(node.free_gpu_milli() - takes_milli(node, request));
@@ -19,7 +19,8 @@ pub(crate) fn takes_milli(node: &Node, request: &Request) -> u32 {
     u32::from(request.gpus) * u32::from(node.spec().takes_milli(request.gpu_milli))
 }
 
-/// The GPUs with the least compute free among those on which the request fits. The request fits the node.
+/// The GPUs with the least compute free among those on which the request fits. The request fits the
+/// node.
 pub(crate) fn tightest_gpus(node: &Node, request: &Request) -> GpuSet {
     gpus_by(node, request, |gpu| gpu.milli)
 }

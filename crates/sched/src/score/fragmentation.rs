@@ -1,5 +1,6 @@
-//! Fragmentation gradient descent (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): a request goes where it makes
-//! the least free GPU compute useless to the requests that usually come.
+//! Fragmentation gradient descent (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): a
+//! request goes where it makes the least free GPU compute useless to the requests that usually
+//! come.
 
 use std::collections::HashMap;
 
@@ -12,9 +13,10 @@ const TYPICAL_PERCENT: usize = 95;
 
 /// The typical requests, laid out so that the fragmentation of a node is some twenty table lookups.
 ///
-/// A typical request counts all free compute of a node as fragmented where it does not fit, and else the compute of the GPUs
-/// that are too full for it; a node's fragmentation is the mean over the typical requests. Amounts here are that mean
-/// times the number of requests, in whole thousandths of a GPU: comparisons are exact.
+/// A typical request counts all free compute of a node as fragmented where it does not fit, and
+/// else the compute of the GPUs that are too full for it; a node's fragmentation is the mean over
+/// the typical requests. Amounts here are that mean times the number of requests, in whole
+/// thousandths of a GPU: comparisons are exact.
 #[derive(Debug, Clone)]
 pub struct Fragmentation {
     /// Requests counted, those without a GPU included.
@@ -28,7 +30,8 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// Of these requests the most frequent kinds that make up 95 %; kinds differ in CPU, GPUs, share and models.
+    /// Of these requests the most frequent kinds that make up 95 %; kinds differ in CPU, GPUs,
+    /// share and models.
     pub fn from_requests<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Fragmentation {
         Fragmentation::new(&typical(requests))
     }
@@ -70,13 +73,15 @@ impl Fragmentation {
         (model.index() * (self.cpu_milli.len() + 1) + cpu) * self.levels.len()
     }
 
-    /// Typical requests that fit a node with so much CPU free, by level and by the GPUs with room for it.
+    /// Typical requests that fit a node with so much CPU free, by level and by the GPUs with room
+    /// for it.
     fn fitting(&self, model: ModelId, cpu_milli: u32) -> &[Fitting] {
         let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= cpu_milli);
         &self.fitting[self.row(model, cpu)..][..self.levels.len()]
     }
 
-    /// The fragmentation of such a node whose GPUs have so much free, times the number of typical requests.
+    /// The fragmentation of such a node whose GPUs have so much free, times the number of typical
+    /// requests.
     fn amount(&self, fitting: &[Fitting], spec: &NodeSpec, free: &[u16]) -> i64 {
         let mut gpus = [0; GPUS_PER_NODE_MAX];
         let gpus = &mut gpus[..free.len()];

@@ -1,32 +1,36 @@
-//! The leftover potential: how much of what is free on a node is expected to be left over when the cluster is full.
+//! The leftover potential: how much of what is free on a node is expected to be left over when the
+//! cluster is full.
 //!
-//! Free compute is worth little where it will be left over anyway: on a node short of CPU, on a GPU whose rest no usual request fits,
-//! or of a model that few ask for. A request goes where what it takes, together with what it spoils or rescues of the rest,
-//! would have been left over the most: where the potential of the node falls the most. What is left over in which state
-//! comes from replaying the workload's history ([`Training`](crate::Training)).
+//! Free compute is worth little where it will be left over anyway: on a node short of CPU, on a GPU
+//! whose rest no usual request fits, or of a model that few ask for. A request goes where what it
+//! takes, together with what it spoils or rescues of the rest, would have been left over the most:
+//! where the potential of the node falls the most. What is left over in which state comes from
+//! replaying the workload's history ([`Training`](crate::Training)).
 
 use crate::score::Choice;
 use crate::score::fit::takes_milli;
 use crate::score::room::{Room, choose_gpus};
 use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
 
-/// Shares that a GPU's room is told apart by, and amounts of CPU, of a node and per free GPU of it: quantiles of what the
-/// history asks for.
+/// Shares that a GPU's room is told apart by, and amounts of CPU, of a node and per free GPU of it:
+/// quantiles of what the history asks for.
 const ROOM_BOUNDS: usize = 24;
 const CPU_BOUNDS: usize = 10;
 const CPU_PER_GPU_BOUNDS: usize = 12;
 
-/// Scores are whole multiples of so much leftover, in thousandths of a GPU. Finer scores place worse: equal ones go to the
-/// first node in a fixed order, and that packs.
+/// Scores are whole multiples of so much leftover, in thousandths of a GPU. Finer scores place
+/// worse: equal ones go to the first node in a fixed order, and that packs.
 const STEP_MILLI: i64 = 40;
-/// The score of a placement that changes nothing; nodes change by less than their GPUs, as far as these are not overcommitted.
+/// The score of a placement that changes nothing; nodes change by less than their GPUs, as far as
+/// these are not overcommitted.
 const NEUTRAL_SCORE: i64 = GPUS_PER_NODE_MAX as i64 * WHOLE_GPU_MILLI as i64 / STEP_MILLI + 1;
 
 /// Observations of a coarser state, in GPUs, that its mean counts for in the mean of a finer state.
 const PRIOR_GPUS: f64 = 30.0;
 
-/// The states that free compute is told apart by: the GPU's model, the node's free CPU per free GPU, the node's free CPU, and the
-/// room on the GPU; of GPUs that are free as a whole, how many of them the node has.
+/// The states that free compute is told apart by: the GPU's model, the node's free CPU per free
+/// GPU, the node's free CPU, and the room on the GPU; of GPUs that are free as a whole, how many of
+/// them the node has.
 #[derive(Debug, Clone)]
 pub(crate) struct States {
     /// Which rows are a model's; models that no node had in training share the last.
@@ -107,7 +111,8 @@ impl States {
     }
 }
 
-/// Bounds between `count` parts of the values with equally many in each, centred; without repetitions.
+/// Bounds between `count` parts of the values with equally many in each, centred; without
+/// repetitions.
 fn quantiles(mut values: Vec<u32>, count: usize) -> Vec<u32> {
     values.sort_unstable();
     let centre = |part: usize| values.get(values.len() * (2 * part + 1) / (2 * count)).copied();
@@ -145,7 +150,8 @@ impl Sum {
         self.left_gpus += other.left_gpus;
     }
 
-    /// The share left over, drawn towards that of a coarser state where little was seen of this one.
+    /// The share left over, drawn towards that of a coarser state where little was seen of this
+    /// one.
     fn share(&self, coarser: f64) -> f64 {
         (self.left_gpus + coarser * PRIOR_GPUS) / (self.free_gpus + PRIOR_GPUS)
     }
@@ -217,7 +223,8 @@ impl Leftover {
     pub(crate) fn choose(&self, node: &Node, request: &Request) -> Choice {
         let Room { model, cpu_milli, gpu_milli, whole_milli, .. } = Room::of(node);
         let before = self.of(node);
-        // All ways to place the request leave the node with the same CPU and the same GPU compute in all.
+        // All ways to place the request leave the node with the same CPU and the same GPU compute
+        // in all.
         let left_milli = gpu_milli - takes_milli(node, request);
         let shares = self.shares(model, cpu_milli - request.cpu_milli, left_milli);
         choose_gpus(node, request, |gpus| {

@@ -1,4 +1,5 @@
-//! An independent account of who runs where, kept from what a caller is told alone, and what has to hold for it.
+//! An independent account of who runs where, kept from what a caller is told alone, and what has to
+//! hold for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,8 @@ pub(crate) struct Watcher {
     pub(crate) running: BTreeMap<(JobId, u32), Placement>,
     /// Jobs that lost tasks with a node; they may run with fewer than their minimum for a while.
     pub(crate) hurt: BTreeSet<JobId>,
-    /// What queues had, by name, of all work and of fixed work, when their quotas were last changed: it stays, but must not grow.
+    /// What queues had, by name, of all work and of fixed work, when their quotas were last
+    /// changed: it stays, but must not grow.
     pub(crate) inherited: BTreeMap<String, (Amounts, Amounts)>,
     /// What was promised of GPUs, of which less may be since: it stays, but must not grow.
     pub(crate) inherited_milli: BTreeMap<(NodeId, usize), u64>,

@@ -1,4 +1,5 @@
-//! Many tenants, and many connections without a request: what a quota change and a lease request take meanwhile.
+//! Many tenants, and many connections without a request: what a quota change and a lease request
+//! take meanwhile.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ const OF_TREE: usize = 10_000;
 /// Each is measured this often.
 const TIMES: usize = 20;
 
-/// Declares so many tenants, then measures with them, and once more beside so many silent connections.
+/// Declares so many tenants, then measures with them, and once more beside so many silent
+/// connections.
 pub(crate) fn crowd(tenants: usize, connections: usize, figures: &mut Figures) -> Result<()> {
     sluice_transport::raise_descriptor_limit();
     let plane = Plane::start(true)?;

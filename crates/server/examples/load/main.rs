@@ -1,5 +1,6 @@
-//! Load on a control plane: scripted nodes and clients that speak the real protocol to a real server on a real, private
-//! PostgreSQL. Prints one line of JSON. `cargo build --release -p sluice-server --bins --example load`, then
+//! Load on a control plane: scripted nodes and clients that speak the real protocol to a real
+//! server on a real, private PostgreSQL. Prints one line of JSON.
+//! `cargo build --release -p sluice-server --bins --example load`, then
 //! `target/release/examples/load`.
 
 mod crowd;
@@ -314,10 +315,12 @@ fn micros_each(time: Duration, count: usize) -> f64 {
     time.as_micros() as f64 / count as f64
 }
 
-/// Connections over which nodes report: over one, with a busy server, a round of 5,000 takes so long that nodes seem silent.
+/// Connections over which nodes report: over one, with a busy server, a round of 5,000 takes so
+/// long that nodes seem silent.
 const REPORTERS: usize = 16;
 
-/// Nodes with news report within a quarter of a second, as real ones do at once; the others every ten seconds.
+/// Nodes with news report within a quarter of a second, as real ones do at once; the others every
+/// ten seconds.
 fn report_for_ever<'a>(
     url: &str,
     nodes: impl Iterator<Item = &'a Mutex<Node>> + Clone,
@@ -344,7 +347,8 @@ fn report_for_ever<'a>(
     Ok(())
 }
 
-/// Nodes with a session each that report in the rhythm that the server gives, and write down usage every ten seconds.
+/// Nodes with a session each that report in the rhythm that the server gives, and write down usage
+/// every ten seconds.
 fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
     let plane = Plane::start(arguments.sqlite)?;
     let nodes = plane.join(arguments.resting_nodes, 1)?;

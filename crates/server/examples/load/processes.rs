@@ -11,7 +11,8 @@ pub(crate) fn cpu_of_tree(root: u32) -> Result<Duration> {
     for id in tree(root)? {
         let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
         let fields = fields_after_name(&stat);
-        // utime, stime; of the root also cutime and cstime, which are its ended children's (proc_pid_stat(5), 14 to 17).
+        // utime, stime; of the root also cutime and cstime, which are its ended children's
+        // (proc_pid_stat(5), 14 to 17).
         let counted = if id == root { 11..15 } else { 11..13 };
         ticks += fields[counted].iter().filter_map(|field| field.parse::<u64>().ok()).sum::<u64>();
     }

@@ -1,4 +1,5 @@
-//! What each lease cost on each node and day: the lines of a bill, told apart for who accounts for them elsewhere.
+//! What each lease cost on each node and day: the lines of a bill, told apart for who accounts for
+//! them elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +20,16 @@ pub(crate) struct Day {
     pub(crate) next: Option<Place>,
 }
 
-/// In the charges of a period: on this day or later, and on this day after this lease, in the order of their numbers.
+/// In the charges of a period: on this day or later, and on this day after this lease, in the order
+/// of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) from_ms: u64,
     pub(crate) after: Option<LeaseId>,
 }
 
-/// The charges of the first day of a period on which anything was used, from a place on, as far as it is in the period: about `most`. `name`
-/// is that of a node.
+/// The charges of the first day of a period on which anything was used, from a place on, as far as
+/// it is in the period: about `most`. `name` is that of a node.
 pub(crate) async fn day_of(
     store: &Store,
     tenant: &TenantPath,
@@ -58,7 +60,8 @@ pub(crate) async fn day_of(
 type Key = (LeaseId, NodeId, TenantPath, Meter, Goods, Rate);
 
 impl Ledger<'_> {
-    /// Those of all leases after one, until there are `most`: then the last lease that is among them, whose are there all.
+    /// Those of all leases after one, until there are `most`: then the last lease that is among
+    /// them, whose are there all.
     async fn charges(
         &self,
         tenant: &TenantPath,

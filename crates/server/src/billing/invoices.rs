@@ -1,5 +1,5 @@
-//! Invoices made of bills: lines in the currency's smallest unit, tax, amounts that came late for earlier invoices, and
-//! the cost by day, user and program.
+//! Invoices made of bills: lines in the currency's smallest unit, tax, amounts that came late for
+//! earlier invoices, and the cost by day, user and program.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +15,8 @@ use sluice_api::written::moment;
 use super::{DAY_MS, Ledger, Period, Place, day_of};
 use crate::store::{Store, StoreError};
 
-/// The most rows by day, user and program on one document. Where there are more, the days are added up.
+/// The most rows by day, user and program on one document. Where there are more, the days are added
+/// up.
 const DETAILS_MAX: usize = 2_000;
 /// The number of charges that are read at a time.
 const CHARGES_MAX: usize = 10_000;
@@ -83,7 +84,8 @@ impl<'a> Invoicer<'a> {
     }
 }
 
-/// Compares the bill of an earlier invoice's period now and at the time of issue, less what other invoices bill already.
+/// Compares the bill of an earlier invoice's period now and at the time of issue, less what other
+/// invoices bill already.
 fn differences(invoice: &Invoice, now: &Bill, all: &[Invoice]) -> Vec<Carried> {
     let then = &invoice.bill;
     let others = all.iter().filter(|other| other.covers()).flat_map(|other| &other.carried);
@@ -191,7 +193,8 @@ fn document(
     }
 }
 
-/// Makes a document of a bill that an earlier release issued. It has no parties and no tax, whatever is declared now.
+/// Makes a document of a bill that an earlier release issued. It has no parties and no tax,
+/// whatever is declared now.
 pub(crate) fn of_bill(bill: Bill, number: u64, issued_at_ms: u64) -> Invoice {
     let made = document(bill, Vec::new(), Vec::new(), Invoicing::default(), BillTo::default(), issued_at_ms);
     Invoice { number, name: number.to_string(), state: InvoiceState::Issued, ..made }

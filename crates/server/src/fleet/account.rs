@@ -1,5 +1,5 @@
-//! Sums over leases, kept up to date with every transition: what tenants hold, what is taken of GPUs, who waits in which line,
-//! which leases are on a node.
+//! Sums over leases, kept up to date with every transition: what tenants hold, what is taken of
+//! GPUs, who waits in which line, which leases are on a node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -93,7 +93,7 @@ impl Budgets {
                 let (mark_percent, status) = (entry.mark_percent, entry.status());
                 passed.push(Passed { tenant, mark_percent, status });
             } else if entry.mark_percent < before || new_period {
-                // What was held back for it may go on.
+                // What was held back for it may continue.
                 passed.push(Passed { tenant, mark_percent: 0, status: entry.status() });
             }
         }
@@ -123,7 +123,8 @@ impl Budgets {
         })
     }
 
-    /// The first budget, from the tenant upwards, that is spent and has consequences, with what these are.
+    /// The first budget, from the tenant upwards, that is spent and has consequences, with what
+    /// these are.
     pub(crate) fn spent(&self, tenant: &TenantPath) -> Option<(TenantPath, BudgetEnd)> {
         tenant.lineage().find_map(|above| {
             let entry = self.entries.get(&above).filter(|entry| entry.is_spent())?;
@@ -131,7 +132,8 @@ impl Budgets {
         })
     }
 
-    /// When the last of those periods ends in which such a budget is spent; none if one is for ever.
+    /// When the last of those periods ends in which such a budget is spent; none if one is for
+    /// ever.
     pub(crate) fn spent_until_ms(&self, tenant: &TenantPath, now_ms: u64) -> Option<u64> {
         let spent = |above| self.entries.get(&above).filter(|entry| entry.is_spent());
         let ends = tenant.lineage().filter_map(spent).map(|entry| entry.budget.per.ends_ms(now_ms));

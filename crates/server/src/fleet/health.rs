@@ -1,16 +1,18 @@
 //! GPUs that are faulty or that somebody does not want used, and what becomes of the leases there.
 //!
-//! The states are drawn in [`sluice_api::health`]. Nodes find faults, and an operator may fence any GPU; both end here. A fenced GPU is
-//! lent to nobody. What runs there finishes, makes room within the grace time, or ends within seconds, as the fault or the operator
-//! says; what has to go waits in the queue again, as after preemption, and of an elastic gang that is the tasks there alone, if the others
-//! are enough.
+//! The states are drawn in [`sluice_api::health`]. Nodes find faults, and an operator may fence any
+//! GPU; both end here. A fenced GPU is lent to nobody. What runs there finishes, makes room within
+//! the grace time, or ends within seconds, as the fault or the operator says; what has to go waits
+//! in the queue again, as after preemption, and of an elastic gang that is the tasks there alone,
+//! if the others are enough.
 //!
-//! When many GPUs of a pool become faulty within minutes it is more likely that something common to them is wrong, or what finds
-//! faults: a driver update, a sensor, this program. A breaker then holds: the rest of them are suspected, used as before, and wait
-//! for an operator. It is released when none is suspected any more.
+//! When many GPUs of a pool become faulty within minutes it is more likely that something common to
+//! them is wrong, or what finds faults: a driver update, a sensor, this program. A breaker then
+//! holds: the rest of them are suspected, used as before, and wait for an operator. It is released
+//! when none is suspected any more.
 //!
-//! A passing fault, such as heat, is over when its node has not reported it for a while. One that comes back for the fourth time in a day
-//! stays, so no GPU goes in and out for ever.
+//! A passing fault, such as heat, is over when its node has not reported it for a while. One that
+//! comes back for the fourth time in a day stays, so no GPU goes in and out for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,13 +24,15 @@ use sluice_api::text::is_deceptive;
 
 use super::{Fleet, Incident, LeaseRecord, Node, Seat};
 
-/// Of the GPUs of a pool, so many may become faulty within [`WINDOW_MS`]: one in five, and one in any case.
+/// Of the GPUs of a pool, so many may become faulty within [`WINDOW_MS`]: one in five, and one in
+/// any case.
 const FAULTY_PART: usize = 5;
 const WINDOW_MS: u64 = 10 * 60_000;
 /// How often a GPU recovers by itself within [`DAY_MS`]; the next fault stays.
 const RECOVERIES_MAX: usize = 3;
 const DAY_MS: u64 = 24 * 3_600_000;
-/// How long a program on a GPU that can compute nothing right may go on, unless the grace time is shorter still.
+/// How long a program on a GPU that can compute nothing right may continue, unless the grace time
+/// is shorter still.
 const END_GRACE_MS: u64 = 3_000;
 /// Who fences what a node reports.
 pub(crate) const BY_NODE: &str = "its node";
@@ -79,7 +83,8 @@ impl Fleet {
         self.health.cards = cards.into_iter().collect();
     }
 
-    /// The cards that have changed since this was asked last; `None` for those of which nothing is to be kept.
+    /// The cards that have changed since this was asked last; `None` for those of which nothing is
+    /// to be kept.
     pub(crate) fn take_changed_cards(&mut self) -> Vec<(CardId, Option<CardRecord>)> {
         let changed = std::mem::take(&mut self.health.changed);
         let of = |id: CardId| (self.health.cards.get(&id).cloned(), id);
@@ -138,7 +143,8 @@ impl Fleet {
         true
     }
 
-    /// Takes what a node says is wrong with its GPUs; what it does not name is right, as far as it knows.
+    /// Takes what a node says is wrong with its GPUs; what it does not name is right, as far as it
+    /// knows.
     pub(crate) fn take_faults(
         &mut self,
         node: NodeId,
@@ -229,7 +235,8 @@ impl Fleet {
         }
     }
 
-    /// A machine that has started anew has reset its GPUs: what it found before is over, until it finds it again.
+    /// A machine that has started anew has reset its GPUs: what it found before is over, until it
+    /// finds it again.
     fn start_anew(&mut self, node: NodeId, boot: &str) {
         let Some(entry) = self.nodes.get(&node) else { return };
         for gpu in 0..entry.gpus.len() as u32 {
@@ -270,7 +277,8 @@ impl Fleet {
         holds
     }
 
-    /// Has what is on the GPU finish, make room or end, as its fence says. The answer is the leases that leave.
+    /// Has what is on the GPU finish, make room or end, as its fence says. The answer is the leases
+    /// that leave.
     fn clear_gpu(&mut self, node: NodeId, gpu: u32, now_ms: u64, grace_ms: u64) -> Vec<LeaseId> {
         let Some(fence) = self.fence_of(node, gpu).cloned() else { return Vec::new() };
         let grace_ms = match fence.sessions {
@@ -284,7 +292,8 @@ impl Fleet {
         for id in self.on_gpu(node, gpu) {
             let Some(lease) = self.leases.get(&id) else { continue };
             match lease.state {
-                // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
+                // Its program may have claimed it though nothing has been heard of that: its nodes'
+                // next reports say so.
                 LeaseState::Granted if !lease.seats.iter().any(|seat| seat.claimed) => {
                     self.preempt(id, reason.clone(), end_at_ms);
                 }
@@ -357,7 +366,8 @@ pub(crate) fn printable(c: char) -> char {
     if is_deceptive(c) { ' ' } else { c }
 }
 
-/// A lost card does not come back with the next start, and those behind it move up: the place alone would fence another card.
+/// A lost card does not come back with the next start, and those behind it move up: the place alone
+/// would fence another card.
 fn card_of(node: &Node, gpu: u32) -> Option<String> {
     let uuid = &node.gpus.get(gpu as usize)?.uuid;
     let is_its_own = !uuid.is_empty() && node.gpus.iter().filter(|other| other.uuid == *uuid).count() == 1;

@@ -32,7 +32,8 @@ pub(crate) struct Seat {
     /// Its node has it no more: its GPUs are free.
     #[serde(default)]
     pub(crate) over: bool,
-    /// Its task has to make room until then, while the lease goes on. Another one may come later, with a number of its own.
+    /// Its task has to make room until then, while the lease continues. Another one may come later,
+    /// with a number of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leave_at_ms: Option<u64>,
     /// When it was granted, if not with the lease.
@@ -100,7 +101,8 @@ pub(crate) enum Stage {
     },
 }
 
-/// An attempt has no more tasks than this one after another: seats stay in the books until it is over.
+/// An attempt has no more tasks than this one after another: seats stay in the books until it is
+/// over.
 const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
 
 impl Seat {
@@ -121,7 +123,7 @@ impl Seat {
         }
     }
 
-    /// Whether its task goes on, as far as is known.
+    /// Whether its task continues, as far as is known.
     pub(crate) fn stays(&self) -> bool {
         !self.over && self.leave_at_ms.is_none()
     }
@@ -139,7 +141,8 @@ pub(crate) struct LeaseRecord {
     pub(crate) state: LeaseState,
     pub(crate) attempt: u32,
     pub(crate) reason: Option<String>,
-    /// One for each task that this attempt has had, at the place of its number; none while it waits.
+    /// One for each task that this attempt has had, at the place of its number; none while it
+    /// waits.
     pub(crate) seats: Vec<Seat>,
     pub(crate) preempt_at_ms: Option<u64>,
     pub(crate) created_at_ms: u64,
@@ -215,8 +218,9 @@ impl LeaseRecord {
         (std::cmp::Reverse(self.priority()), self.queued_at_ms, self.id)
     }
 
-    /// The fewest and the most tasks that are to run at the same time. Those that have ended by themselves are done with: they count
-    /// towards both. Those that had to make room may come again.
+    /// The fewest and the most tasks that are to run at the same time. Those that have ended by
+    /// themselves are done with: they count towards both. Those that had to make room may come
+    /// again.
     pub(crate) fn tasks(&self) -> (u32, u32) {
         let (min, max) = (self.ask.tasks, self.ask.tasks_max.unwrap_or(self.ask.tasks));
         if !matches!(self.state, LeaseState::Granted | LeaseState::Running) {
@@ -242,7 +246,8 @@ impl LeaseRecord {
         self.held().filter(|(_, seat)| such(seat)).map(|(task, _)| task).collect()
     }
 
-    /// Whether it is elastic, and enough of its other tasks run for it to go on if these have to leave.
+    /// Whether it is elastic, and enough of its other tasks run for it to continue if these have to
+    /// leave.
     pub(crate) fn does_without(&self, tasks: &[u32]) -> bool {
         let runs = |(task, seat): &(u32, &Seat)| seat.claimed && seat.stays() && !tasks.contains(task);
         self.state == LeaseState::Running

@@ -11,8 +11,8 @@ use sluice_api::node::NodeId;
 use super::Fleet;
 
 impl Fleet {
-    /// Its program says that a node of it would not take it. It waits again, and is not placed on these nodes before they report;
-    /// for others they are as they were.
+    /// Its program says that a node of it would not take it. It waits again, and is not placed on
+    /// these nodes before they report; for others they are as they were.
     pub(crate) fn refuse(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
         let Some(lease) = self.leases.get(&id) else { return };
         for node in lease.seats.iter().map(|seat| seat.node) {
@@ -23,8 +23,8 @@ impl Fleet {
         self.wait_because(id, format!("its node refused it: {reason}"));
     }
 
-    /// Its program says that a node would not take a further task of it. It goes on with those that it has; on that node others come
-    /// only when it has reported.
+    /// Its program says that a node would not take a further task of it. It continues with those
+    /// that it has; on that node others come only when it has reported.
     pub(crate) fn refuse_task(&mut self, id: LeaseId, task: u32, now_ms: u64) {
         let seat = self.leases.get(&id).and_then(|lease| lease.seats.get(task as usize));
         if let Some(node) = seat.filter(|seat| !seat.claimed && !seat.over).map(|seat| seat.node) {

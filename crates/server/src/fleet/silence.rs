@@ -6,12 +6,14 @@
 //!      ▲      nothing new is placed       │   what is there has notice, and waits in the queue again
 //!      └──────────────────────────────────┴──── it reports, and is told to end what it should not have
 //! ```
-//! The server cannot know whether a lost node still runs what it was lent. No GPU is lent twice for that: those of a silent node are
-//! lent to nobody. And no program runs twice: `sluice run` starts it, and asks for the next grant only when it has ended the earlier
-//! run. If `sluice run` cannot be reached either, nobody asks for the lease, and it ends.
+//! The server cannot know whether a lost node still runs what it was lent. No GPU is lent twice for
+//! that: those of a silent node are lent to nobody. And no program runs twice: `sluice run` starts
+//! it, and asks for the next grant only when it has ended the earlier run. If `sluice run` cannot
+//! be reached either, nobody asks for the lease, and it ends.
 //!
-//! When many nodes fall silent at once it is more likely the server that is cut off, and their sessions go on. A breaker then holds:
-//! nothing is queued again until enough of the others report, unless somebody gives a lease notice by hand.
+//! When many nodes fall silent at once it is more likely the server that is cut off, and their
+//! sessions continue. A breaker then holds: nothing is queued again until enough of the others
+//! report, unless somebody gives a lease notice by hand.
 
 use sluice_api::health::{GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
@@ -73,7 +75,8 @@ pub(crate) enum Incident {
         gpu: GpuName,
         why: String,
     },
-    /// The breaker for GPUs of a pool holds from now on: so many of them became faulty within minutes.
+    /// The breaker for GPUs of a pool holds from now on: so many of them became faulty within
+    /// minutes.
     GpusHeld {
         pool: String,
         faulty: usize,
@@ -113,7 +116,7 @@ impl Silence {
         }
     }
 
-    /// What has been counted so far goes on to be.
+    /// What has been counted so far continues to be.
     pub(super) fn hear_as(&mut self, earlier: &mut Silence) {
         (self.held, self.drift) = (earlier.held, earlier.drift);
         self.incidents.append(&mut earlier.incidents);
@@ -156,7 +159,8 @@ impl Fleet {
         std::mem::take(&mut self.silence.incidents)
     }
 
-    /// Notices which nodes have begun or ceased to report, and which are lost; their leases get until `end_at_ms`.
+    /// Notices which nodes have begun or ceased to report, and which are lost; their leases get
+    /// until `end_at_ms`.
     pub(crate) fn look_at_nodes(&mut self, now_ms: u64, end_at_ms: u64) {
         let differs = |node: &&Node| self.is_online(node, now_ms) != node.online;
         let changed: Vec<NodeId> = self.nodes.values().filter(differs).map(|node| node.id).collect();
@@ -202,7 +206,8 @@ impl Fleet {
         holds
     }
 
-    /// Leases with tasks on the node that nobody has given up, and that have not got notice while others of their lease go on.
+    /// Leases with tasks on the node that nobody has given up, and that have not got notice while
+    /// others of their lease go on.
     fn stays(&self, node: NodeId) -> impl Iterator<Item = LeaseId> + '_ {
         let has_task = move |id: &LeaseId| {
             let seats = self.leases.get(id).map(|lease| lease.seats.as_slice()).unwrap_or_default();
@@ -233,7 +238,8 @@ impl Fleet {
         }
     }
 
-    /// Gives notice to all that is there, and to tasks on other nodes that cannot go on without; see [`Fleet::expire`] for the rest.
+    /// Gives notice to all that is there, and to tasks on other nodes that cannot go on without;
+    /// see [`Fleet::expire`] for the rest.
     fn lose(&mut self, node: NodeId, end_at_ms: u64) {
         let leases: Vec<LeaseId> = self.stays(node).collect();
         let Some(name) = self.nodes.get(&node).map(|node| node.name.clone()) else { return };
@@ -252,7 +258,8 @@ impl Fleet {
         self.silence.incidents.push(Incident::Lost { node: name, leases });
     }
 
-    /// A node that had been silent says that it still has this many attempts that it should not have.
+    /// A node that had been silent says that it still has this many attempts that it should not
+    /// have.
     pub(super) fn count_ended(&mut self, attempts: usize) {
         self.silence.drift.attempts_ended += attempts as u64;
     }
@@ -441,7 +448,7 @@ mod tests {
         assert_eq!(incidents, [Incident::Held { silent: 3, online: 3 }]);
         assert_eq!([1, 2, 3].map(|id| world.state(id)), [(Running, 1); 3]);
 
-        // By hand it goes on; and once two of the three are back, for the third by itself.
+        // By hand it continues; and once two of the three are back, for the third by itself.
         world.fleet.preempt(1, "by hand".into(), hour_ms);
         world.pass(hour_ms, hour_ms + 1000, &[4, 5, 6]);
         assert_eq!(world.state(1), (Queued, 2));

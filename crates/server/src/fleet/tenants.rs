@@ -1,7 +1,8 @@
 //! Tenants with their quotas, and sums of what is guaranteed, kept up to date with every change.
 //!
-//! A guarantee covers what is guaranteed below it, so a change of one quota changes sums along the path to the root and
-//! nowhere else: whether a quota contradicts others is known without a look at all tenants.
+//! A guarantee covers what is guaranteed below it, so a change of one quota changes sums along the
+//! path to the root and nowhere else: whether a quota contradicts others is known without a look at
+//! all tenants.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -71,7 +72,8 @@ impl Tenants {
         self.of_tree.get(top).copied().unwrap_or(0)
     }
 
-    /// Lists a tenant and all below it in the order of their paths, or those after a path; of the root all tenants.
+    /// Lists a tenant and all below it in the order of their paths, or those after a path; of the
+    /// root all tenants.
     pub(crate) fn within<'a>(
         &'a self,
         scope: &TenantPath,
@@ -81,7 +83,8 @@ impl Tenants {
             self.quotas.get_key_value(scope).filter(|(path, _)| after.is_none_or(|after| *path > after));
         let (from, until) = match scope.is_root() {
             true => (Bound::Unbounded, Bound::Unbounded),
-            // What is below begins with the path and a slash, and `0` is the character after the slash.
+            // What is below begins with the path and a slash, and `0` is the character after the
+            // slash.
             false => (Bound::Included(format!("{scope}/")), Bound::Excluded(format!("{scope}0"))),
         };
         let from = match (from, after) {
@@ -165,7 +168,8 @@ impl Tenants {
         own.with(self.below_of(path).unwrap_or_default(), u64::max)
     }
 
-    /// Says what is guaranteed to the tenants right below a tenant or the root; none where there are none.
+    /// Says what is guaranteed to the tenants right below a tenant or the root; none where there
+    /// are none.
     pub(crate) fn below_of(&self, path: &TenantPath) -> Option<Guarantee> {
         self.below.get(path).map(|below| below.guaranteed)
     }
@@ -179,8 +183,9 @@ impl Tenants {
         self.counts.units_limits > 0
     }
 
-    /// Names the first tenant, by its path, that is guaranteed something, but nothing of what another is guaranteed: so
-    /// its guarantee would be of nothing, since one is within all that is guaranteed to anybody.
+    /// Names the first tenant, by its path, that is guaranteed something, but nothing of what
+    /// another is guaranteed: so its guarantee would be of nothing, since one is within all that is
+    /// guaranteed to anybody.
     pub(crate) fn incomplete(&self) -> Option<(&TenantPath, &'static str)> {
         // GPUs always count.
         let counts = |i: usize| i == 0 || self.counts.guaranteed_of[i] > 0;
@@ -206,7 +211,8 @@ impl Tenants {
         }
     }
 
-    /// Carries a change of what is guaranteed to a tenant, from `before` to what is now, up to the root.
+    /// Carries a change of what is guaranteed to a tenant, from `before` to what is now, up to the
+    /// root.
     fn propagate(&mut self, path: &TenantPath, mut before: Guarantee) {
         let mut path = path.clone();
         while !path.is_root() {

@@ -1,11 +1,13 @@
-//! What becomes of moments when clocks are set, when nobody listened, and when another server leads.
+//! What becomes of moments when clocks are set, when nobody listened, and when another server
+//! leads.
 
 use sluice_api::lease::{LeaseId, LeaseState};
 
 use super::{Fleet, LeaseRecord};
 
 impl Fleet {
-    /// This server's clock has been set by so many milliseconds: what was heard lately still was, and what has time has as much of it.
+    /// This server's clock has been set by so many milliseconds: what was heard lately still was,
+    /// and what has time has as much of it.
     pub(crate) fn clock_was_set(&mut self, by_ms: i64) {
         let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
         for node in self.nodes.values_mut() {
@@ -17,8 +19,9 @@ impl Fleet {
         self.silence.move_times(by_ms, u64::MAX);
     }
 
-    /// For so many milliseconds until now nobody listened here, since this process did not run or the database did not answer: nobody was
-    /// silent because of that, and nobody could be told how much time they have.
+    /// For so many milliseconds until now nobody listened here, since this process did not run or
+    /// the database did not answer: nobody was silent because of that, and nobody could be told how
+    /// much time they have.
     pub(crate) fn was_deaf(&mut self, ms: u64, now_ms: u64) {
         for node in self.nodes.values_mut() {
             // Who was heard of meanwhile has been silent for less.
@@ -33,8 +36,8 @@ impl Fleet {
         self.silence.move_times(by_ms, now_ms);
     }
 
-    /// Until when leases may be claimed or go on. Notices are stored; that grants can be claimed for as long as another server
-    /// listens follows from when it began to.
+    /// Until when leases may be claimed or go on. Notices are stored; that grants can be claimed
+    /// for as long as another server listens follows from when it began to.
     fn move_times(&mut self, by_ms: i64) {
         let moved = |at_ms: Option<u64>| at_ms.map(|at_ms| at_ms.saturating_add_signed(by_ms));
         for lease in self.leases.values_mut().filter(|lease| lease.state == LeaseState::Granted) {
@@ -51,7 +54,8 @@ impl Fleet {
         }
     }
 
-    /// Notices that another server gave, by its own clock: none is over already or lasts longer than it could if it began now.
+    /// Notices that another server gave, by its own clock: none is over already or lasts longer
+    /// than it could if it began now.
     pub(crate) fn take_over_notices(&mut self, now_ms: u64, grace_ms: u64) {
         let end_ms = now_ms + grace_ms;
         let is_off = |at_ms: u64| !(now_ms..=end_ms).contains(&at_ms);
@@ -262,7 +266,8 @@ mod tests {
         assert_eq!(world.fleet.take_changed().len(), 2);
     }
 
-    /// Its node is silent, and the breaker holds: that is no reason for a lease that nobody wants to last for ever.
+    /// Its node is silent, and the breaker holds: that is no reason for a lease that nobody wants
+    /// to last for ever.
     #[test]
     fn a_lease_that_nobody_claims_ends_though_its_node_is_silent() {
         let mut world = World::new(2);

@@ -210,7 +210,7 @@ async fn token_seen(server: &Server, principal: &Principal, id: &str) -> Result<
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Revocation {
-    /// End them, and their programs. Else they go on: a lease has a key of its own.
+    /// End them, and their programs. Else they continue: a lease has a key of its own.
     #[serde(default)]
     end_leases: bool,
 }

@@ -42,9 +42,10 @@ pub(super) struct ApplyOptions {
 
 /// Declare tenants, quotas, budgets, pools, prices and the identity provider
 ///
-/// All of it or nothing. What the declaration does not mention stays; what is as declared already is no change. The body is YAML or JSON.
-/// With a tag of `GET /declaration` in `If-Match` nothing is done if what is declared has changed since. With `dry_run` nothing is done
-/// in any case: the answer says what would change, and for prices what use would cost.
+/// All of it or nothing. What the declaration does not mention stays; what is as declared already
+/// is no change. The body is YAML or JSON. With a tag of `GET /declaration` in `If-Match` nothing
+/// is done if what is declared has changed since. With `dry_run` nothing is done in any case: the
+/// answer says what would change, and for prices what use would cost.
 #[utoipa::path(post, path = "/apply", tag = "tenants",
     params(ApplyOptions, ("If-Match" = Option<String>, Header, description = "Only if what is declared is as it was when GET /declaration gave this tag")),
     request_body(content = Declaration, content_type = "application/yaml"),
@@ -171,8 +172,9 @@ fn tenant_difference(fleet: &Fleet, declared: DeclaredTenant) -> Option<Differen
     (before.as_ref() != Some(&after)).then_some(Difference::Tenant { before, after })
 }
 
-/// A price begins now, or later; the past keeps its prices. Only where no price of its meter was ever declared, and nothing has been
-/// invoiced, may one begin in the past, and only if the declaration says so.
+/// A price begins now, or later; the past keeps its prices. Only where no price of its meter was
+/// ever declared, and nothing has been invoiced, may one begin in the past, and only if the
+/// declaration says so.
 fn price_difference(price: Price, known: &Before<'_>) -> Option<Difference> {
     let before = known.prices.iter().rfind(|other| other.is_for_the_same(&price));
     if before.is_some_and(|last| (last.micro, last.until_ms) == (price.micro, price.until_ms)) {
@@ -352,7 +354,8 @@ fn has_gpu(fleet: &Fleet, gpu: &GpuName) -> bool {
     fleet.nodes().values().any(|node| node.name == gpu.node && (gpu.gpu as usize) < node.gpus.len())
 }
 
-/// That tenants are guaranteed more GPUs than there are, once these differences are made. Nodes may be yet to come, so it is no mistake.
+/// That tenants are guaranteed more GPUs than there are, once these differences are made. Nodes may
+/// be yet to come, so it is no mistake.
 fn guaranteed_in_vain(fleet: &mut Fleet, differences: &[Difference]) -> Option<String> {
     let gpus: u64 = fleet.nodes().values().map(|node| node.gpus.len() as u64).sum();
     let quotas = differences.iter().filter_map(|difference| match difference {

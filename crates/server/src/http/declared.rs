@@ -24,8 +24,8 @@ use crate::store::Write;
 
 /// All that is declared, as far as the token may see it
 ///
-/// As `POST /apply` takes it, which with the tag of this answer in `If-Match` is refused if anything of it has changed meanwhile. Of prices the
-/// latest for the same things is there.
+/// As `POST /apply` takes it, which with the tag of this answer in `If-Match` is refused if
+/// anything of it has changed meanwhile. Of prices the latest for the same things is there.
 #[utoipa::path(get, path = "/declaration", tag = "tenants", responses((status = 200, body = Declaration)))]
 pub(super) async fn declaration(
     State(server): State<Arc<Server>>,
@@ -98,8 +98,9 @@ fn as_declared(fleet: &Fleet, path: &TenantPath, quota: &Quota) -> DeclaredTenan
 
 /// Take a tenant away
 ///
-/// It has no tenants below it and no leases that have not ended, and no pool or rule of the identity provider names it. Its tokens hold no more.
-/// What it has used stays on the bills, under its name.
+/// It has no tenants below it and no leases that have not ended, and no pool or rule of the
+/// identity provider names it. Its tokens hold no more. What it has used stays on the bills, under
+/// its name.
 #[utoipa::path(delete, path = "/tenants/{path}", tag = "tenants",
     params(("path" = String, Path, description = "With %2F between its parts")),
     responses((status = 200, body = DeclaredTenant)))]
@@ -193,8 +194,8 @@ fn declared_pool(fleet: &Fleet, principal: &Principal, name: &str, now_ms: u64) 
 
 /// Take a pool away
 ///
-/// No lease that has not ended asks for it by name. Its nodes are in other pools from then on, or in the pool default, which serves everybody. What was
-/// used in it keeps its price.
+/// No lease that has not ended asks for it by name. Its nodes are in other pools from then on, or
+/// in the pool default, which serves everybody. What was used in it keeps its price.
 #[utoipa::path(delete, path = "/pools/{name}", tag = "nodes", params(("name" = String, Path)),
     responses((status = 200, body = Pool)))]
 pub(super) async fn remove_pool(

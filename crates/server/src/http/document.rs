@@ -55,7 +55,7 @@ pub(super) fn complete(declared: &utoipa::openapi::OpenApi) -> Value {
             let tag = "Only if it is as it was when a GET at this path gave this tag";
             add_header(operation, "If-Match", json!({ "type": "string" }), tag);
         }
-        // What goes on has no tag.
+        // What continues has no tag.
         let is_tagged = method == "get" && operation["operationId"] != "watch";
         let responses = &mut operation["responses"];
         for range in ["4XX", "5XX"] {
@@ -101,7 +101,8 @@ fn refusal() -> Value {
     })
 }
 
-/// What has members of its own beside those of a closed type is declared with that type's members: as a whole it would forbid them.
+/// What has members of its own beside those of a closed type is declared with that type's members:
+/// as a whole it would forbid them.
 fn open_parts(document: &mut Value) {
     let schemas = document["components"]["schemas"].clone();
     let parts = document["components"]["schemas"].as_object_mut().into_iter().flat_map(Map::values_mut);
@@ -125,7 +126,8 @@ fn state(value: &mut Value) {
     }
 }
 
-/// Numbers without a sign are declared as what they are; `int64` would end at the half of their range.
+/// Numbers without a sign are declared as what they are; `int64` would end at the half of their
+/// range.
 fn bound(value: &mut Value) {
     if value["minimum"] == 0 && value["type"] != Value::Null {
         let (format, maximum) = match value["format"].as_str() {
@@ -140,7 +142,8 @@ fn bound(value: &mut Value) {
     }
 }
 
-/// A variant with content is written as an object of one member, its name; neither takes other members than it declares.
+/// A variant with content is written as an object of one member, its name; neither takes other
+/// members than it declares.
 fn close(value: &mut Value) {
     let variants = value.get_mut("oneOf").and_then(Value::as_array_mut);
     for variant in variants.into_iter().flatten().filter(|variant| variant["type"] == "object") {

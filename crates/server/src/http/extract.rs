@@ -1,4 +1,5 @@
-//! What handlers take from a request. A request that cannot be read is answered with a problem that says why.
+//! What handlers take from a request. A request that cannot be read is answered with a problem that
+//! says why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +40,8 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     token.ok_or_else(|| Problem::new(Kind::Unauthenticated, missing))
 }
 
-/// Gives the connection of a request a place among the authenticated ones, and notes when the token expires. Requests of tests have no
-/// connection.
+/// Gives the connection of a request a place among the authenticated ones, and notes when the token
+/// expires. Requests of tests have no connection.
 pub(super) fn note_principal(extensions: &Extensions, principal: &Principal) {
     if let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<Peer>>() {
         peer.place.authenticate(&principal.token.id);
@@ -50,7 +51,8 @@ pub(super) fn note_principal(extensions: &Extensions, principal: &Principal) {
     }
 }
 
-/// The lease that the path names, and who asks about it: with a token, or with the key of that lease.
+/// The lease that the path names, and who asks about it: with a token, or with the key of that
+/// lease.
 pub(super) struct ForLease(pub(super) Principal, pub(super) LeaseId);
 
 impl FromRequestParts<Arc<Server>> for ForLease {
@@ -209,7 +211,8 @@ pub(super) fn page<T>(items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) 
     Page { items, next }
 }
 
-/// A page of a list that is in memory, in the order of its keys, of which a cursor is the last one that was seen.
+/// A page of a list that is in memory, in the order of its keys, of which a cursor is the last one
+/// that was seen.
 pub(super) fn cut<K: Ord, T>(
     items: impl Iterator<Item = (K, T)>,
     after: Option<&K>,

@@ -23,8 +23,9 @@ const GPUS_MAX: usize = 1000;
 
 /// Fence GPUs
 ///
-/// They take nothing new. Sessions on them finish, have the grace time, or end within seconds; what has to go waits in the queue again.
-/// The answer is these GPUs. If one of them is not there, nothing is done.
+/// They take nothing new. Sessions on them finish, have the grace time, or end within seconds; what
+/// has to go waits in the queue again. The answer is these GPUs. If one of them is not there,
+/// nothing is done.
 #[utoipa::path(post, path = "/gpus/fences", tag = "nodes", request_body = NewFence,
     responses((status = 200, body = Page<GpuStatus>)))]
 pub(super) async fn fence(

@@ -1,4 +1,5 @@
-//! The identity provider: who it is, for those who sign in; and its rules, for those who may make them.
+//! The identity provider: who it is, for those who sign in; and its rules, for those who may make
+//! them.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ pub(super) async fn identity(State(server): State<Arc<Server>>, principal: Princ
 
 /// Take the tokens of the identity provider no more
 ///
-/// Leases that its people have stay theirs; nobody comes to them with such a token until a provider is declared again.
+/// Leases that its people have stay theirs; nobody comes to them with such a token until a provider
+/// is declared again.
 #[utoipa::path(delete, path = "/identity", tag = "tokens", responses((status = 200, body = Identity)))]
 pub(super) async fn forget_identity(
     State(server): State<Arc<Server>>,

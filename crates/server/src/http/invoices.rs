@@ -31,8 +31,9 @@ const REASON_MAX: usize = 400;
 
 /// Issue an invoice, or make a draft of one
 ///
-/// The period must be over, and no invoice of this tenant, of one above it or of one below it may cover a part of it. Usage and
-/// corrections that came late for the periods of earlier invoices become lines of this one.
+/// The period must be over, and no invoice of this tenant, of one above it or of one below it may
+/// cover a part of it. Usage and corrections that came late for the periods of earlier invoices
+/// become lines of this one.
 #[utoipa::path(post, path = "/invoices", tag = "ledger", request_body = NewInvoice,
     responses((status = 200, body = Invoice)))]
 pub(super) async fn issue(
@@ -57,8 +58,9 @@ pub(super) async fn issue(
 
 /// Invoice all top-level tenants for a period
 ///
-/// Tenants that used nothing with a price, and tenants with an invoice for a part of the period, are skipped, so a run can be repeated. With
-/// `draft` it makes drafts, which replace earlier drafts for the same period.
+/// Tenants that used nothing with a price, and tenants with an invoice for a part of the period,
+/// are skipped, so a run can be repeated. With `draft` it makes drafts, which replace earlier
+/// drafts for the same period.
 #[utoipa::path(post, path = "/invoices/runs", tag = "ledger", request_body = NewInvoiceRun,
     responses((status = 200, body = InvoiceRun)))]
 pub(super) async fn run_invoices(
@@ -141,8 +143,9 @@ fn check_free(earlier: &[Invoice], tenant: &TenantPath, period: Period) -> Resul
     Err(Problem::new(Kind::Conflict, format!("invoice {}{of} covers a part of it", other.number)))
 }
 
-/// Gives a draft its number, and discards the kept draft of the number `kept` in the same transaction. Nothing else is issued meanwhile;
-/// a draft that another invoice has overtaken since it was made is refused, and has to be made anew.
+/// Gives a draft its number, and discards the kept draft of the number `kept` in the same
+/// transaction. Nothing else is issued meanwhile; a draft that another invoice has overtaken since
+/// it was made is refused, and has to be made anew.
 async fn number(
     server: &Server,
     principal: &Principal,
@@ -284,7 +287,8 @@ pub(super) async fn invoice(
     Ok(Json(seen(&server, &principal, number).await?))
 }
 
-/// Returns an invoice that the token may see. The answer is the same for other tenants' invoices as for unknown numbers.
+/// Returns an invoice that the token may see. The answer is the same for other tenants' invoices as
+/// for unknown numbers.
 async fn seen(server: &Server, principal: &Principal, number: u64) -> Result<Invoice, Refusal> {
     let found = server.store.invoice(number).await?;
     let own = found.filter(|invoice| principal.may(Action::See, &invoice.bill.tenant));
@@ -344,7 +348,8 @@ async fn print(invoice: Invoice, format: Format) -> Result<Response, Refusal> {
     Ok((headers, bytes).into_response())
 }
 
-/// Names the file of a document, such as `invoice-ACME-7.pdf`, in letters that every file system takes.
+/// Names the file of a document, such as `invoice-ACME-7.pdf`, in letters that every file system
+/// takes.
 fn file_name(invoice: &Invoice, format: Format) -> String {
     let kind = match (invoice.state, invoice.credits) {
         (InvoiceState::Draft, _) => "draft",
@@ -386,8 +391,8 @@ pub(super) async fn pay(
 
 /// Cancel an invoice with a credit note
 ///
-/// The answer is the credit note, a numbered document. The invoice's period can be invoiced again. A later invoice with lines for this
-/// period has to be cancelled first.
+/// The answer is the credit note, a numbered document. The invoice's period can be invoiced again.
+/// A later invoice with lines for this period has to be cancelled first.
 #[utoipa::path(post, path = "/invoices/{number}/credit", tag = "ledger", params(("number" = u64, Path)),
     request_body = NewCreditNote, responses((status = 200, body = Invoice)))]
 pub(super) async fn credit(
@@ -434,7 +439,8 @@ pub(super) async fn credit(
     Ok(Json(note))
 }
 
-/// Finds an invoice that bills what came late for this one. A new invoice for this one's period would bill that again.
+/// Finds an invoice that bills what came late for this one. A new invoice for this one's period
+/// would bill that again.
 fn has_late(all: &[Invoice], number: u64) -> Option<Problem> {
     let carries = |other: &&Invoice| other.carried.iter().any(|carried| carried.invoice == number);
     let later = all.iter().filter(|other| other.covers()).find(carries)?;

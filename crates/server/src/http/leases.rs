@@ -44,10 +44,12 @@ const WAIT_MS: u64 = 20_000;
 
 /// Ask for a lease
 ///
-/// If there is room the answer is a lease that is granted already. Else it waits in the queue; watch it with `GET /leases/{id}`. A lease that nobody watches for 20 s
-/// leaves the queue. The answer has the lease's key, which can be used in place of the token for this lease: to see and watch it, to end it, and
-/// to say that a node refused it. It holds until the lease has ended, also when the token has expired or was revoked. The same request under the same `Idempotency-Key` is answered with the lease that it led to the
-/// first time.
+/// If there is room the answer is a lease that is granted already. Else it waits in the queue;
+/// watch it with `GET /leases/{id}`. A lease that nobody watches for 20 s leaves the queue. The
+/// answer has the lease's key, which can be used in place of the token for this lease: to see and
+/// watch it, to end it, and to say that a node refused it. It holds until the lease has ended, also
+/// when the token has expired or was revoked. The same request under the same `Idempotency-Key` is
+/// answered with the lease that it led to the first time.
 ///
 /// With `dry_run` nothing is requested. The answer estimates what the request would lead to:
 /// places, start, price and the GPUs that it accepts.
@@ -194,9 +196,10 @@ async fn repeated(server: &Server, principal: &Principal, request: &str, before:
 
 /// A lease
 ///
-/// With `revision`, the answer waits until the lease has changed since that revision, or until the time is up. Whoever asked for the
-/// lease, or has its key, gets the grants of its tasks while they wait to be claimed. The answer's ETag is the revision; requests that change
-/// the lease take it in If-Match.
+/// With `revision`, the answer waits until the lease has changed since that revision, or until the
+/// time is up. Whoever asked for the lease, or has its key, gets the grants of its tasks while they
+/// wait to be claimed. The answer's ETag is the revision; requests that change the lease take it in
+/// If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
     params(("id" = u64, Path), Watch), responses((status = 200, body = Lease)))]
 pub(super) async fn get(
@@ -318,7 +321,8 @@ pub(super) async fn list(
 
 /// What became of a lease
 ///
-/// With what was asked for and what it has used, as far as its nodes have sent that. The entries are those of the audit log about it.
+/// With what was asked for and what it has used, as far as its nodes have sent that. The entries
+/// are those of the audit log about it.
 #[utoipa::path(get, path = "/leases/{id}/history", tag = "leases", params(("id" = u64, Path), PageOptions),
     responses((status = 200, body = LeaseHistory)))]
 pub(super) async fn history(
@@ -424,10 +428,11 @@ pub(super) struct Ending {
 
 /// Give a running lease more or less
 ///
-/// Its share, its limit of compute or its memory changes while its programs run, as soon as its nodes have heard of it: those are told with
-/// their next report, and by whoever hands them the grants in `places[].resize` of the answer. `resizing` says how far that is. What the
-/// lease has is charged for as of the moment in which a node takes it. Memory that its programs hold stays theirs: a node refuses less.
-/// Its owner and administrators may do so.
+/// Its share, its limit of compute or its memory changes while its programs run, as soon as its
+/// nodes have heard of it: those are told with their next report, and by whoever hands them the
+/// grants in `places[].resize` of the answer. `resizing` says how far that is. What the lease has
+/// is charged for as of the moment in which a node takes it. Memory that its programs hold stays
+/// theirs: a node refuses less. Its owner and administrators may do so.
 #[utoipa::path(patch, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
     request_body = ResizeLease, responses((status = 200, body = Lease)))]
 pub(super) async fn resize(
@@ -473,8 +478,8 @@ pub(super) async fn resize(
 
 /// A node refused a grant
 ///
-/// The lease goes back into the queue, and is not placed on its nodes before they report again. A lease that runs already goes on without
-/// the task that was refused.
+/// The lease goes back into the queue, and is not placed on its nodes before they report again. A
+/// lease that runs already continues without the task that was refused.
 #[utoipa::path(post, path = "/leases/{id}/refusals", tag = "leases", params(("id" = u64, Path)),
     request_body = Refused, responses((status = 200, body = Lease)))]
 pub(super) async fn refused(
@@ -519,8 +524,9 @@ pub(super) struct Part {
 
 /// Give notice to a running lease, or to one of its tasks
 ///
-/// Its program is told, has a grace time, is ended, and waits in the queue again. One task of an elastic lease makes room while the others
-/// go on; another one comes in its place once there is room that nobody else is due to.
+/// Its program is told, has a grace time, is ended, and waits in the queue again. One task of an
+/// elastic lease makes room while the others continue; another one comes in its place once there is
+/// room that nobody else is due to.
 #[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path), Part),
     responses((status = 200, body = Lease)))]
 pub(super) async fn preempt(
@@ -565,7 +571,7 @@ pub(super) async fn preempt(
     view(&server, &principal, id).await
 }
 
-/// Whether one task of a lease can leave while the others go on; the error says why not.
+/// Whether one task of a lease can leave while the others continue; the error says why not.
 fn goes_on_without(lease: Option<&LeaseRecord>, task: u32) -> Result<(), String> {
     let Some(lease) = lease else { return Err("it has ended".into()) };
     if !lease.held().any(|(held, seat)| held == task && seat.stays()) {

@@ -64,8 +64,8 @@ pub(super) async fn usage(
 
 /// Usage of a tenant and all below it in each hour, by pool
 ///
-/// Sums over usage records, the earliest hour first. `cursor` may also be written by hand: the number
-/// of an hour since 1970 and a dot, for the hours from that one on.
+/// Sums over usage records, the earliest hour first. `cursor` may also be written by hand: the
+/// number of an hour since 1970 and a dot, for the hours from that one on.
 #[utoipa::path(get, path = "/usage/hours", tag = "ledger", params(OfTenant, PageOptions),
     responses((status = 200, body = Page<UsageHour>)))]
 pub(super) async fn usage_hours(
@@ -150,7 +150,8 @@ const DAYS_MAX: u64 = 100;
 
 /// What one lease has used so far, and what that costs
 ///
-/// As its nodes have delivered it. Lines are those of the tenant's bill, of this lease alone; corrections are not on it.
+/// As its nodes have delivered it. Lines are those of the tenant's bill, of this lease alone;
+/// corrections are not on it.
 #[utoipa::path(get, path = "/leases/{id}/bill", tag = "ledger", params(("id" = u64, Path)),
     responses((status = 200, body = Bill)))]
 pub(super) async fn lease_bill(
@@ -212,7 +213,8 @@ fn place_in_charges(text: &str) -> Option<Place> {
 
 /// What each lease cost on each node and day
 ///
-/// Each page is of a day of UTC on which something was used; one of more than ten thousand charges has several. What has no price is left out.
+/// Each page is of a day of UTC on which something was used; one of more than ten thousand charges
+/// has several. What has no price is left out.
 #[utoipa::path(get, path = "/charges", tag = "ledger", params(BillOptions, DayOptions),
     responses((status = 200, body = Page<Charge>)))]
 pub(super) async fn charges(
@@ -241,8 +243,8 @@ pub(super) async fn charges(
 
 /// Correct a bill
 ///
-/// A correction stands on the bill of the period that its moment is in, beside what was counted, which never changes. Where that period has
-/// been invoiced, it is a line of the next invoice.
+/// A correction stands on the bill of the period that its moment is in, beside what was counted,
+/// which never changes. Where that period has been invoiced, it is a line of the next invoice.
 #[utoipa::path(post, path = "/corrections", tag = "ledger", request_body = NewCorrection,
     responses((status = 200, body = Correction)))]
 pub(super) async fn correct(

@@ -1,4 +1,5 @@
-//! How often somebody may ask: a bucket for each token, and one for each address that comes with tokens that are none.
+//! How often somebody may ask: a bucket for each token, and one for each address that comes with
+//! tokens that are none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -74,7 +75,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Requests per second and token, and refused tokens per second and address; 0 for any number. Five times as many at once.
+    /// Requests per second and token, and refused tokens per second and address; 0 for any number.
+    /// Five times as many at once.
     pub(crate) fn new(requests_per_s: u32, failures_per_s: u32) -> Limits {
         Limits { requests: buckets(requests_per_s), failures: buckets(failures_per_s) }
     }

@@ -1,8 +1,9 @@
 //! Connections: accepted, secured with TLS where the server has a certificate, and served.
 //!
-//! Each connection has a task and a place ([`super::places`]). Each step has a time limit: the TLS handshake and the
-//! first request are within [`REQUEST_TIME_MAX`], a further request of an authenticated connection within
-//! [`IDLE_TIME_MAX`], and a client has to take something of an answer within [`WRITE_TIME_MAX`].
+//! Each connection has a task and a place ([`super::places`]). Each step has a time limit: the TLS
+//! handshake and the first request are within [`REQUEST_TIME_MAX`], a further request of an
+//! authenticated connection within [`IDLE_TIME_MAX`], and a client has to take something of an
+//! answer within [`WRITE_TIME_MAX`].
 
 use std::convert::Infallible;
 use std::io;
@@ -27,14 +28,15 @@ use tower::ServiceExt;
 
 use super::places::{Place, Places};
 
-/// A client that keeps its connection sends the whole header of its next request within this time. It is longer than
-/// clients commonly keep an idle connection.
+/// A client that keeps its connection sends the whole header of its next request within this time.
+/// It is longer than clients commonly keep an idle connection.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(75);
 /// A client that takes nothing of an answer for this long is cut off.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a request's header.
 const HEADER_SIZE_MAX: usize = 64 << 10;
-/// Where no connection can be accepted, most likely for want of a descriptor, this passes until the next try.
+/// Where no connection can be accepted, most likely for want of a descriptor, this passes until the
+/// next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A handshake's first byte (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
@@ -50,7 +52,8 @@ pub(crate) struct Peer {
     pub(super) encrypted: bool,
 }
 
-/// Serves connections until it is dropped; connections that have been accepted go on in their tasks.
+/// Serves connections until it is dropped; connections that have been accepted go on in their
+/// tasks.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -83,12 +86,14 @@ fn is_of_connection(error: &io::Error) -> bool {
 /// The life of one connection.
 async fn live(socket: TcpStream, acceptor: Option<TlsAcceptor>, app: Router, peer: Peer) {
     let place = Arc::clone(&peer.place);
-    // Answers are small, and each is written as a whole. Where the option is refused they are later.
+    // Answers are small, and each is written as a whole. Where the option is refused they are
+    // later.
     let _ = socket.set_nodelay(true);
     let served = async {
         match acceptor {
             None => serve_http(socket, app, peer).await,
-            // The client has been told of a failure by an alert; the log would only repeat what strangers send.
+            // The client has been told of a failure by an alert; the log would only repeat what
+            // strangers send.
             Some(acceptor) => {
                 if let Ok(Some(stream)) = handshake(socket, &acceptor).await {
                     serve_http(stream, app, peer).await;

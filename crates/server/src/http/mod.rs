@@ -1,4 +1,5 @@
-//! The REST API under `/api/v1`, and its OpenAPI document, which is made from the same declarations as the routes.
+//! The REST API under `/api/v1`, and its OpenAPI document, which is made from the same declarations
+//! as the routes.
 
 mod answer;
 mod document;
@@ -164,7 +165,8 @@ fn named(names: &[String]) -> String {
     if names.len() > NAMED_MAX { format!("{first} and {} more", names.len() - NAMED_MAX) } else { first }
 }
 
-/// A request whose client goes away is carried out all the same, and one that panics is answered: nothing leaves a change half made.
+/// A request whose client goes away is carried out all the same, and one that panics is answered:
+/// nothing leaves a change half made.
 async fn to_its_end(request: Request, next: Next) -> Response {
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,

@@ -168,7 +168,8 @@ fn wrong_fact(index: usize, gpu: &Gpu, gpus: usize) -> Option<&'static str> {
         .then_some("NVLinks lead to other GPUs of the node, each of which is said once")
 }
 
-/// `HOST:PORT`, or what else programs understand: a fingerprint behind it, or `plain-text:` before it.
+/// `HOST:PORT`, or what else programs understand: a fingerprint behind it, or `plain-text:` before
+/// it.
 fn is_address(text: &str) -> bool {
     let address = text.split_once('/').map_or(text, |(address, _)| address);
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());

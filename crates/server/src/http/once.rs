@@ -1,10 +1,12 @@
-//! Idempotency keys (the header Idempotency-Key of a POST): a request that is repeated under its key is done once, and answered as it was
-//! the first time.
+//! Idempotency keys (the header Idempotency-Key of a POST): a request that is repeated under its
+//! key is done once, and answered as it was the first time.
 //!
-//! The key is written in the transaction of what was asked for ([`keys::take`]), and the answer right after it. It may hold a secret, so
-//! it is sealed with what only who asks has: their token, of which the database knows a hash.
+//! The key is written in the transaction of what was asked for ([`keys::take`]), and the answer
+//! right after it. It may hold a secret, so it is sealed with what only who asks has: their token,
+//! of which the database knows a hash.
 //!
-//! `POST /leases` keeps its keys itself, with the lease that came of each: its answer is what that lease is now.
+//! `POST /leases` keeps its keys itself, with the lease that came of each: its answer is what that
+//! lease is now.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The documentation page of the API, made from its OpenAPI document; it needs nothing from elsewhere.
+//! The documentation page of the API, made from its OpenAPI document; it needs nothing from
+//! elsewhere.
 
 use std::fmt::Write;
 

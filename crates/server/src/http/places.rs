@@ -1,4 +1,5 @@
-//! Places for connections, so that peers without a token cannot use up the server's file descriptors.
+//! Places for connections, so that peers without a token cannot use up the server's file
+//! descriptors.
 //!
 //! ```text
 //!            accepted                  a request with a valid token
@@ -7,10 +8,11 @@
 //!                         ▼
 //!                       closed
 //! ```
-//! A connection is unauthenticated until one of its requests carries a valid token. A new connection is always
-//! admitted: where the unauthenticated connections of its network, or of all networks, have reached their limit, the
-//! oldest of them is closed for it. So a client that sends its request at once is served however many connections
-//! are held open beside it, from its own address or from others. Authenticated connections have places of their own.
+//! A connection is unauthenticated until one of its requests carries a valid token. A new
+//! connection is always admitted: where the unauthenticated connections of its network, or of all
+//! networks, have reached their limit, the oldest of them is closed for it. So a client that sends
+//! its request at once is served however many connections are held open beside it, from its own
+//! address or from others. Authenticated connections have places of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -43,7 +45,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// The limits for a process that may open this many files; what they leave is for the database and the rest.
+    /// The limits for a process that may open this many files; what they leave is for the database
+    /// and the rest.
     fn of_files(files: usize) -> Limits {
         let unauthenticated = (files / UNAUTHENTICATED_PART).clamp(NETWORK_PART, UNAUTHENTICATED_MAX);
         let authenticated = (files / AUTHENTICATED_PART).clamp(TOKEN_PART, AUTHENTICATED_MAX);
@@ -172,8 +175,9 @@ struct State {
 }
 
 impl Place {
-    /// Moves the connection to the authenticated ones: one of its requests carries this token, which is valid. It
-    /// stays where it is if the token, or all tokens together, hold as many places as they may.
+    /// Moves the connection to the authenticated ones: one of its requests carries this token,
+    /// which is valid. It stays where it is if the token, or all tokens together, hold as many
+    /// places as they may.
     pub(crate) fn authenticate(&self, token: &str) {
         let mut state = self.lock();
         if state.token.is_some() {
@@ -199,7 +203,8 @@ impl Place {
         RequestGuard(Arc::clone(self))
     }
 
-    /// Returns when the connection has to be closed: its place is needed, or it had its time without a request.
+    /// Returns when the connection has to be closed: its place is needed, or it had its time
+    /// without a request.
     pub(super) async fn is_lost(&self) {
         tokio::select! {
             () = self.evicted.notified() => {}
@@ -221,7 +226,8 @@ impl Place {
         }
     }
 
-    /// When the last request was answered, or now while one is; none where the connection is authenticated.
+    /// When the last request was answered, or now while one is; none where the connection is
+    /// authenticated.
     fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         let idle_since = if state.requests == 0 { state.idle_since } else { Instant::now() };

@@ -85,7 +85,7 @@ pub(super) async fn run_defaults(
 
 /// Set the share and the memory that the next runs of a program get
 ///
-/// Runs that state a share, units or memory are not changed, and programs that run now go on as
+/// Runs that state a share, units or memory are not changed, and programs that run now continue as
 /// they are.
 #[utoipa::path(post, path = "/run-defaults", tag = "recommendations", request_body = NewRunDefault,
     responses((status = 200, body = RunDefault)))]

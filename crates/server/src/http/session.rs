@@ -1,4 +1,5 @@
-//! Signing in to the web view: a session in a cookie, and the check that keeps other sites from using it.
+//! Signing in to the web view: a session in a cookie, and the check that keeps other sites from
+//! using it.
 
 use std::sync::Arc;
 
@@ -20,12 +21,14 @@ use crate::identity::Provider;
 use crate::server::{Server, unwell};
 use crate::sessions::Claimed;
 
-/// Bytes of a session that a browser keeps; one of a cookie's 4096 are for its name and attributes (RFC 6265, section 6.1).
+/// Bytes of a session that a browser keeps; one of a cookie's 4096 are for its name and attributes
+/// (RFC 6265, section 6.1).
 const SESSION_SIZE_MAX: usize = 3800;
 
 /// Carries a session from its cookie to where tokens are read.
 ///
-/// A request with a token of its own is left as it is. Everything else in this server sees the session as a bearer token.
+/// A request with a token of its own is left as it is. Everything else in this server sees the
+/// session as a bearer token.
 pub(super) async fn from_cookie(
     State(server): State<Arc<Server>>,
     mut request: Request,
@@ -72,9 +75,11 @@ type WithCookie = ([(HeaderName, HeaderValue); 1], Json<Session>);
 
 /// Sign in to the web view
 ///
-/// Needs no token but the one in the body, or the code of a sign-in link. The answer sets a cookie with the session, which scripts
-/// cannot read and which other sites' pages do not send. The session ends after twelve hours, with its token, or with `DELETE /session`. A
-/// request under a session that changes something needs the header `Sluice-CSRF` with the value that this answer has.
+/// Needs no token but the one in the body, or the code of a sign-in link. The answer sets a cookie
+/// with the session, which scripts cannot read and which other sites' pages do not send. The
+/// session ends after twelve hours, with its token, or with `DELETE /session`. A request under a
+/// session that changes something needs the header `Sluice-CSRF` with the value that this answer
+/// has.
 #[utoipa::path(post, path = "/session", tag = "tokens", security(()), request_body = SignIn,
     responses((status = 200, body = Session)))]
 pub(super) async fn sign_in(
@@ -83,7 +88,8 @@ pub(super) async fn sign_in(
     extensions: Extensions,
     Body(how): Body<SignIn>,
 ) -> Result<WithCookie, Refusal> {
-    // A form of another site cannot send this type, so nobody is signed in as somebody else unawares.
+    // A form of another site cannot send this type, so nobody is signed in as somebody else
+    // unawares.
     let is_json = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.starts_with("application/json"));
     if !headers.get(CONTENT_TYPE).is_some_and(is_json) {
         let detail = "the body of this request is of type application/json";
@@ -131,7 +137,8 @@ pub(super) async fn sign_out(
 
 /// Make a link that signs in to the web view
 ///
-/// It signs in whoever opens it as the holder of this token, once, within ten minutes. A session makes no links: it would never end.
+/// It signs in whoever opens it as the holder of this token, once, within ten minutes. A session
+/// makes no links: it would never end.
 #[utoipa::path(post, path = "/sign-in-links", tag = "tokens", responses((status = 200, body = SignInLink)))]
 pub(super) async fn sign_in_link(
     State(server): State<Arc<Server>>,

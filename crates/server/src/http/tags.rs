@@ -10,7 +10,8 @@ use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Refusal;
 
-/// Gives every answer to a GET the tag of its content, and leaves out the content if the reader names that tag. What goes on has none.
+/// Gives every answer to a GET the tag of its content, and leaves out the content if the reader
+/// names that tag. What continues has none.
 pub(super) async fn tag(request: Request, next: Next) -> Response {
     let reads = request.method() == Method::GET;
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();

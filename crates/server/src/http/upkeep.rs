@@ -55,8 +55,9 @@ pub(super) async fn node(
 
 /// Drain a node
 ///
-/// Nothing new is placed there. What is there goes on to its end, or has a grace time and then waits in the queue again. A node stays drained
-/// until somebody says otherwise, also when it joins again.
+/// Nothing new is placed there. What is there continues to its end, or has a grace time and then
+/// waits in the queue again. A node stays drained until somebody says otherwise, also when it joins
+/// again.
 #[utoipa::path(post, path = "/nodes/{name}/drain", tag = "nodes", params(("name" = String, Path)),
     request_body = NewDrain, responses((status = 200, body = NodeStatus)))]
 pub(super) async fn drain(
@@ -126,8 +127,8 @@ pub(super) async fn undrain(
 
 /// Forget a node that is gone for good
 ///
-/// It has to be silent, hold no leases and have no fenced GPUs. Its token holds no more. What it was used for stays on the bills; should it join again, it is the same
-/// node.
+/// It has to be silent, hold no leases and have no fenced GPUs. Its token holds no more. What it
+/// was used for stays on the bills; should it join again, it is the same node.
 #[utoipa::path(delete, path = "/nodes/{name}", tag = "nodes", params(("name" = String, Path)),
     responses((status = 200, body = NodeStatus)))]
 pub(super) async fn forget(

@@ -1,7 +1,9 @@
-//! What changes, as it changes: a stream of events that a watcher resumes wherever it stopped, at any server.
+//! What changes, as it changes: a stream of events that a watcher resumes wherever it stopped, at
+//! any server.
 //!
-//! Leases are told by their revisions, everything else by the audit log: both are in the database, grow with every change, and lose
-//! nothing. So a stream looks at the database, whenever something may have changed, for what came after where it is.
+//! Leases are told by their revisions, everything else by the audit log: both are in the database,
+//! grow with every change, and lose nothing. So a stream looks at the database, whenever something
+//! may have changed, for what came after where it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -33,7 +35,8 @@ use crate::store::Told;
 
 /// Of one token, of all tokens below one top-level tenant, and of all there are, at one server.
 const STREAMS_MAX: [usize; 3] = [8, 128, 512];
-/// Of all, those that are kept for tokens of the root: whoever looks after the server sees what goes on, however many tenants watch.
+/// Of all, those that are kept for tokens of the root: whoever looks after the server sees what
+/// continues, however many tenants watch.
 const STREAMS_KEPT: usize = 32;
 /// Leases that are told at a time; one with many tasks is long.
 const LEASES_MAX: u32 = 50;
@@ -43,7 +46,8 @@ const ENTRIES_MAX: u64 = 1000;
 const LOOKS_MAX: usize = 2;
 /// A stream on which nothing happens says so; and its token is looked at again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A look is followed by a pause of at least this, and of so many times what the look took: streams leave the database to others.
+/// A look is followed by a pause of at least this, and of so many times what the look took: streams
+/// leave the database to others.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 10;
 /// Where a stream is that passes over what is not for its watcher is said this often at most.
@@ -56,27 +60,31 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WatchOptions {
-    /// The id of the last event that is known; the header Last-Event-ID says the same, and counts if both are there. What comes from now on
-    /// unless said.
+    /// The id of the last event that is known; the header Last-Event-ID says the same, and counts
+    /// if both are there. What comes from now on unless said.
     #[serde(default)]
     since: Option<String>,
 }
 
 /// What changes, as it changes
 ///
-/// Events as of the HTML standard. `begin` says that whatever is read from then on is told when it changes; it comes first unless the request
-/// says where to go on. `lease` has a lease as it is now: one that changed often meanwhile is there once. `tenant`, `node`, `gpu`, `pool` and
-/// `price` say what became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names it; a price has the name of its
-/// meter. Only what the token may see is told; with `tenant`
-/// only leases and tenants of that one and below it.
+/// Events as of the HTML standard. `begin` says that whatever is read from then on is told when it
+/// changes; it comes first unless the request says where to continue. `lease` has a lease as it is
+/// now: one that changed often meanwhile is there once. `tenant`, `node`, `gpu`, `pool` and `price`
+/// say what became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names
+/// it; a price has the name of its meter. Only what the token may see is told; with `tenant` only
+/// leases and tenants of that one and below it.
 ///
-/// A pool is told of to whom its terms let see it, before the change or after it, and the price of a pool to those who see all.
+/// A pool is told of to whom its terms let see it, before the change or after it, and the price of
+/// a pool to those who see all.
 ///
-/// Every event has an id, from which any server goes on, however long ago that was. An id without data says that what came before it was not for
-/// this token. Where going on cannot be, since the books are others (they were restored from a backup), the event `anew` says so and is the last:
-/// read the lists again, and watch without an id. A token may have eight streams at a server: a further one ends the oldest. The tokens
-/// of a top-level tenant and of all below it have 128 between them. A stream whose token holds no more ends, and one whose reader takes nothing
-/// for a minute.
+/// Every event has an id, from which any server continues, however long ago that was. An id without
+/// data says that what came before it was not for this token. Where going on cannot be, since the
+/// books are others (they were restored from a backup), the event `anew` says so and is the last:
+/// read the lists again, and watch without an id. A token may have eight streams at a server: a
+/// further one ends the oldest. The tokens of a top-level tenant and of all below it have 128
+/// between them. A stream whose token holds no more ends, and one whose reader takes nothing for a
+/// minute.
 #[utoipa::path(get, path = "/watch", tag = "leases",
     params(WatchOptions, OfTenant, ("Last-Event-ID" = Option<String>, Header, description = "As `since`")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
@@ -133,7 +141,8 @@ pub(super) async fn watch(
     Ok(Sse::new(events).keep_alive(keeps_alive).into_response())
 }
 
-/// Where a watcher is: after this revision of leases, and after this entry of the audit log, by whose hash the books are known.
+/// Where a watcher is: after this revision of leases, and after this entry of the audit log, by
+/// whose hash the books are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     revision: u64,
@@ -192,7 +201,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Ends where the token holds no more, or the database does not answer: who comes back is told which.
+    /// Ends where the token holds no more, or the database does not answer: who comes back is told
+    /// which.
     async fn tell(mut self, events: &mpsc::Sender<Event>, goes_on: bool) -> Option<()> {
         let server = Arc::clone(&self.server);
         let mut rests_until = Instant::now();
@@ -241,8 +251,9 @@ impl Feed {
         let scope = principal.sees(Action::See, self.tenant.as_ref());
         let is_seen = |tenant: &TenantPath| scope.as_ref().is_some_and(|scope| scope.contains(tenant));
 
-        // Before the log, which then has the entries of these changes: the id of a lease names none that is older than its change, and books that
-        // were restored to an older one are found to be others.
+        // Before the log, which then has the entries of these changes: the id of a lease names none
+        // that is older than its change, and books that were restored to an older one are found to
+        // be others.
         let leases = server.store.leases_after(self.at.revision, LEASES_MAX).await.map_err(unwell)?;
         let head = server.store.audit_head().await.map_err(unwell)?;
         // So many, whether they are told or not: each look gets further.
@@ -282,7 +293,8 @@ impl Feed {
     }
 }
 
-/// Whether what became of a pool or of a price is for this watcher, by what the entry itself says: the pool may be another by now.
+/// Whether what became of a pool or of a price is for this watcher, by what the entry itself says:
+/// the pool may be another by now.
 fn concerns(principal: &Principal, told: &Told) -> bool {
     /// What the details of both have of what counts here.
     #[derive(Deserialize)]
@@ -331,8 +343,9 @@ struct Seat {
 }
 
 impl Streams {
-    /// A token's oldest stream makes room for its newest: its reader may be gone without a word. Nobody else's does, no organisation has
-    /// so many that others find no room, and all together leave some to administrators.
+    /// A token's oldest stream makes room for its newest: its reader may be gone without a word.
+    /// Nobody else's does, no organisation has so many that others find no room, and all together
+    /// leave some to administrators.
     fn take(&self, token: &str, tenant: &TenantPath) -> Result<Arc<Notify>, Problem> {
         let mut tokens = self.lock();
         let [own_max, organisation_max, all_max] = STREAMS_MAX;
@@ -409,7 +422,7 @@ mod tests {
             refused.status == 503 && refused.detail.starts_with("128 streams of acme are"),
             "{refused:?}"
         );
-        // A token that has all it may goes on in the place of its own oldest.
+        // A token that has all it may continues in the place of its own oldest.
         let newest = take(&acme[0].0, "acme/a").unwrap();
         streams.leave(&acme[1].0, &acme[1].1);
         streams.leave(&acme[2].0, &acme[2].1);

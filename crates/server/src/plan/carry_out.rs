@@ -52,7 +52,7 @@ impl Plan {
                 }
             };
             let Some(lease) = lease_of(self, job) else { continue };
-            // One that was bound and not granted yet just goes on waiting.
+            // One that was bound and not granted yet just continues waiting.
             if let Some(seat) = self.work.get_mut(&lease).and_then(|work| work.seated.remove(&task)) {
                 let tasks = Vec::new();
                 leaving.entry(lease).or_insert(Leaving { tasks, reason, taker }).tasks.push(seat);
@@ -67,7 +67,8 @@ impl Plan {
         without.iter().for_each(|id| _ = self.bound.remove(id));
     }
 
-    /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough to go on.
+    /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough
+    /// to continue.
     fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, leaving: Leaving, clock: Clock) {
         let Leaving { tasks, reason, taker } = leaving;
         let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
@@ -78,10 +79,12 @@ impl Plan {
         work.granted = None;
         work.seated.clear();
         if keeps_its_place(lease) {
-            // Its program may have claimed it though nothing has been heard of that: its nodes' next reports say so.
+            // Its program may have claimed it though nothing has been heard of that: its nodes'
+            // next reports say so.
             fleet.preempt_for(taker, id, reason, at_ms);
         }
-        // It starts anew, with all of its tasks; those that the scheduler left where they were have their places already.
+        // It starts anew, with all of its tasks; those that the scheduler left where they were have
+        // their places already.
         if let Some(lease) = fleet.lease(id) {
             self.resize(fleet, lease);
         }
@@ -155,8 +158,8 @@ impl Plan {
         }
     }
 
-    /// Tasks that the scheduler has bound, by its numbers, and that have not been granted: those of a lease that waits, or further
-    /// ones of a lease that runs.
+    /// Tasks that the scheduler has bound, by its numbers, and that have not been granted: those of
+    /// a lease that waits, or further ones of a lease that runs.
     pub(super) fn unseated(&self, id: LeaseId) -> Vec<(u32, Seat)> {
         let Some((work, job)) =
             self.work.get(&id).and_then(|work| Some((work, self.scheduler.job(work.job)?)))

@@ -40,7 +40,8 @@ impl Clearance {
     }
 }
 
-/// Why so much compute and memory of a GPU cannot be taken yet in such shares, if so. A whole GPU is nobody else's.
+/// Why so much compute and memory of a GPU cannot be taken yet in such shares, if so. A whole GPU
+/// is nobody else's.
 fn in_the_way(
     fleet: &Fleet,
     id: NodeId,

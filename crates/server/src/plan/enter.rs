@@ -31,7 +31,8 @@ impl Plan {
     /// Takes over a lease that has its place.
     pub(super) fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
         let memory = lease.seats.first().map_or(0, |seat| seat.memory);
-        // It is where it is, whatever it would accept today; should it have to leave, it goes where it would accept.
+        // It is where it is, whatever it would accept today; should it have to leave, it goes where
+        // it would accept.
         let ask = counted(lease);
         let bare = bare_request(&ask, memory);
         let full = self.request(fleet, &lease.tenant, &ask);
@@ -97,8 +98,9 @@ impl Plan {
         self.request_of(ask, self.within_limits(fleet, tenant, ask, models))
     }
 
-    /// Those of these kinds on which it alone is within the limits of its tenants, and what may not be preempted within their guarantees, if
-    /// there are any: units are more of one card than of another, and a share is more units and memory of one than of another.
+    /// Those of these kinds on which it alone is within the limits of its tenants, and what may not
+    /// be preempted within their guarantees, if there are any: units are more of one card than of
+    /// another, and a share is more units and memory of one than of another.
     fn within_limits(
         &self,
         fleet: &Fleet,
@@ -140,7 +142,8 @@ impl Plan {
         Ok(request.with_models(models).with_labels(self.atlas.labels_of(ask)?))
     }
 
-    /// The memory that it asks for on each GPU, in bytes: the most of what that is on any GPU that it accepts.
+    /// The memory that it asks for on each GPU, in bytes: the most of what that is on any GPU that
+    /// it accepts.
     fn memory_of(&self, ask: &NewLease, models: ModelSet) -> u64 {
         if ask.memory > 0 {
             return ask.memory;

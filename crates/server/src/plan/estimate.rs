@@ -1,5 +1,5 @@
-//! When waiting leases start: the scheduler's own forecast, with run times as leases said or as their like took before; and for those
-//! that are kept from the scheduler what the calendar says.
+//! When waiting leases start: the scheduler's own forecast, with run times as leases said or as
+//! their like took before; and for those that are kept from the scheduler what the calendar says.
 
 use std::collections::HashMap;
 

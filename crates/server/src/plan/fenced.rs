@@ -10,7 +10,8 @@ use crate::fleet::{Fleet, Node, Seat};
 const NAMED_MAX: usize = 3;
 
 impl Plan {
-    /// Has what was bound to a GPU that is fenced now, or to a node that is drained, look for another place.
+    /// Has what was bound to a GPU that is fenced now, or to a node that is drained, look for
+    /// another place.
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
             let is_drained = |node: &Node| node.drain.is_some();

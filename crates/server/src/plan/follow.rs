@@ -20,7 +20,8 @@ impl Plan {
         if of_units || fleet.leases().any(|lease| lease.ask.units_milli.is_some()) {
             return self.begin_anew(fleet);
         }
-        // Leases of a tenant that has got others below it go to the queue for what it asks for itself.
+        // Leases of a tenant that has got others below it go to the queue for what it asks for
+        // itself.
         let home = |tree: &QueueTree, queue: &str| queues::queue_of(tree, &queues::tenant_of(queue)?);
         let mut active = self.tenants_with_history(fleet);
         active.extend(self.work.values().map(|work| work.tenant.clone()));
@@ -39,8 +40,8 @@ impl Plan {
         tenants.filter(|tenant| fleet.tenants().contains(tenant)).collect()
     }
 
-    /// The queue that a tenant's own work waits in, added where it is not there; none where there is no such tenant. The
-    /// error says why it cannot be added.
+    /// The queue that a tenant's own work waits in, added where it is not there; none where there
+    /// is no such tenant. The error says why it cannot be added.
     pub(super) fn queue_for(
         &mut self,
         fleet: &Fleet,
@@ -72,7 +73,8 @@ impl Plan {
             }
         }
         let tree = self.scheduler.queues();
-        // When a single task ended is not in the books: of a lease that goes on what it holds counts, of another the last it had.
+        // When a single task ended is not in the books: of a lease that continues what it holds
+        // counts, of another the last it had.
         let held = |lease: &LeaseRecord| {
             let queue = queues::queue_of(tree, &lease.tenant);
             let until_ms = lease.ended_at_ms.unwrap_or(self.now_ms);
@@ -92,7 +94,8 @@ impl Plan {
         self.scheduler.recall_use(self.now_ms, past);
     }
 
-    /// Keeps what waits under a spent budget from the scheduler, and preempts what runs if the budget says so.
+    /// Keeps what waits under a spent budget from the scheduler, and preempts what runs if the
+    /// budget says so.
     pub(super) fn follow_budgets(&mut self, fleet: &mut Fleet, clock: Clock) {
         let spent = |lease: &&LeaseRecord| fleet.budgets().spent(&lease.tenant);
         let stopped = fleet.leases().filter(|lease| spent(lease).is_some());
@@ -186,7 +189,8 @@ impl Plan {
         }
     }
 
-    /// Tells the scheduler which tasks of a lease that goes on have ended, and how many it is still to have.
+    /// Tells the scheduler which tasks of a lease that continues have ended, and how many it is
+    /// still to have.
     pub(super) fn follow_tasks(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
         let Some(work) = self.work.get_mut(&lease.id).filter(|work| work.granted.is_some()) else { return };
         let goes_on = |seat: &u32| lease.seats.get(*seat as usize).is_some_and(Seat::stays);
@@ -214,8 +218,8 @@ impl Plan {
         let _ = self.scheduler.resize(self.now_ms, job, min, max);
     }
 
-    /// The fewest and the most tasks that a lease is to have now. One that runs gets no further ones while its tenant's budget is
-    /// spent, or where no pool serves it any more.
+    /// The fewest and the most tasks that a lease is to have now. One that runs gets no further
+    /// ones while its tenant's budget is spent, or where no pool serves it any more.
     pub(super) fn tasks(&self, fleet: &Fleet, lease: &LeaseRecord) -> (u32, u32) {
         let (min, max) = lease.tasks();
         let has = lease.seats.iter().filter(|seat| seat.stays()).count() as u32;

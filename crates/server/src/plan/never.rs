@@ -13,7 +13,8 @@ use super::{Plan, pools};
 use crate::fleet::Fleet;
 
 impl Plan {
-    /// Why all nodes together, if they were empty, would not be enough. While no node has joined, anything may still come.
+    /// Why all nodes together, if they were empty, would not be enough. While no node has joined,
+    /// anything may still come.
     pub(crate) fn over_capacity(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
         if self.sites.is_empty() {
             return None;
@@ -63,7 +64,8 @@ impl Plan {
         })
     }
 
-    /// How many domains of the level `apart` these nodes are in, in the domain of the level `same` with the most if there is to be one.
+    /// How many domains of the level `apart` these nodes are in, in the domain of the level `same`
+    /// with the most if there is to be one.
     fn places<'a>(
         &self,
         same: Option<Level>,

@@ -1,4 +1,5 @@
-//! What the pools are at a moment: whom each serves, by its personality that is in force, and until when.
+//! What the pools are at a moment: whom each serves, by its personality that is in force, and until
+//! when.
 
 use std::collections::HashMap;
 

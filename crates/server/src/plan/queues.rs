@@ -1,9 +1,11 @@
 //! Tenants as queues of the scheduler.
 //!
-//! Work goes to leaves only, so a tenant with others below it has one more queue there, for what it asks for itself.
+//! Work goes to leaves only, so a tenant with others below it has one more queue there, for what it
+//! asks for itself.
 //!
-//! The scheduler looks at all its queues in each cycle, so it has those of tenants with work and of the ones above
-//! them: a queue without work gets no share, and what it is guaranteed is counted in the queues above it.
+//! The scheduler looks at all its queues in each cycle, so it has those of tenants with work and of
+//! the ones above them: a queue without work gets no share, and what it is guaranteed is counted in
+//! the queues above it.
 
 use std::collections::BTreeSet;
 

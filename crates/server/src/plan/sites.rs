@@ -1,8 +1,8 @@
 //! Nodes as the scheduler sees them.
 //!
-//! A node of the scheduler has equal GPUs, at most [`GPUS_PER_NODE_MAX`] of them; one of ours with different or more GPUs is several
-//! *sites* there, which stand on the same node. GPUs that are equal in all that requests look at are of one *kind*, which is what
-//! the scheduler calls a model.
+//! A node of the scheduler has equal GPUs, at most [`GPUS_PER_NODE_MAX`] of them; one of ours with
+//! different or more GPUs is several *sites* there, which stand on the same node. GPUs that are
+//! equal in all that requests look at are of one *kind*, which is what the scheduler calls a model.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,7 +63,8 @@ pub(super) struct Site {
     pub(super) gpus: Vec<u32>,
 }
 
-/// The kinds of GPUs, labels and names of domains that have been met; all get numbers, which never change.
+/// The kinds of GPUs, labels and names of domains that have been met; all get numbers, which never
+/// change.
 #[derive(Debug, Default)]
 pub(super) struct Atlas {
     kinds: Vec<Kind>,
@@ -112,7 +113,8 @@ impl Atlas {
         Ok(sites)
     }
 
-    /// Whether nothing about the node is new; what is makes waiting requests fit that did not before.
+    /// Whether nothing about the node is new; what is makes waiting requests fit that did not
+    /// before.
     pub(super) fn knows(&self, fleet: &Fleet, node: &Node) -> bool {
         let known = |(name, value): (&String, &String)| {
             self.labels.iter().any(|label| (&label.0, label.1.as_ref()) == (name, Some(value)))
@@ -132,8 +134,8 @@ impl Atlas {
         accepted.filter_map(|(id, _)| ModelId::new(id)).collect()
     }
 
-    /// The labels that a request asks for; the error is one that no node has. Only nodes that say where they stand are known to stand
-    /// apart.
+    /// The labels that a request asks for; the error is one that no node has. Only nodes that say
+    /// where they stand are known to stand apart.
     pub(super) fn labels_of(&self, ask: &NewLease) -> Result<LabelSet, String> {
         let id = |name: &str, value: Option<&str>| {
             let known = self.labels.iter().position(|label| (&*label.0, label.1.as_deref()) == (name, value));
@@ -150,7 +152,8 @@ impl Atlas {
         named.chain(place).collect()
     }
 
-    /// The memory that is asked for on a GPU of a kind, in MiB: unless said the same part as of what may be leased of its compute.
+    /// The memory that is asked for on a GPU of a kind, in MiB: unless said the same part as of
+    /// what may be leased of its compute.
     pub(super) fn memory_mib(&self, model: ModelId, ask: &NewLease) -> u64 {
         if ask.memory > 0 {
             return ask.memory.div_ceil(1 << 20);
@@ -233,8 +236,8 @@ fn is_place(label: &str) -> bool {
     Level::ALL.iter().any(|level| level.name() == label && *level != Level::Node)
 }
 
-/// How near some GPUs of a node are to each other, as far as the node says: by NVLinks, the more the better, else by a NUMA node
-/// that they have in common.
+/// How near some GPUs of a node are to each other, as far as the node says: by NVLinks, the more
+/// the better, else by a NUMA node that they have in common.
 pub(super) fn links(node: &Node, gpus: &[u32]) -> Links {
     let of = |at: usize| gpus.get(at).and_then(|&gpu| Some((gpu, node.gpus.get(gpu as usize)?)));
     let nvlinks = |one: usize, other: usize| {

@@ -145,8 +145,8 @@ impl World {
         self.fleet.lease(id).unwrap().held().map(|(task, _)| task).collect()
     }
 
-    /// Of no GPU more is leased than may be, or than was when more might be; a whole one is nobody else's. And what the scheduler has as
-    /// running is what was granted.
+    /// Of no GPU more is leased than may be, or than was when more might be; a whole one is nobody
+    /// else's. And what the scheduler has as running is what was granted.
     fn check(&mut self) {
         for node in self.fleet.nodes().values() {
             for gpu in 0..node.gpus.len() as u32 {

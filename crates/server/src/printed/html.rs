@@ -1,4 +1,5 @@
-//! HTML in one file, without scripts and without references to anything else, for the screen and for printing.
+//! HTML in one file, without scripts and without references to anything else, for the screen and
+//! for printing.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html as markup};
 use sluice_api::invoice::Invoice;
@@ -152,7 +153,8 @@ mod tests {
             page.contains("Zak\u{142}ad &lt;Obliczeniowy&gt;") && !page.contains("<Obliczeniowy>"),
             "{page}"
         );
-        // To look at it: INVOICE_HTML=/tmp/invoice.html cargo test -p sluice-server texts_of_others_are_text
+        // To look at it: INVOICE_HTML=/tmp/invoice.html cargo test -p sluice-server
+        // texts_of_others_are_text
         if let Some(path) = std::env::var_os("INVOICE_HTML") {
             std::fs::write(path, &page).unwrap();
         }

@@ -20,8 +20,8 @@ use layout::Layout;
 const WIDTH: f32 = 595.28;
 const HEIGHT: f32 = 841.89;
 
-/// A bundled font. The document is therefore the same on every machine; DejaVu has the letters of Latin, Greek and
-/// Cyrillic scripts.
+/// A bundled font. The document is therefore the same on every machine; DejaVu has the letters of
+/// Latin, Greek and Cyrillic scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
     Regular,
@@ -51,7 +51,8 @@ struct Style {
     colour: [u8; 3],
 }
 
-/// Something on a page. The place of a text is the beginning of its base line, that of a box its upper left corner.
+/// Something on a page. The place of a text is the beginning of its base line, that of a box its
+/// upper left corner.
 enum Item {
     Text { x: f32, y: f32, style: Style, text: String },
     Box { x: f32, y: f32, width: f32, height: f32, colour: [u8; 3] },
@@ -145,7 +146,7 @@ mod tests {
                 "{x} {y} {width}"
             );
         }
-        // Each page says which it is, and repeats the titles of the table that goes on there.
+        // Each page says which it is, and repeats the titles of the table that continues there.
         let texts = |page: &Vec<Item>| -> Vec<String> {
             let text = |item: &Item| match item {
                 Item::Text { text, .. } => Some(text.clone()),
@@ -177,7 +178,8 @@ mod tests {
     fn a_document_is_a_small_pdf() {
         let bytes = pdf(&invoice()).unwrap();
         assert!(bytes.starts_with(b"%PDF-") && bytes.len() < 200_000, "{}", bytes.len());
-        // To look at it: INVOICE_PDF=/tmp/invoice.pdf cargo test -p sluice-server a_document_is_a_small_pdf
+        // To look at it: INVOICE_PDF=/tmp/invoice.pdf cargo test -p sluice-server
+        // a_document_is_a_small_pdf
         if let Some(path) = std::env::var_os("INVOICE_PDF") {
             std::fs::write(path, bytes).unwrap();
         }

@@ -21,7 +21,8 @@ const LOSS_MAX_MS: u64 = RECORD_EVERY_MS + 200;
 const ROWS_MAX: u32 = 10_000;
 
 impl World {
-    /// By the database, no GPU is lent beyond what may be, and each lease is in one state with what belongs to that.
+    /// By the database, no GPU is lent beyond what may be, and each lease is in one state with what
+    /// belongs to that.
     pub(super) fn check_books(&self) -> Result<(), String> {
         let Observer { runtime, store } = &self.observer;
         let nodes = runtime.block_on(store.nodes()).unwrap();
@@ -153,8 +154,9 @@ impl World {
     }
 }
 
-/// The records of an attempt tile the time in which it was held, and count what it used. What was not on disk at a crash of its node
-/// is lost, and the attempt may then have been claimed once more.
+/// The records of an attempt tile the time in which it was held, and count what it used. What was
+/// not on disk at a crash of its node is lost, and the attempt may then have been claimed once
+/// more.
 fn check_held(runs: &[&Held], mut records: Vec<&UsageRecord>) -> Result<(), String> {
     records.sort_by_key(|record| record.sequence);
     let crashes = runs.iter().filter(|held| held.crashed).count() as u64;

@@ -5,13 +5,16 @@
 //!  (scripted) ├── network: late, ─────┼── server s1 ─┼── one SQLite file, whose commits
 //!  nodes ─────┘   twice, never, cut   └── server s2 ─┘   fail, hang, or are not heard of
 //! ```
-//! Real are: the server from its router to its database, every task of it ([`replica`]); the node's books, grants, metering,
-//! journal and reports ([`node`], [`sluice_node::unplugged`]). Simulated are the network, all clocks, and who uses it: programs
-//! that do as `sluice run` does. After every step and at the end it is checked what has to be true ([`checks`], [`truth`]).
+//! Real are: the server from its router to its database, every task of it ([`replica`]); the node's
+//! books, grants, metering, journal and reports ([`node`], [`sluice_node::unplugged`]). Simulated
+//! are the network, all clocks, and who uses it: programs that do as `sluice run` does. After every
+//! step and at the end it is checked what has to be true ([`checks`], [`truth`]).
 //!
-//! Tokio draws in which order those go on who wait for one thing, so a few seeds have more than one history.
+//! Tokio draws in which order those go on who wait for one thing, so a few seeds have more than one
+//! history.
 //!
-//! `SEED` is the first seed, `SEEDS` how many; `TRACE=1` prints what happens. Tokens are random here too, and nothing depends on them.
+//! `SEED` is the first seed, `SEEDS` how many; `TRACE=1` prints what happens. Tokens are random
+//! here too, and nothing depends on them.
 
 mod checks;
 mod network;
@@ -102,7 +105,8 @@ fn whatever_fails_nothing_is_lent_or_counted_twice_and_nothing_is_lost() {
     for_seeds("whatever_fails", SEEDS, foul_and_fair);
 }
 
-/// All servers are away from the moment when the last of many programs has begun, of which they have not heard yet.
+/// All servers are away from the moment when the last of many programs has begun, of which they
+/// have not heard yet.
 fn day_without_servers(world: &mut World) -> Result<(), String> {
     for program in &mut world.programs {
         (program.lasts_ms, program.modest) = (2 * DAY_MS, true);

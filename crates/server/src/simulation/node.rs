@@ -1,4 +1,5 @@
-//! A node of a simulation: the real one but for its sockets, which joins, reports, crashes, and starts again on its journal.
+//! A node of a simulation: the real one but for its sockets, which joins, reports, crashes, and
+//! starts again on its journal.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! A user's program under `sluice run`: asks for a lease, waits, claims it on its nodes, runs, and ends or is ended.
+//! A user's program under `sluice run`: asks for a lease, waits, claims it on its nodes, runs, and
+//! ends or is ended.
 
 use axum::body::Bytes;
 use sluice_api::lease::{Lease, LeaseState, NewLease, Place, Refused};
@@ -12,7 +13,8 @@ use super::truth::Truth;
 
 const ANSWER_TIME_MAX_MS: u64 = 8_000;
 const RETRY_EVERY_MS: u64 = 1_000;
-/// The server gives a program that waits up if it has not asked for 20 s; less the longest that an answer may take.
+/// The server gives a program that waits up if it has not asked for 20 s; less the longest that an
+/// answer may take.
 const PATIENCE_MS: u64 = 20_000 - ANSWER_TIME_MAX_MS - 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +167,8 @@ impl Program {
         tasks.iter().for_each(|task| end_task(self.index, task, post, nodes, truth));
     }
 
-    /// Ends the tasks that end before the others, and forgets those that were told to and have been ended.
+    /// Ends the tasks that end before the others, and forgets those that were told to and have been
+    /// ended.
     fn end_some(&mut self, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
         let (index, now_ms) = (self.index, post.now_ms);
         self.tasks.retain(|task| {
@@ -218,7 +221,8 @@ impl Program {
         }
     }
 
-    /// The lease that an answer speaks of, if it is one to this program's question; the error says what must not be.
+    /// The lease that an answer speaks of, if it is one to this program's question; the error says
+    /// what must not be.
     pub(super) fn hear(
         &mut self,
         exchange: u64,

@@ -1,7 +1,9 @@
-//! A server of a simulation: the real one, on a runtime of its own whose clock stands still until it is told to go on.
+//! A server of a simulation: the real one, on a runtime of its own whose clock stands still until
+//! it is told to continue.
 //!
-//! Each has one thread's worth of work at a time and is run until it waits for nothing but time, so that what happens depends on
-//! what it is given alone. Dropping the runtime is the crash: every task stops where it stands.
+//! Each has one thread's worth of work at a time and is run until it waits for nothing but time, so
+//! that what happens depends on what it is given alone. Dropping the runtime is the crash: every
+//! task stops where it stands.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -97,7 +99,7 @@ struct Waiting {
 }
 
 impl Idle {
-    /// No task can go on; if no statement is under way either, nothing will.
+    /// No task can continue; if no statement is under way either, nothing will.
     fn parks(&self) {
         let mut waiting = self.0.lock().unwrap();
         if waiting.store.as_ref().is_some_and(Store::rests)
@@ -156,7 +158,8 @@ impl Replica {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .start_paused(true)
-            // What another thread wakes, which is the database's only, comes after all that can go on without.
+            // What another thread wakes, which is the database's only, comes after all that can go
+            // on without.
             .global_queue_interval(u32::MAX)
             .on_thread_park(move || parked.parks())
             .build()

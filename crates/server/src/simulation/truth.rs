@@ -29,7 +29,8 @@ impl Held {
     }
 }
 
-/// Millionths of each GPU of a node that may be leased in parts: one node is of a pool that is overcommitted.
+/// Millionths of each GPU of a node that may be leased in parts: one node is of a pool that is
+/// overcommitted.
 pub(super) fn promised_ppm(node: &str) -> u32 {
     if node == "n0" { GPU_PPM / 2 * 3 } else { GPU_PPM }
 }
@@ -166,8 +167,9 @@ impl Truth {
         self.known.extend(attempts);
     }
 
-    /// What runs loses its lease, as this stands in the books: there has to be a good reason. One of which no server has heard may
-    /// have been given up in favour of others, since that and the claim can be on their way at the same time.
+    /// What runs loses its lease, as this stands in the books: there has to be a good reason. One
+    /// of which no server has heard may have been given up in favour of others, since that and the
+    /// claim can be on their way at the same time.
     pub(super) fn check_loss(&self, attempt: Attempt, reason: &str) -> Result<(), String> {
         let good = GOOD_REASONS.iter().any(|good| reason.contains(good));
         let bad = BAD_REASONS.iter().any(|bad| reason.contains(bad));

@@ -27,7 +27,7 @@ use crate::fleet::Seat;
 use crate::store::faults::{CommitFault, Faults};
 use crate::store::{Store, Write};
 
-/// Time goes on in steps of so many milliseconds.
+/// Time continues in steps of so many milliseconds.
 pub(super) const STEP_MS: u64 = 100;
 /// While there are no servers.
 const LONG_STEP_MS: u64 = 300_000;
@@ -252,7 +252,8 @@ impl World {
             (Party::Server(index), Payload::Request(request)) => match &self.servers[index].replica {
                 Some(replica) => {
                     replica.ask(exchange, from, copy(&request));
-                    // One after the other: tokio draws in which order those go on who wait for the same thing.
+                    // One after the other: tokio draws in which order those go on who wait for the
+                    // same thing.
                     replica.settle();
                 }
                 None => {

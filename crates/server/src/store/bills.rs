@@ -76,7 +76,8 @@ impl Store {
         query.fetch_optional(&self.pool).await?.as_ref().map(invoice).transpose()
     }
 
-    /// Returns the invoices of a tenant, of tenants below it and of tenants above it, in the order of their numbers.
+    /// Returns the invoices of a tenant, of tenants below it and of tenants above it, in the order
+    /// of their numbers.
     pub(crate) async fn invoices_about(&self, tenant: &TenantPath) -> Result<Vec<Invoice>> {
         let (own, below) = within(tenant);
         let query = sqlx::query("SELECT * FROM invoice WHERE tenant = $1 OR tenant LIKE $2 ORDER BY number");
@@ -92,7 +93,8 @@ impl Store {
         Ok(invoices)
     }
 
-    /// Returns invoices of a tenant and of tenants below it after a number, in the named state or in any.
+    /// Returns invoices of a tenant and of tenants below it after a number, in the named state or
+    /// in any.
     pub(crate) async fn invoices_within(
         &self,
         tenant: &TenantPath,

@@ -6,8 +6,8 @@ use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
-/// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the database that is copied into keeps it by
-/// itself. No table refers to another one.
+/// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the
+/// database that is copied into keeps it by itself. No table refers to another one.
 const TABLES: [&str; 22] = [
     "tenant",
     "token",
@@ -55,8 +55,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Copies what is here at one moment into `other`, which must be empty, and says how many rows that were. All of it is
-    /// there, or nothing.
+    /// Copies what is here at one moment into `other`, which must be empty, and says how many rows
+    /// that were. All of it is there, or nothing.
     pub(crate) async fn copy_into(&self, other: &Store, from: &Database) -> Result<u64> {
         for table in TABLES.iter().filter(|&&table| table != LEADER) {
             let sql = format!("SELECT COUNT(*) AS count FROM {table}");

@@ -31,7 +31,8 @@ pub(crate) struct Faults {
     pub(crate) cut: AtomicBool,
     /// Nothing can be written, and everything read.
     pub(crate) full: AtomicBool,
-    /// Counts how often sums of the ledger were asked for. They take as long as somebody holds the other.
+    /// Counts how often sums of the ledger were asked for. They take as long as somebody holds the
+    /// other.
     pub(crate) sums_begun: tokio::sync::watch::Sender<u64>,
     pub(crate) sums: tokio::sync::Mutex<()>,
 }
@@ -41,7 +42,8 @@ impl Faults {
         self.next.lock().unwrap().push_back(fault);
     }
 
-    /// A server that starts does not find what was meant for an earlier run: its clock stands still until it has started.
+    /// A server that starts does not find what was meant for an earlier run: its clock stands still
+    /// until it has started.
     pub(crate) fn forget(&self) {
         self.next.lock().unwrap().clear();
     }
@@ -100,8 +102,9 @@ fn away() -> StoreError {
 }
 
 impl Store {
-    /// A SQLite file behind one connection, so that statements come in one order; the database's clock is what the table
-    /// `simulated_clock` says. Processes end here and machines do not, so nothing is synced.
+    /// A SQLite file behind one connection, so that statements come in one order; the database's
+    /// clock is what the table `simulated_clock` says. Processes end here and machines do not, so
+    /// nothing is synced.
     pub(crate) async fn simulated(file: &Path, faults: Arc<Faults>) -> Result<Store> {
         sqlx::any::install_default_drivers();
         let options = AnyPoolOptions::new()

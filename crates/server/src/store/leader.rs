@@ -50,7 +50,8 @@ impl Store {
         })
     }
 
-    /// Leads from now on, unless somebody else does; with `force` in any case. Whoever led before can write no more.
+    /// Leads from now on, unless somebody else does; with `force` in any case. Whoever led before
+    /// can write no more.
     pub(crate) async fn lead(&self, holder: &str, url: &str, force: bool) -> Result<Option<Fence>> {
         #[cfg(test)]
         self.faults.find_room()?;
@@ -61,7 +62,8 @@ impl Store {
         );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(holder.to_owned()).bind(url.to_owned());
         let query = query.bind(LEADERSHIP.as_millis() as i64).bind(i64::from(force));
-        // Of a statement that is a transaction of its own sqlx takes the row, and does not hear whether SQLite could write it.
+        // Of a statement that is a transaction of its own sqlx takes the row, and does not hear
+        // whether SQLite could write it.
         let mut transaction = self.pool.begin().await?;
         let row = query.fetch_optional(&mut *transaction).await?;
         transaction.commit().await?;
@@ -96,7 +98,8 @@ impl Store {
         Ok(())
     }
 
-    /// Compares the public half of the key for grants with that of the other servers; the first one to come says it.
+    /// Compares the public half of the key for grants with that of the other servers; the first one
+    /// to come says it.
     pub(crate) async fn agree_on_grant_key(&self, key: &str) -> Result<()> {
         // On a full disk a server that was here before starts: nothing is written.
         let known = sqlx::query("SELECT 1 FROM leader WHERE id = 1 AND grant_key = $1");

@@ -119,7 +119,8 @@ impl Store {
         Ok(leases)
     }
 
-    /// What has changed after `revision`, in the order of the changes; leases that have ended are among it.
+    /// What has changed after `revision`, in the order of the changes; leases that have ended are
+    /// among it.
     pub(crate) async fn leases_after(&self, revision: u64, limit: u32) -> Result<Vec<LeaseRecord>> {
         let query = sqlx::query("SELECT * FROM lease WHERE revision > $1 ORDER BY revision LIMIT $2");
         let rows = query.bind(signed(revision)).bind(i64::from(limit)).fetch_all(&self.pool).await?;

@@ -116,8 +116,9 @@ impl Store {
         Ok(sums)
     }
 
-    /// Sums per lease, node, tenant and sort of goods over the records of a tenant and all below it that begin in a period, of leases after one. All of these
-    /// records are read: the hours that are summed up do not tell leases apart.
+    /// Sums per lease, node, tenant and sort of goods over the records of a tenant and all below it
+    /// that begin in a period, of leases after one. All of these records are read: the hours that
+    /// are summed up do not tell leases apart.
     pub(crate) async fn usage_by_lease(
         &self,
         tenant: &TenantPath,
@@ -137,7 +138,8 @@ impl Store {
         rows.iter().map(|row| Ok((unsigned(row, "lease")?, unsigned(row, "node")?, sum(row)?))).collect()
     }
 
-    /// For each part, sums per tenant and sort of goods over the records of one lease that begin in it.
+    /// For each part, sums per tenant and sort of goods over the records of one lease that begin in
+    /// it.
     pub(crate) async fn usage_sums_of(&self, lease: LeaseId, parts: &[Period]) -> Result<Vec<Vec<Sum>>> {
         let sql = format!(
             "SELECT tenant, tier, pool, model, gflops, CAST(COUNT(*) AS BIGINT) AS records, {amounts} FROM usage_record \
@@ -246,7 +248,8 @@ impl Store {
         })
     }
 
-    /// Records of a tenant and those below it after the cursor (`from_ms` and id of the last one seen), in the order of their beginning.
+    /// Records of a tenant and those below it after the cursor (`from_ms` and id of the last one
+    /// seen), in the order of their beginning.
     pub(crate) async fn usage(
         &self,
         tenant: &TenantPath,
@@ -295,8 +298,9 @@ impl Store {
 /// What usage is summed up by beforehand: `usage_hour.hour` counts these.
 const HOUR_MS: i64 = 3_600_000;
 
-/// One statement, so that all of it is of one moment. Whole hours are taken as they have been summed up, and so is the last hour of a part if
-/// nothing in it begins after the part; only what is left at its ends is added up here.
+/// One statement, so that all of it is of one moment. Whole hours are taken as they have been
+/// summed up, and so is the last hour of a part if nothing in it begins after the part; only what
+/// is left at its ends is added up here.
 fn sums_sql(parts: &[Period]) -> String {
     // Rows that nothing is in, since there is no VALUES without rows.
     let (mut hours, mut ends) = (vec!["(0, 0, 0, 0, 0)".to_owned()], vec!["(0, 0, 0, 0)".to_owned()]);
@@ -354,8 +358,9 @@ fn amounts_sql(bytes: &str) -> String {
     columns.map(|(column, name)| total_sql(column, name)).join(", ")
 }
 
-/// A sum for [`total`], in two columns: of the upper and of the lower halves of the numbers. All together may be more than a column
-/// holds, in what nodes say, and in what a large tenant uses within years. SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
+/// A sum for [`total`], in two columns: of the upper and of the lower halves of the numbers. All
+/// together may be more than a column holds, in what nodes say, and in what a large tenant uses
+/// within years. SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
 fn total_sql(column: &str, name: &str) -> String {
     format!(
         "CAST(COALESCE(SUM(({column}) >> 32), 0) AS BIGINT) AS {name}_high, \
@@ -495,7 +500,8 @@ mod tests {
                 let fence = store.lead("a test", "", true).await.unwrap().unwrap();
                 let mut records = BTreeMap::new();
                 for batch in batches {
-                    // Some come twice, in one batch or in a later one, and say something else: the first counts. Some come late.
+                    // Some come twice, in one batch or in a later one, and say something else: the
+                    // first counts. Some come late.
                     let batch = batch.into_iter().map(|(lease, sequence, what)| record(lease, sequence, what));
                     let write = |record: UsageRecord| {
                         records.entry(record.id.clone()).or_insert_with(|| record.clone());

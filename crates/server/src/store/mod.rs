@@ -1,7 +1,9 @@
-//! The database: SQLite or PostgreSQL, in SQL that both understand; but for what keeps the sums of usage records, in `migrations`.
+//! The database: SQLite or PostgreSQL, in SQL that both understand; but for what keeps the sums of
+//! usage records, in `migrations`.
 //!
-//! [`Store::commit`] writes everything that one change consists of in one transaction: what is answered to a client is
-//! durable. Numbers are stored as 64-bit signed ones; the types of `sluice-api` are checked to fit before they get here.
+//! [`Store::commit`] writes everything that one change consists of in one transaction: what is
+//! answered to a client is durable. Numbers are stored as 64-bit signed ones; the types of
+//! `sluice-api` are checked to fit before they get here.
 
 mod aside;
 mod audit;
@@ -84,8 +86,9 @@ pub enum StoreError {
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
-/// What databases say when they find no room: SQLite `SQLITE_FULL`, and `SQLITE_IOERR_SHMSIZE` where the index of its log cannot grow
-/// (sqlite.org/rescode.html), PostgreSQL `disk_full` (its manual, appendix A).
+/// What databases say when they find no room: SQLite `SQLITE_FULL`, and `SQLITE_IOERR_SHMSIZE`
+/// where the index of its log cannot grow (sqlite.org/rescode.html), PostgreSQL `disk_full` (its
+/// manual, appendix A).
 const DISK_FULL: [&str; 3] = ["13", "4874", "53100"];
 
 impl From<sqlx::Error> for StoreError {
@@ -167,7 +170,8 @@ pub(crate) enum Write {
     },
 }
 
-/// In the order of their versions; a file that has been released never changes. For SQLite and for PostgreSQL, where they differ.
+/// In the order of their versions; a file that has been released never changes. For SQLite and for
+/// PostgreSQL, where they differ.
 const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (1, "begin", [include_str!("../../migrations/0001_begin.sql"); 2]),
     (2, "replicas", [include_str!("../../migrations/0002_replicas.sql"); 2]),
@@ -460,8 +464,9 @@ fn options(database: &Database) -> AnyPoolOptions {
                 })
             }
         })
-        // SQLite that finds no room ends a transaction by itself (sqlite.org/lang_transaction.html, 3.1), and the ROLLBACK that follows
-        // fails. sqlx takes it for open still, and the next ones for parts of it: sooner or later they end without a COMMIT.
+        // SQLite that finds no room ends a transaction by itself (sqlite.org/lang_transaction.html,
+        // 3.1), and the ROLLBACK that follows fails. sqlx takes it for open still, and the next
+        // ones for parts of it: sooner or later they end without a COMMIT.
         .after_release(|connection, _| {
             let is_left_open = connection.is_in_transaction();
             Box::pin(async move { Ok(!is_left_open) })
@@ -539,7 +544,8 @@ fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// For `tenant = A OR tenant LIKE B`: it and all below it. Paths hold no sign that means something to LIKE.
+/// For `tenant = A OR tenant LIKE B`: it and all below it. Paths hold no sign that means something
+/// to LIKE.
 fn within(tenant: &TenantPath) -> (String, String) {
     let below = if tenant.is_root() { "%".to_owned() } else { format!("{tenant}/%") };
     (tenant.to_string(), below)
@@ -578,8 +584,8 @@ mod tests {
         })]
     }
 
-    /// SQLite may find out only at its end that what a statement writes cannot be written: here since a row refers to one that is not
-    /// there, and else where there is no room.
+    /// SQLite may find out only at its end that what a statement writes cannot be written: here
+    /// since a row refers to one that is not there, and else where there is no room.
     #[tokio::test]
     async fn who_leads_is_said_once_it_is_written() {
         let folder = tempfile::tempdir().unwrap();
@@ -603,8 +609,8 @@ mod tests {
         store.commit(third, Vec::new()).await.unwrap();
     }
 
-    /// SQLite ends a transaction by itself when it finds no room. That one, and one that is given up after it, take nothing with them that
-    /// is reported as written later.
+    /// SQLite ends a transaction by itself when it finds no room. That one, and one that is given
+    /// up after it, take nothing with them that is reported as written later.
     #[tokio::test]
     async fn what_is_written_after_there_was_no_room_stays_written() {
         let folder = tempfile::tempdir().unwrap();

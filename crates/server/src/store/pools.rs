@@ -9,7 +9,8 @@ pub(crate) struct Declared {
     pub(crate) pool: Pool,
 }
 
-/// From a moment on; if that is before its last declaration, since the clock was set back, right after that.
+/// From a moment on; if that is before its last declaration, since the clock was set back, right
+/// after that.
 pub(super) async fn write(transaction: &mut Tx<'_>, pool: &Pool, from_ms: u64) -> Result<()> {
     let declared = to_json(pool);
     let query = sqlx::query(

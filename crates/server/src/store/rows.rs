@@ -10,7 +10,8 @@ use super::{Result, Tx};
 
 pub(super) type Statement<'q> = Query<'q, Any, AnyArguments>;
 
-/// Rows of one statement, the most first. A few fixed numbers, so that the database plans each statement once.
+/// Rows of one statement, the most first. A few fixed numbers, so that the database plans each
+/// statement once.
 const CHUNKS: [usize; 5] = [128, 32, 8, 2, 1];
 
 /// `INSERT INTO table (columns) VALUES ... conflict`.

@@ -17,7 +17,8 @@ pub(super) enum Within {
 }
 
 impl Within {
-    /// A list of rows that fulfil a condition, in an order. Its parameters after the one that is its limit are [`Within::names`].
+    /// A list of rows that fulfil a condition, in an order. Its parameters after the one that is
+    /// its limit are [`Within::names`].
     pub(super) fn sql(&self, table: &str, condition: &str, order: &str, limit_at: usize) -> String {
         let rest = format!("{condition} ORDER BY {order} LIMIT ${limit_at}");
         let (first, second) = (limit_at + 1, limit_at + 2);
@@ -53,8 +54,8 @@ impl Within {
 }
 
 impl Store {
-    /// Those at and below a tenant that have rows in a table, also those that have been removed. The table has an index by tenant, in which
-    /// this goes from one name to the next.
+    /// Those at and below a tenant that have rows in a table, also those that have been removed.
+    /// The table has an index by tenant, in which this goes from one name to the next.
     pub(super) async fn within(&self, table: &str, tenant: &TenantPath) -> Result<Within> {
         if tenant.is_root() {
             return Ok(Within::Below(tenant.clone()));

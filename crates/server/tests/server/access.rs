@@ -180,7 +180,8 @@ fn the_identity_provider_is_declared_seen_and_removed() {
     assert_eq!(of_identity, ["identity.changed", "identity.changed", "identity.removed"]);
 }
 
-/// What every valid token may ask for; the answers hold what it may see, see [`lists_show_nothing_of_foreign_tenants`].
+/// What every valid token may ask for; the answers hold what it may see, see
+/// [`lists_show_nothing_of_foreign_tenants`].
 const LISTS: &[(&str, &str)] = &[
     ("list", "/leases"),
     ("queue", "/queue"),
@@ -334,7 +335,8 @@ fn no_endpoint_is_left_out_of_the_table() {
         operations.map(|operation| operation["operationId"].as_str().unwrap()).collect();
     let calls = CALLS.iter().map(|(_, operation, _)| *operation);
     let lists = LISTS.iter().map(|(operation, _)| *operation);
-    // Signing in needs no token: the end-to-end test of identity providers asks it, and session.rs the web view's.
+    // Signing in needs no token: the end-to-end test of identity providers asks it, and session.rs
+    // the web view's.
     let sign_in = ["login", "sign_in", "sign_out", "sign_in_link"];
     let tested: BTreeSet<&str> = calls.chain(lists).chain(sign_in).collect();
     assert_eq!(documented, tested);
@@ -785,7 +787,8 @@ fn the_databases_password_is_in_no_log() {
     }
 }
 
-/// Silent connections, and ones that send their header byte by byte, all from the client's own address.
+/// Silent connections, and ones that send their header byte by byte, all from the client's own
+/// address.
 #[test]
 fn clients_with_a_token_are_served_beside_thousands_of_connections_without_a_request() {
     sluice_transport::raise_descriptor_limit();

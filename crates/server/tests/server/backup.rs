@@ -72,7 +72,7 @@ fn invoices_bills_and_the_audit_log_come_back_as_they_were() {
     let before = books(&server.admin);
     assert_eq!((before.0.len(), before.2.len(), lease.id), (1, RECORDS as usize, before.3[0].id));
 
-    // The server goes on meanwhile, and what comes later is not in it.
+    // The server continues meanwhile, and what comes later is not in it.
     let saved = tempfile::tempdir().unwrap();
     let to = saved.path().join("data");
     let backup = ["--backup", to.to_str().unwrap()];

@@ -95,7 +95,8 @@ fn what_nodes_find_fences_gpus_until_it_is_over_or_somebody_has_looked() {
     let fenced = Some(FenceState::Fenced);
     assert_eq!(states(&server.admin)[..3], [fenced, fenced, None]);
 
-    // Heat passes (the server of these tests waits no longer); what is lost is reported once and stays.
+    // Heat passes (the server of these tests waits no longer); what is lost is reported once and
+    // stays.
     one.report.faults.clear();
     one.say();
     one.say();

@@ -131,7 +131,8 @@ fn what_comes_late_for_an_invoiced_period_is_on_the_next_invoice_and_nowhere_twi
     let late: i64 = invoices.iter().flat_map(|invoice| &invoice.carried).map(|late| late.micro).sum();
     assert_eq!(invoices.iter().map(|invoice| invoice.bill.total_micro).sum::<i64>() + late, all.total_micro);
 
-    // Taken back in another order, what came late would be billed twice: on the second invoice and on the new first one.
+    // Taken back in another order, what came late would be billed twice: on the second invoice and
+    // on the new first one.
     let credit = |number: u64| -> Result<Invoice, Failure> {
         server.admin.post(&format!("/invoices/{number}/credit"), &json!({ "reason": "wrong address" }))
     };

@@ -345,7 +345,8 @@ fn a_lease_outlives_its_token() {
 
     let _: Lease = server.admin.delete(&format!("/leases/{}", other.id)).unwrap();
 
-    // Its grant is for who has the key, who is told what becomes of it, also by a server that has just started.
+    // Its grant is for who has the key, who is told what becomes of it, also by a server that has
+    // just started.
     let holder = server.admin.with_token(&key);
     node.claim(&wait_for_state(&holder, asked.id, LeaseState::Granted));
     wait_for_state(&holder, asked.id, LeaseState::Running);

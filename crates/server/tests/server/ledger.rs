@@ -86,7 +86,8 @@ fn usage_that_arrives_often_is_counted_once() {
     check(&Server::start(folder.path()));
 }
 
-/// More than an hour, a lease or a bill can hold: they have the most, and what others have used is counted.
+/// More than an hour, a lease or a bill can hold: they have the most, and what others have used is
+/// counted.
 #[test]
 fn the_bill_of_a_lease_is_its_part_of_its_tenants() {
     let (_folder, server) = Server::with_tenants();
@@ -418,7 +419,8 @@ fn prices_per_unit_hour_follow_the_card_and_touch_no_past() {
     assert_eq!(
         lines.map(seen).collect::<Vec<_>>(),
         [
-            // A quarter for an hour before there was such a price, and one of a card that nobody knows the units of: at 2 per GPU-hour.
+            // A quarter for an hour before there was such a price, and one of a card that nobody
+            // knows the units of: at 2 per GPU-hour.
             (0, "GPU-hour", 500_000, 1_000_000),
             (20_000, "unit-hour", 5_000_000, 500_000),
             (66_908, "unit-hour", 16_727_000, 1_672_700),
@@ -534,7 +536,8 @@ fn who_spends_sees_how_tight_the_budgets_above_are_and_nothing_else_of_them() {
     node.report.usage = vec![record(node.joined.node, 101, 1, "acme/sales", (0, HOUR_MS))];
     node.say();
     let member = server.token("acme/research", Role::Member);
-    // The leader has noticed what it has written down; another server that is asked notices on its own.
+    // The leader has noticed what it has written down; another server that is asked notices on its
+    // own.
     let noticed = || -> bool {
         let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
         entries.iter().any(|entry| entry.action == "budget.passed")
@@ -563,7 +566,8 @@ fn charges_tell_leases_nodes_and_days_apart_and_add_up_to_the_bill() {
     let (_folder, server) = Server::with_tenants();
     let [mut one, mut two] = ["one", "two"].map(|name| ScriptedNode::join(&server, name, 1));
     let [first, second] = [&one, &two].map(|node| node.joined.node);
-    // A lease over midnight, a second one beside it on another node, one of somebody else, a day without anything, and one more.
+    // A lease over midnight, a second one beside it on another node, one of somebody else, a day
+    // without anything, and one more.
     one.report.usage = vec![
         record(first, 101, 1, "acme/research", (DAY_MS - HOUR_MS, DAY_MS)),
         record(first, 101, 2, "acme/research", (DAY_MS, DAY_MS + HOUR_MS / 3)),
@@ -643,7 +647,8 @@ fn a_budget_that_is_spent_holds_back_what_is_new() {
         .apply("tenants: [{path: acme, quota: {limit_milli: 2000}, budget: {micro: 500000, per: ever}}]")
         .unwrap();
     let member = server.token("acme/research", Role::Member);
-    // What is in the audit log the leader has noticed; the server that is asked may be another, and notices on its own.
+    // What is in the audit log the leader has noticed; the server that is asked may be another, and
+    // notices on its own.
     let noticed = || -> bool {
         let entries: Vec<Entry> = server.admin.list("/audit").unwrap();
         let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();

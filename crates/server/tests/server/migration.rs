@@ -1,4 +1,4 @@
-//! A database of an earlier release, with data in it, goes on under this one.
+//! A database of an earlier release, with data in it, continues under this one.
 
 use sluice_api::bill::{Bill, Meter};
 use sluice_api::lease::{Lease, LeaseState};

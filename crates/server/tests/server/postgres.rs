@@ -11,10 +11,12 @@ use sluice_api::token::Role;
 use crate::private_postgres::{Postgres, create, url};
 use crate::{Server, ServerProcess, TENANTS, ask, insist, request, wait_for_state};
 
-/// The folder of the socket of a PostgreSQL on which every server gets a database of its own; unset, servers use SQLite.
+/// The folder of the socket of a PostgreSQL on which every server gets a database of its own;
+/// unset, servers use SQLite.
 const SOCKET_VARIABLE: &str = "SLUICE_TEST_POSTGRES";
 
-/// The database of a server whose data are in this folder, if the tests run on PostgreSQL; the same one for the same folder.
+/// The database of a server whose data are in this folder, if the tests run on PostgreSQL; the same
+/// one for the same folder.
 pub(crate) fn database_for(folder: &Path) -> Option<String> {
     let socket = PathBuf::from(std::env::var_os(SOCKET_VARIABLE)?);
     let note = folder.join("database");
@@ -35,7 +37,8 @@ fn everything_holds_on_postgres() {
     run_again(&[]);
 }
 
-/// All tests of this program but those of this kind, on PostgreSQL and with more in the environment.
+/// All tests of this program but those of this kind, on PostgreSQL and with more in the
+/// environment.
 pub(crate) fn run_again(environment: &[(&str, &str)]) {
     let Some(postgres) = Postgres::start() else { return };
     // Servers end in these tests, and the machine does not: a slow disk is not what they are about.
@@ -106,7 +109,8 @@ fn connections_are_protected_where_the_url_says_so() {
                       WHERE datname = 'sealed' AND client_addr IS NOT NULL";
         assert_eq!(sql("sealed", sealed), "t\n");
     }
-    // Its own certificate vouches for nobody else, and the server says so rather than go on without.
+    // Its own certificate vouches for nobody else, and the server says so rather than go on
+    // without.
     let mut wrong =
         ServerProcess::command(folder.path(), Some(&url(&postgres.folder.path().join("stranger.pem"))));
     let stranger = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();

@@ -204,7 +204,7 @@ fn a_node_that_is_silent_can_be_forgotten() {
     holder.report.usage = vec![record(id, lease, 1, "acme", (0, 3_600_000))];
     holder.claim(&granted);
     let name = granted.places[0].node.clone();
-    // The other one goes on reporting.
+    // The other one continues reporting.
     let deadline = Instant::now() + PATIENCE;
     let refused = |detail: &str| loop {
         other.say();

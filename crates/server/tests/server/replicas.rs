@@ -1,4 +1,5 @@
-//! Several servers on one database: one leads, all answer, and when the leader is gone another leads.
+//! Several servers on one database: one leads, all answer, and when the leader is gone another
+//! leads.
 
 use std::collections::BTreeSet;
 use std::path::Path;

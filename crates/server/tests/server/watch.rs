@@ -119,7 +119,8 @@ fn a_watch_tells_what_the_token_may_see_and_goes_on_where_it_stopped() {
     let foreign = request(&sales, &ask(100_000)).id;
     let own = request(&research, &ask(100_000)).id;
     watch.until(own, LeaseState::Granted);
-    // Before the fence, which takes back what nobody has claimed: a stream that looks after that tells the last state alone.
+    // Before the fence, which takes back what nobody has claimed: a stream that looks after that
+    // tells the last state alone.
     of_sales.until(foreign, LeaseState::Granted);
     let _: Lease = research.delete(&format!("/leases/{own}")).unwrap();
     let ended = watch.until(own, LeaseState::Ended);
@@ -139,7 +140,8 @@ fn a_watch_tells_what_the_token_may_see_and_goes_on_where_it_stopped() {
     of_sales.until(foreign, LeaseState::Ended);
 
     changes(&Watch::begin(&research, &format!("?since={ended}"), 2));
-    // Leases come after what the log has: their ids name no entry that is older than their change. Of one that changed often there is its last state.
+    // Leases come after what the log has: their ids name no entry that is older than their change.
+    // Of one that changed often there is its last state.
     let all = Watch::begin(&research, &format!("?since={begin}"), 4);
     assert_eq!(all.change(kind::NODE).0, "node.joined");
     changes(&all);

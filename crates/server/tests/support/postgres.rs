@@ -24,7 +24,8 @@ impl Postgres {
         Postgres::start_with(None, &[])
     }
 
-    /// As `start`; it sees the mounts of process `within`, where that is somebody (this takes root), and `initdb` has these options too.
+    /// As `start`; it sees the mounts of process `within`, where that is somebody (this takes
+    /// root), and `initdb` has these options too.
     pub(crate) fn start_with(within: Option<u32>, options: &[String]) -> Option<Postgres> {
         let Some(binaries) = binaries() else {
             // Past the capture of the test harness: a skipped test is seen.

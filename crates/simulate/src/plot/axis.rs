@@ -11,7 +11,8 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Round values between `min` and `max`, which it may widen to the next ones; `unit` follows each number.
+    /// Round values between `min` and `max`, which it may widen to the next ones; `unit` follows
+    /// each number.
     pub fn linear(label: &str, min: f64, max: f64, unit: &str) -> Axis {
         let (min, max) = if max > min { (min, max) } else { (min, min + 1.0) };
         let step = round_step((max - min) / 5.0);
@@ -41,7 +42,8 @@ impl Axis {
         axis
     }
 
-    /// The same axis for values that are `factor` times as large: its ticks in days, its values in hours.
+    /// The same axis for values that are `factor` times as large: its ticks in days, its values in
+    /// hours.
     pub fn scaled(mut self, factor: f64) -> Axis {
         (self.min, self.max) = (self.min * factor, self.max * factor);
         self.ticks.iter_mut().for_each(|(value, _)| *value *= factor);

@@ -88,7 +88,8 @@ impl Drawing {
         self.shapes.push(Shape::Text { x, y, anchor, strong, text: text.into() });
     }
 
-    /// For the inside of a page that has the rules of [`super::STYLE`]: as wide as its surroundings.
+    /// For the inside of a page that has the rules of [`super::STYLE`]: as wide as its
+    /// surroundings.
     pub fn svg(&self) -> String {
         let Drawing { width, height, description, shapes } = self;
         let mut svg = format!(

@@ -1,4 +1,5 @@
-//! Drawings as PNG files, with letters that come with the program: no font is looked for on the machine.
+//! Drawings as PNG files, with letters that come with the program: no font is looked for on the
+//! machine.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use tiny_skia::{

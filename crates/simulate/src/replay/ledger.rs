@@ -9,7 +9,8 @@ use crate::stranded::Mix;
 pub(super) struct Totals {
     pub(super) cycles: u64,
     pub(super) moves: u64,
-    /// Jobs evicted for other queues, for higher priorities, and because members were missing for too long.
+    /// Jobs evicted for other queues, for higher priorities, and because members were missing for
+    /// too long.
     pub(super) reclaimed: u64,
     pub(super) preempted: u64,
     pub(super) stale: u64,
@@ -76,7 +77,7 @@ impl Ledger {
         }
     }
 
-    /// Time goes on to `now`; until then everything was as the scheduler has it.
+    /// Time continues to `now`; until then everything was as the scheduler has it.
     pub(super) fn pass(&mut self, scheduler: &Scheduler, now: u64) {
         if self.start_ms.is_none() {
             self.start_ms = Some(now);
@@ -140,8 +141,8 @@ impl Ledger {
         crate::summary::mean_and_deviation(&samples).0
     }
 
-    /// Allocation of each queue below the cluster over time, in percent of the capacity: means of `slots` equal spans, each as
-    /// (hours since the start, percent).
+    /// Allocation of each queue below the cluster over time, in percent of the capacity: means of
+    /// `slots` equal spans, each as (hours since the start, percent).
     pub(super) fn over_time(&self, slots: usize) -> Vec<Vec<(f64, f64)>> {
         let roots = self.tree.roots().len();
         let start = self.start_ms();

@@ -31,9 +31,11 @@ pub struct ReplayReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReplay {
     pub policy: PolicyName,
-    /// Mean of the GPU compute allocated from the first arrival to the last, in percent of the cluster's.
+    /// Mean of the GPU compute allocated from the first arrival to the last, in percent of the
+    /// cluster's.
     pub allocated_percent: f64,
-    /// Mean part of the free GPU compute, in percent, that a job drawn from the list could not use where it was.
+    /// Mean part of the free GPU compute, in percent, that a job drawn from the list could not use
+    /// where it was.
     pub stranded_percent: f64,
     /// From the first arrival to the last end.
     pub makespan_hours: f64,

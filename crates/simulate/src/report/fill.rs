@@ -6,7 +6,8 @@ use crate::policy::History;
 use crate::report::page::{Cell, Page, Tile};
 use crate::report::{Figure, Source};
 
-/// The charts: the allocation while demand arrives, and what is allocated when as much was asked for as there is.
+/// The charts: the allocation while demand arrives, and what is allocated when as much was asked
+/// for as there is.
 pub fn fill_figures(report: &FillReport) -> Vec<Figure> {
     vec![allocation_over_demand(report), allocation_at_capacity(report)]
 }

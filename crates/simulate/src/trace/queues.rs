@@ -1,5 +1,5 @@
-//! Queue lists: the tree over which GPUs are shared fairly. The scheduler checks the tree; what it complains about is given
-//! the line that says it.
+//! Queue lists: the tree over which GPUs are shared fairly. The scheduler checks the tree; what it
+//! complains about is given the line that says it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! CSV files with a header line, read cell by cell so that every complaint names file, line and field.
+//! CSV files with a header line, read cell by cell so that every complaint names file, line and
+//! field.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -72,7 +73,8 @@ impl Table {
         self.columns.iter().any(|name| name == column)
     }
 
-    /// Refuses columns that are not `known` (a misspelt one would be ignored silently) and the lack of a `required` one.
+    /// Refuses columns that are not `known` (a misspelt one would be ignored silently) and the lack
+    /// of a `required` one.
     pub(super) fn expect_columns(&self, required: &[&str], known: &[&str]) -> Result<(), InputError> {
         let complain = |problem| Err(InputError::Line { file: self.file.clone(), line: 1, problem });
         for column in &self.columns {

@@ -1,7 +1,8 @@
 //! The program that measures: a client of `libcuda.so.1` like any other.
 //!
-//! Each figure stands beside its baseline, taken by turns with it in the same process. How often something is measured
-//! follows from how long it takes, so that a far link takes seconds and not hours.
+//! Each figure stands beside its baseline, taken by turns with it in the same process. How often
+//! something is measured follows from how long it takes, so that a far link takes seconds and not
+//! hours.
 
 use std::ffi::{CStr, c_void};
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use sluice_wire::handshake::LeaseToken;
 use super::figures::Figures;
 use crate::cli::{Baseline, BenchClientArgs};
 
-/// Device memory that a lease for this program needs, also while what the one before it had is being freed.
+/// Device memory that a lease for this program needs, also while what the one before it had is
+/// being freed.
 pub(super) const MEMORY_BYTES: u64 = 384 << 20;
 /// The largest copy that is measured, and the smallest.
 const BULK_BYTES_MAX: usize = 128 << 20;
@@ -48,7 +50,8 @@ const EMPTY: &CStr = c".version 7.0
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),*)) => {{
         let function = $driver.$name.context(concat!("libcuda.so.1 has no ", stringify!($name)))?;
-        // SAFETY: pointers among the arguments are to locals, constants and buffers of the sizes that the call is told.
+        // SAFETY: pointers among the arguments are to locals, constants and buffers of the sizes
+        // that the call is told.
         let result = unsafe { function($($argument),*) };
         result.ok().map_err(|error| anyhow!(concat!(stringify!($name), ": {:?}"), error))
     }};
@@ -213,7 +216,8 @@ impl Program {
         let mut bytes = random_bytes(BULK_BYTES_MAX);
         let mut size = BULK_BYTES_MIN;
         let long = BULK_TIME.max(Duration::from_secs_f64(BULK_ROUND_TRIPS * figures.round_trip_us / 1e6));
-        // The better of two: a session that goes on over several connections makes those in one of its first copies.
+        // The better of two: a session that continues over several connections makes those in one
+        // of its first copies.
         while size < BULK_BYTES_MAX && self.time_in(&bytes[..size])?.min(self.time_in(&bytes[..size])?) < long
         {
             size *= 2;

@@ -48,7 +48,8 @@ macro_rules! figures {
         ];
 
         impl Figures {
-            /// Of each figure's values in ascending order, the one that `pick` picks; there is at least one run.
+            /// Of each figure's values in ascending order, the one that `pick` picks; there is at
+            /// least one run.
             pub(crate) fn of(runs: &[Figures], pick: fn(&[f64]) -> f64) -> Figures {
                 $(let $name = {
                     let mut values: Vec<f64> = runs.iter().map(|run| run.$name).collect();

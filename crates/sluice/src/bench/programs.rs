@@ -6,9 +6,10 @@ use super::figures::Figures;
 
 /// What a program does over and over again.
 ///
-/// Calls were counted with the client library between step 3 and step 8 of PyTorch 2.15 on the recording driver of an
-/// H200 (AdamW fused, batch copied from pageable memory, loss read once per step), and for the token from a trace of
-/// llama.cpp's calls (CUDA graphs on). The times of steps are assumptions of the right order, for a current data-center GPU.
+/// Calls were counted with the client library between step 3 and step 8 of PyTorch 2.15 on the
+/// recording driver of an H200 (AdamW fused, batch copied from pageable memory, loss read once per
+/// step), and for the token from a trace of llama.cpp's calls (CUDA graphs on). The times of steps
+/// are assumptions of the right order, for a current data-center GPU.
 #[derive(Debug, Serialize)]
 pub(crate) struct Program {
     name: &'static str,

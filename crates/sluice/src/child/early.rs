@@ -1,4 +1,5 @@
-//! Signals that ask for the end before there is a program to pass them on to: while a lease is waited for.
+//! Signals that ask for the end before there is a program to pass them on to: while a lease is
+//! waited for.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +9,8 @@ use std::thread::JoinHandle;
 
 use super::ENDING;
 
-/// While it lives, the first signal of [`ENDING`] has a thread of its own do what was said; a second one ends the process at once.
+/// While it lives, the first signal of [`ENDING`] has a thread of its own do what was said; a
+/// second one ends the process at once.
 pub(crate) struct EarlyEnd {
     /// Closed, it lets the thread go.
     notes: Option<OwnedFd>,
@@ -20,7 +22,8 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 static NOTES: AtomicI32 = AtomicI32::new(-1);
 
 impl EarlyEnd {
-    /// `end` gets the signal's number, and does not return: whoever drops this meanwhile waits for the end. There is one of these at a time.
+    /// `end` gets the signal's number, and does not return: whoever drops this meanwhile waits for
+    /// the end. There is one of these at a time.
     pub(crate) fn heed(end: impl FnOnce(i32) + Send + 'static) -> io::Result<EarlyEnd> {
         let mut ends = [0; 2];
         // SAFETY: pipe2 fills the array with two descriptors.
@@ -58,7 +61,8 @@ impl Drop for EarlyEnd {
 /// Has signals handled so where they are handled as said.
 fn replace_handlers(where_it_is: impl Fn(usize) -> bool, handler: usize) {
     for signal in ENDING {
-        // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler), and `note` only makes async-signal-safe calls.
+        // SAFETY: an all-zero sigaction is valid (no flags, empty mask, default handler), and
+        // `note` only makes async-signal-safe calls.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut now);
@@ -77,8 +81,8 @@ extern "C" fn note(number: i32) {
         // SAFETY: async-signal-safe, and does not return.
         unsafe { libc::_exit(128 + number) };
     }
-    // SAFETY: write is async-signal-safe, and reads one byte; the descriptor is open, or none while nobody listens. What errno says is
-    // kept for whoever was interrupted.
+    // SAFETY: write is async-signal-safe, and reads one byte; the descriptor is open, or none while
+    // nobody listens. What errno says is kept for whoever was interrupted.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(NOTES.load(Ordering::SeqCst), [0_u8].as_ptr().cast(), 1);

@@ -15,7 +15,8 @@ pub(crate) struct RemotingArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Client processes, one after the other, whose medians are shown with the lowest and the highest
+    /// Client processes, one after the other, whose medians are shown with the lowest and the
+    /// highest
     #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) runs: u32,
 

@@ -24,8 +24,8 @@ pub(crate) struct CiArgs {
     pub(crate) block_order: Option<BlockOrder>,
 
     /// On this machine's software GPU: look for errors in kernels, report them when the program has
-    /// ended, and fail with exit code 122 if it succeeded. TOOLS are memcheck, initcheck, racecheck,
-    /// synccheck, leakcheck, or all; without them, all but leakcheck
+    /// ended, and fail with exit code 122 if it succeeded. TOOLS are memcheck, initcheck,
+    /// racecheck, synccheck, leakcheck, or all; without them, all but leakcheck
     #[arg(
         long, value_name = "TOOLS", num_args = 0..=1, require_equals = true,
         default_missing_value = "memcheck,initcheck,racecheck,synccheck",

@@ -13,8 +13,8 @@ Examples:
   sluice run -- sh -c 'train; sluice resize -p 0.1; serve'
                                             a program that gives back what it needs no more")]
 pub(crate) struct ResizeArgs {
-    /// The lease, or on a node without a server one of its sessions, by its number [default: the lease that this program runs
-    /// under]
+    /// The lease, or on a node without a server one of its sessions, by its number [default: the
+    /// lease that this program runs under]
     #[arg(value_name = "LEASE")]
     pub(crate) number: Option<u64>,
 

@@ -24,20 +24,22 @@ pub(crate) struct AtServer {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine the server speaks TLS
+    /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine the server speaks
+    /// TLS
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_SERVER_LISTEN)]
     pub(crate) listen: String,
 
-    /// The folder that holds the database, the key and the first tokens [default: ~/.local/share/sluice]
+    /// The folder that holds the database, the key and the first tokens [default:
+    /// ~/.local/share/sluice]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Where everything is kept: postgres://USER@HOST/NAME (also in SLUICE_DATABASE). A file of SQLite in the data folder
-    /// unless said
+    /// Where everything is kept: postgres://USER@HOST/NAME (also in SLUICE_DATABASE). A file of
+    /// SQLite in the data folder unless said
     #[arg(long, value_name = "URL")]
     pub(crate) database: Option<String>,
 
-    /// Seconds that a preempted program may go on
+    /// Seconds that a preempted program may continue
     #[arg(long, value_name = "SECONDS", default_value_t = sluice_server::GRACE_S)]
     pub(crate) grace: u32,
 
@@ -45,7 +47,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 500)]
     pub(crate) requests_per_second: u32,
 
-    /// Requests without a valid token that one address may make in a second, five times as many at once; 0 for any number
+    /// Requests without a valid token that one address may make in a second, five times as many at
+    /// once; 0 for any number
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     pub(crate) failures_per_second: u32,
 
@@ -53,8 +56,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = sluice_server::GPU_QUIET_S)]
     pub(crate) gpu_quiet: u32,
 
-    /// Whoever has used much of late gets less of what others leave; use of so long ago, such as 168h, counts half [default: none of it
-    /// counts]
+    /// Whoever has used much of late gets less of what others leave; use of so long ago, such as
+    /// 168h, counts half [default: none of it counts]
     #[arg(long, value_name = "TIME")]
     pub(crate) use_half_life: Option<Period>,
 
@@ -77,8 +80,8 @@ pub(crate) struct ServerCommandArgs {
     #[arg(long)]
     pub(crate) tls: bool,
 
-    /// The server's certificate and what leads from it to its authority, a PEM file [default: one that it makes and signs
-    /// itself; clients know it by the fingerprint at the end of its URL]
+    /// The server's certificate and what leads from it to its authority, a PEM file [default: one
+    /// that it makes and signs itself; clients know it by the fingerprint at the end of its URL]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
@@ -90,7 +93,8 @@ pub(crate) struct ServerCommandArgs {
     #[arg(long, conflicts_with_all = ["tls", "tls_cert"])]
     pub(crate) plain_text: bool,
 
-    /// URL at which other servers of the same database reach this one, where that is not the address it listens on
+    /// URL at which other servers of the same database reach this one, where that is not the
+    /// address it listens on
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
 }
@@ -114,7 +118,8 @@ pub(crate) struct BooksArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Its database, if that is not a file in the data folder: postgres://USER@HOST/NAME (also in SLUICE_DATABASE)
+    /// Its database, if that is not a file in the data folder: postgres://USER@HOST/NAME (also in
+    /// SLUICE_DATABASE)
     #[arg(long, value_name = "URL")]
     pub(crate) database: Option<String>,
 }
@@ -248,17 +253,19 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 
-    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its driver]
+    /// The libnvidia-ml.so.1 to watch the GPUs' health through [default: NVIDIA's, beside its
+    /// driver]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
 
-    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in which a worker that was killed
-    /// stays for twice that: its GPUs are fenced
+    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in
+    /// which a worker that was killed stays for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 
-    /// Most memory of this machine that one session may make its worker keep beside device memory: code, what nodes of graphs hold,
-    /// buffers of copies in graphs, memory that kernels share with the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
+    /// Most memory of this machine that one session may make its worker keep beside device memory:
+    /// code, what nodes of graphs hold, buffers of copies in graphs, memory that kernels share with
+    /// the program. Calls that need more fail with CUDA_ERROR_OUT_OF_MEMORY
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 
@@ -272,8 +279,9 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SEED", hide = true)]
     pub(crate) churn: Option<u64>,
 
-    /// Which other nodes this one connects to, for copies between nodes that a program has leases on: any, none, or hosts and networks
-    /// such as gpu2,10.0.0.0/8. Other copies between nodes go through the program's machine
+    /// Which other nodes this one connects to, for copies between nodes that a program has leases
+    /// on: any, none, or hosts and networks such as gpu2,10.0.0.0/8. Other copies between nodes go
+    /// through the program's machine
     #[arg(long, value_name = "NODES", default_value = "any")]
     pub(crate) peers: Peering,
 
@@ -295,12 +303,13 @@ pub(crate) struct MembershipArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
 
-    /// What each GPU of this node computes: so many TFLOPS (32 bits), which are its units. Software GPUs have none unless this says so
-    /// [default: from the driver's figures]
+    /// What each GPU of this node computes: so many TFLOPS (32 bits), which are its units. Software
+    /// GPUs have none unless this says so [default: from the driver's figures]
     #[arg(long, value_name = "TFLOPS")]
     pub(crate) tflops: Option<Units>,
 
-    /// What requests select nodes by; labels named zone, rack and switch also say which nodes are near each other. May be repeated
+    /// What requests select nodes by; labels named zone, rack and switch also say which nodes are
+    /// near each other. May be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
 
@@ -344,7 +353,8 @@ pub(crate) struct LoginArgs {
     #[arg(long, conflicts_with_all = ["token", "token_file"])]
     pub(crate) device: bool,
 
-    /// Port of this machine to which the browser comes back, where the provider wants to know it; any that is free unless said
+    /// Port of this machine to which the browser comes back, where the provider wants to know it;
+    /// any that is free unless said
     #[arg(long, value_name = "PORT", default_value_t = 0, conflicts_with = "device")]
     pub(crate) port: u16,
 }
@@ -398,7 +408,8 @@ pub(crate) struct BillArgs {
     #[arg(long, value_name = "MONTH", conflicts_with = "last")]
     pub(crate) month: Option<Month>,
 
-    /// Only what began then or later: a day such as 2026-11-01, or a time such as 2026-11-01T08:30:00Z
+    /// Only what began then or later: a day such as 2026-11-01, or a time such as
+    /// 2026-11-01T08:30:00Z
     #[arg(long, value_name = "TIME", conflicts_with_all = ["last", "month"])]
     pub(crate) from: Option<Moment>,
 
@@ -412,7 +423,8 @@ pub(crate) enum BillFormat {
     Table,
     Json,
     Csv,
-    /// FOCUS 1.3, the FinOps Open Cost and Usage Specification, as CSV: a row for each lease, meter and day, of this month unless said
+    /// FOCUS 1.3, the FinOps Open Cost and Usage Specification, as CSV: a row for each lease, meter
+    /// and day, of this month unless said
     Focus,
 }
 
@@ -429,7 +441,8 @@ pub(crate) struct CorrectArgs {
     #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     pub(crate) amount: Micro,
 
-    /// On the bill of the period that this moment is in, such as 2026-11-01; where that is invoiced, on the next invoice [default: now]
+    /// On the bill of the period that this moment is in, such as 2026-11-01; where that is
+    /// invoiced, on the next invoice [default: now]
     #[arg(long = "at", value_name = "TIME")]
     pub(crate) moment: Option<Moment>,
 
@@ -591,7 +604,8 @@ pub(crate) enum TokenCommand {
     },
     /// List tokens, without their secrets
     List(ListArgs),
-    /// Revoke a token by its id, and say which leases were asked for with it: they go on, with keys of their own
+    /// Revoke a token by its id, and say which leases were asked for with it: they continue, with
+    /// keys of their own
     Revoke {
         #[command(flatten)]
         at: AtServer,
@@ -621,7 +635,8 @@ pub(crate) enum IdentityCommand {
 pub(crate) enum LeaseCommand {
     /// List leases, the latest first: those that have not ended, unless said
     List(LeaseListArgs),
-    /// Print what a lease asked for, where it is, why it waits, what it has used, and what became of it
+    /// Print what a lease asked for, where it is, why it waits, what it has used, and what became
+    /// of it
     Show {
         #[command(flatten)]
         at: AtServer,
@@ -641,7 +656,7 @@ pub(crate) enum LeaseCommand {
         #[command(flatten)]
         at: AtServer,
         id: u64,
-        /// One task of an elastic lease only, by its number; the others go on
+        /// One task of an elastic lease only, by its number; the others continue
         #[arg(long, value_name = "K")]
         task: Option<u32>,
     },
@@ -656,7 +671,8 @@ pub(crate) struct LeaseListArgs {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Only those in this state: open (all but ended), queued, granted, running, preempting or ended
+    /// Only those in this state: open (all but ended), queued, granted, running, preempting or
+    /// ended
     #[arg(long, value_name = "STATE", default_value = "open", conflicts_with = "all")]
     pub(crate) state: StateFilter,
 
@@ -668,14 +684,16 @@ pub(crate) struct LeaseListArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "watch")]
     pub(crate) user: Option<String>,
 
-    /// Then what becomes of them, and of those that are asked for, as it happens; with -o json a line for each
+    /// Then what becomes of them, and of those that are asked for, as it happens; with -o json a
+    /// line for each
     #[arg(short, long, conflicts_with_all = ["all", "state"])]
     pub(crate) watch: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantCommand {
-    /// Take a tenant away that has no tenants below it and no leases; its bill stays, its tokens hold no more
+    /// Take a tenant away that has no tenants below it and no leases; its bill stays, its tokens
+    /// hold no more
     Delete {
         #[command(flatten)]
         at: AtServer,
@@ -685,7 +703,8 @@ pub(crate) enum TenantCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Take a pool away that no lease asks for; its nodes serve everybody then, unless another pool has them
+    /// Take a pool away that no lease asks for; its nodes serve everybody then, unless another pool
+    /// has them
     Delete {
         #[command(flatten)]
         at: AtServer,
@@ -698,13 +717,14 @@ pub(crate) enum PoolCommand {
 pub(crate) enum NodeCommand {
     /// List a server's nodes: whether they report, whether they are drained, what is on them
     List(ListArgs),
-    /// Place nothing new on a node; what runs there goes on
+    /// Place nothing new on a node; what runs there continues
     Drain {
         #[command(flatten)]
         at: AtServer,
         /// As `sluice node list` shows it
         name: String,
-        /// What runs there has so long to end, such as 30s or 10min, and then waits in the queue again
+        /// What runs there has so long to end, such as 30s or 10min, and then waits in the queue
+        /// again
         #[arg(long, value_name = "TIME")]
         grace: Option<Period>,
         /// For whoever finds it drained
@@ -725,7 +745,8 @@ pub(crate) enum NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GpuCommand {
-    /// List where GPUs stand and what they can do: vendor, speed, PCI address, NUMA node, PCIe and NVLink, health
+    /// List where GPUs stand and what they can do: vendor, speed, PCI address, NUMA node, PCIe and
+    /// NVLink, health
     Facts(ListArgs),
     /// Take GPUs out of use: they are lent to nobody, and their programs leave them
     Fence {
@@ -737,8 +758,8 @@ pub(crate) enum GpuCommand {
         /// For whoever finds them fenced
         #[arg(long, value_name = "TEXT")]
         why: String,
-        /// What becomes of the programs on them: finish, preempt (the grace time, then they wait in the queue again), or end
-        /// (the same within seconds)
+        /// What becomes of the programs on them: finish, preempt (the grace time, then they wait in
+        /// the queue again), or end (the same within seconds)
         #[arg(long, value_name = "HOW", default_value = "preempt")]
         sessions: Clearing,
     },
@@ -765,7 +786,8 @@ pub(crate) enum AuditCommand {
     Verify {
         #[command(flatten)]
         at: AtServer,
-        /// A file kept elsewhere that says where the log stood; it is checked, and then brought up to date
+        /// A file kept elsewhere that says where the log stood; it is checked, and then brought up
+        /// to date
         #[arg(long, value_name = "FILE")]
         anchor: Option<PathBuf>,
         /// Make such a file, which is not there yet

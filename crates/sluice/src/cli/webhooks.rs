@@ -26,7 +26,7 @@ pub(crate) enum WebhookCommand {
         /// events]
         #[arg(long = "event", value_name = "EVENT")]
         events: Vec<EventKind>,
-        /// json, or slack for a sentence in a chat
+        /// Format of messages: json, or slack for a sentence in a chat
         #[arg(long, value_name = "FORMAT", default_value = "json")]
         format: WebhookFormat,
         /// A name for people to read
@@ -73,7 +73,7 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) at: AtServer,
 
-    /// usage, cost, chargeback, or compliance: who could do what, and who did
+    /// Kind of report: usage, cost, chargeback, or compliance (who could do what, and who did)
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: ReportKind,
 
@@ -93,7 +93,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "MOMENT", requires = "from")]
     pub(crate) until: Option<Moment>,
 
-    /// html, pdf or csv
+    /// Format of the report: html, pdf or csv
     #[arg(long, value_name = "FORMAT", default_value = "html")]
     pub(crate) format: ReportFormat,
 

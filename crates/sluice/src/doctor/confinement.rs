@@ -1,5 +1,5 @@
-//! How the workers of a node on this machine would be confined: a process of this program confines itself as they are, and says what that
-//! has come to.
+//! How the workers of a node on this machine would be confined: a process of this program confines
+//! itself as they are, and says what that has come to.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! What the control plane says of this user's token and of its GPUs, and whether their nodes can be reached from here.
+//! What the control plane says of this user's token and of its GPUs, and whether their nodes can be
+//! reached from here.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

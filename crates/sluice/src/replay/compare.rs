@@ -279,7 +279,8 @@ impl Compared {
         self.output.extend_from_slice(text);
     }
 
-    /// Compares what has come of the data that are expected: at an answer, those that came before it.
+    /// Compares what has come of the data that are expected: at an answer, those that came before
+    /// it.
     pub(super) fn data_so_far(&mut self, answers: &Answers, name: &str) {
         let mut state = answers.lock();
         let has_come = |state: &State, (ticket, offset, blocks): &Piece| {

@@ -278,7 +278,8 @@ pub(crate) fn audit(command: &AuditCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the log stood. Without the file nothing says so: to take that for a beginning would hide a log that was rewritten.
+/// Where the log stood. Without the file nothing says so: to take that for a beginning would hide a
+/// log that was rewritten.
 fn read_anchor(path: &Path) -> Result<Head> {
     let text = std::fs::read_to_string(path).with_context(|| {
         let new = if path.exists() { "" } else { " (if there never was such a file, --new-anchor makes it)" };
@@ -287,7 +288,8 @@ fn read_anchor(path: &Path) -> Result<Head> {
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// The check is this program's own: the server is not asked whether it is right. What is found goes into the file `anchor`.
+/// The check is this program's own: the server is not asked whether it is right. What is found goes
+/// into the file `anchor`.
 fn verify(at: &AtServer, known: Option<Head>, anchor: Option<&Path>) -> Result<()> {
     let mut verification = Verification::new(known);
     let mut broken = None;

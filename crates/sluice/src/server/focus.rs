@@ -1,5 +1,5 @@
-//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.3 (focus.finops.org): a row for each lease, node, meter and day, and
-//! for each correction.
+//! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.3 (focus.finops.org): a row for
+//! each lease, node, meter and day, and for each correction.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,9 @@ use super::bills::signed;
 use super::lists::millionths;
 use crate::moment::Moment;
 
-/// Mandatory columns of FOCUS 1.3, chapter 2 (`ProviderName` and `PublisherName` are deprecated there, and mandatory), of the others those that say something here, and, beginning with `x_`, our own.
+/// Mandatory columns of FOCUS 1.3, chapter 2 (`ProviderName` and `PublisherName` are deprecated
+/// there, and mandatory), of the others those that say something here, and, beginning with `x_`,
+/// our own.
 const COLUMNS: [&str; 43] = [
     "BilledCost",
     "BillingAccountId",
@@ -81,7 +83,8 @@ fn key(line: &Line) -> Key {
 }
 
 impl Export<'_> {
-    /// The header and the rows. Their costs add up to the bill's total: what rounding leaves of a line goes to the next row of it.
+    /// The header and the rows. Their costs add up to the bill's total: what rounding leaves of a
+    /// line goes to the next row of it.
     pub(super) fn rows(self) -> Result<Vec<Vec<String>>> {
         let currency =
             self.bill.currency.as_ref().context(
@@ -97,8 +100,8 @@ impl Export<'_> {
         }
         let lines = self.bill.lines.iter().filter(|line| line.price_micro > 0);
         let wholes: HashMap<Key, u64> = lines.clone().map(|line| (key(line), line.amount)).collect();
-        // Usage that arrived after an invoice was issued is not on it: its lines are told as they were issued. What arrived since a bill
-        // was made is on the next one.
+        // Usage that arrived after an invoice was issued is not on it: its lines are told as they
+        // were issued. What arrived since a bill was made is on the next one.
         let is_whole =
             |line: &Line| self.number.is_none() || amounts.get(&key(line)) == wholes.get(&key(line));
         let mut rows = vec![COLUMNS.map(String::from).to_vec()];
@@ -143,7 +146,8 @@ impl Export<'_> {
     }
 }
 
-/// The part of a line that comes after so much of it, its cost rounded so that all parts add up to the line.
+/// The part of a line that comes after so much of it, its cost rounded so that all parts add up to
+/// the line.
 fn part(line: &Line, before: u64) -> Line {
     let rate = Rate { micro: line.price_micro, per: line.per };
     let until = |amount| Line::new(line.tenant.clone(), line.meter, line.goods.clone(), amount, rate);
@@ -205,7 +209,8 @@ impl Row<'_> {
     fn of_correction(&self, export: &Export<'_>, correction: &Correction) -> Vec<String> {
         let Correction { tenant, micro, at_ms, made_at_ms, reason, .. } = correction;
         let invoice = export.invoice_of(tenant, *at_ms, at_ms + 1);
-        // It stands on the invoice that was issued after it, or corrects the one that was issued before and stands on a later one.
+        // It stands on the invoice that was issued after it, or corrects the one that was issued
+        // before and stands on a later one.
         let is_later = invoice.is_some_and(|invoice| invoice.issued_at_ms < *made_at_ms);
         let has_it = if is_later { export.invoice_carrying(correction) } else { invoice };
         let number = has_it.map(|invoice| invoice.number);
@@ -223,7 +228,8 @@ impl Row<'_> {
         })
     }
 
-    /// What all rows of a bill have in common stands here; what a row does not say is empty, which is FOCUS's null.
+    /// What all rows of a bill have in common stands here; what a row does not say is empty, which
+    /// is FOCUS's null.
     fn render(&self, export: &Export<'_>, special: impl Fn(&str) -> Option<String>) -> Vec<String> {
         let bill = export.bill;
         let (begin_ms, end_ms) = match export.number {

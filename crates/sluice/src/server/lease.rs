@@ -126,7 +126,8 @@ impl ServerLease {
         })
     }
 
-    /// Takes up a lease that was asked for elsewhere with the same token. It ends with this process, as one that this asked for does.
+    /// Takes up a lease that was asked for elsewhere with the same token. It ends with this
+    /// process, as one that this asked for does.
     pub(crate) fn take_up(client: Client, id: LeaseId, talk: Talk) -> Result<ServerLease> {
         let seen: Lease = insist(|| client.get(&format!("/leases/{id}")))?;
         if matches!(seen.state, LeaseState::Running | LeaseState::Preempting) {
@@ -252,7 +253,8 @@ impl ServerLease {
         }
     }
 
-    /// Waits until the server has the lease back in its queue: its node has said that the earlier attempt is over.
+    /// Waits until the server has the lease back in its queue: its node has said that the earlier
+    /// attempt is over.
     pub(crate) fn wait_requeued(&mut self) -> Result<()> {
         self.early_end = Some(end_early(&Arc::new(Mutex::new(Some((self.client.clone(), self.id)))))?);
         let attempt = self.seen.attempt;
@@ -271,7 +273,8 @@ impl ServerLease {
     }
 }
 
-/// Asks again while the server is away, or was asked too often: for what comes to the same, asked twice.
+/// Asks again while the server is away, or was asked too often: for what comes to the same, asked
+/// twice.
 fn insist<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let mut tries = 1;
     let mut backoff = Backoff::new();
@@ -310,8 +313,8 @@ impl Drop for ServerLease {
     }
 }
 
-/// How long a node is asked again. The server takes a program that says nothing for 20 s for gone, and has to hear of a node that is not
-/// there while the other tasks' grants hold.
+/// How long a node is asked again. The server takes a program that says nothing for 20 s for gone,
+/// and has to hear of a node that is not there while the other tasks' grants hold.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Percent of a budget from which on who spends it is told.
@@ -371,7 +374,8 @@ impl Watcher {
                     backoff = Backoff::new();
                     lease
                 }
-                // The session goes on while the server is away. Who is told to ask less does, and says so.
+                // The session continues while the server is away. Who is told to ask less does, and
+                // says so.
                 Err(failure) if failure.is_temporary() && !failure.is_too_many() => {
                     backoff.wait();
                     continue;
@@ -474,7 +478,8 @@ impl Progress {
         waiting_line(lease, start.as_deref())
     }
 
-    /// Where lines are kept, the time until it starts would make a new one of each: one that has hardly moved is as it was said.
+    /// Where lines are kept, the time until it starts would make a new one of each: one that has
+    /// hardly moved is as it was said.
     fn about(&mut self, at_ms: u64, now_ms: u64) -> String {
         let said_ms = self.start_ms.filter(|&said_ms| !has_moved(said_ms, at_ms, now_ms)).unwrap_or(at_ms);
         self.start_ms = Some(said_ms);
@@ -607,7 +612,8 @@ mod tests {
         lease
     }
 
-    /// A server that answers each request, known by its method and path and by its token, as it is told to.
+    /// A server that answers each request, known by its method and path and by its token, as it is
+    /// told to.
     fn serve(answer: impl Fn(&str, &str) -> (u16, String) + Send + Sync + 'static) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -657,7 +663,8 @@ mod tests {
         }
         for signal in [libc::SIGINT, libc::SIGTERM] {
             let (heard, requests) = channel();
-            // An answer to a waiting program comes when something has changed: not before the lease is ended.
+            // An answer to a waiting program comes when something has changed: not before the lease
+            // is ended.
             let ended = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
             let url = serve(move |request, _| {
                 heard.send(request.to_owned()).unwrap();
@@ -675,7 +682,8 @@ mod tests {
             let name = "server::lease::tests::who_is_asked_to_end_while_it_waits_gives_its_lease_up";
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", name]).env(SERVER_VARIABLE, &url).stdout(Stdio::null());
-            // SAFETY: signal is async-signal-safe. A shell that starts something in the background has it ignore SIGINT.
+            // SAFETY: signal is async-signal-safe. A shell that starts something in the background
+            // has it ignore SIGINT.
             unsafe {
                 command.pre_exec(move || {
                     libc::signal(signal, libc::SIG_DFL);

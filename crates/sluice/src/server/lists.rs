@@ -391,7 +391,8 @@ pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
     show(&tokens, arguments.output, "there are no tokens", columns, cells)
 }
 
-/// `in 3 min (2 s off at the median)`, or `unknown: ` and why, unless that is why it waits, which stands beside this.
+/// `in 3 min (2 s off at the median)`, or `unknown: ` and why, unless that is why it waits, which
+/// stands beside this.
 pub(super) fn starts(lease: &Lease) -> String {
     let Some(start) = &lease.start else { return "unknown: not looked at yet".into() };
     let Some(at_ms) = start.at_ms else {

@@ -1,5 +1,5 @@
-//! `sluice login` with an identity provider: in a browser (authorization code with PKCE, RFC 7636 and 8252), or with a code that is
-//! typed elsewhere (RFC 8628); and renewing what it gave.
+//! `sluice login` with an identity provider: in a browser (authorization code with PKCE, RFC 7636
+//! and 8252), or with a code that is typed elsewhere (RFC 8628); and renewing what it gave.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -217,7 +217,8 @@ fn brought(mut socket: TcpStream, state: &str) -> Option<Result<String>> {
     result
 }
 
-/// A client with the kept token, which is renewed when it has expired, or replaced by what `sluice login` has kept since.
+/// A client with the kept token, which is renewed when it has expired, or replaced by what
+/// `sluice login` has kept since.
 pub(super) fn client(settings: Settings) -> Client {
     let client = settings.client();
     if settings.login.as_ref().is_none_or(|kept| kept.refresh_token.is_none()) {
@@ -232,8 +233,8 @@ pub(super) fn client(settings: Settings) -> Client {
     })
 }
 
-/// Another token than the one that is known: what another process has got meanwhile, or a new one. Refresh tokens count once, so one
-/// process at a time asks.
+/// Another token than the one that is known: what another process has got meanwhile, or a new one.
+/// Refresh tokens count once, so one process at a time asks.
 fn renewed(known: &Settings) -> Result<Option<String>> {
     let path = user_file().context("no folder for settings")?;
     let lock = std::fs::OpenOptions::new()
@@ -257,7 +258,8 @@ fn renewed(known: &Settings) -> Result<Option<String>> {
     let response = client.exchange_refresh_token(&refresh)?.request(&|request| web.ask(request));
     let response = response.context("the provider does not renew the token")?;
     let given = response.id_token().context("the provider gave no ID token")?;
-    // The server checks the rest; a nonce is repeated or left out here (OpenID Connect Core 1.0, section 12.2).
+    // The server checks the rest; a nonce is repeated or left out here (OpenID Connect Core 1.0,
+    // section 12.2).
     given.claims(&client.id_token_verifier().allow_any_alg(), |_: Option<&Nonce>| Ok(()))?;
     let refresh_token = response.refresh_token().map(|token| token.secret().clone()).or(login.refresh_token);
     let new = Settings {

@@ -71,7 +71,8 @@ fn database(named: Option<&str>) -> Result<Option<Database>> {
     database.map_err(anyhow::Error::msg)
 }
 
-/// `sluice up`: a server and a node until SIGINT or SIGTERM. The node ends first, so that the server takes its last records.
+/// `sluice up`: a server and a node until SIGINT or SIGTERM. The node ends first, so that the
+/// server takes its last records.
 pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let signals = EndSignals::block()?;
     let MetricsArgs { metrics, metrics_token_file } = &arguments.server.metrics;
@@ -100,7 +101,8 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     }
 }
 
-/// Says where the web view is. Where no link can be made, the server runs all the same, and `sluice web` makes one later.
+/// Says where the web view is. Where no link can be made, the server runs all the same, and
+/// `sluice web` makes one later.
 fn say_web_view(data_folder: Option<&Path>) {
     let link = data(data_folder).and_then(|folder| {
         let settings = Settings::read(&folder.join(ADMIN_FILE))?;

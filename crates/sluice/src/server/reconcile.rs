@@ -1,4 +1,5 @@
-//! Do node journals, the ledger and the invoices say the same? Each is read on its own and compared here.
+//! Do node journals, the ledger and the invoices say the same? Each is read on its own and compared
+//! here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,7 +86,8 @@ impl Journals {
         Ok(())
     }
 
-    /// Nodes of the ledger of which no journal was read: only they could say that something of theirs is missing, or another.
+    /// Nodes of the ledger of which no journal was read: only they could say that something of
+    /// theirs is missing, or another.
     fn not_compared(&self, ledger: &BTreeMap<String, UsageRecord>) -> Option<String> {
         let of = |records: &mut dyn Iterator<Item = &UsageRecord>| -> BTreeMap<u64, usize> {
             records.fold(BTreeMap::new(), |mut nodes, record| {
@@ -124,8 +126,8 @@ impl Journals {
     }
 }
 
-/// What has come for an invoice's period since it was issued and is on no invoice yet. It is no difference that anybody has to settle: the
-/// tenant's next invoice has it.
+/// What has come for an invoice's period since it was issued and is on no invoice yet. It is no
+/// difference that anybody has to settle: the tenant's next invoice has it.
 fn differs(invoice: &Invoice, now: &Bill, all: &[Invoice]) -> Option<String> {
     let then = &invoice.bill;
     let carried = all.iter().filter(|other| other.covers()).flat_map(|other| &other.carried);
@@ -194,7 +196,8 @@ mod tests {
         journals.read(&folder, &mut findings).unwrap();
         assert_eq!((journals.records.len(), findings.len()), (4, 1), "{findings:?}");
 
-        // The first is counted otherwise, the second as it is, the third not at all, the fourth is on its way, one more is not known.
+        // The first is counted otherwise, the second as it is, the third not at all, the fourth is
+        // on its way, one more is not known.
         let counted = [UsageRecord { kernels: 7, ..record(1) }, record(2), record(9)];
         let ledger = counted.into_iter().map(|record| (record.id.clone(), record)).collect();
         findings.clear();

@@ -17,7 +17,8 @@ use crate::moment::Moment;
 /// Which lease was shown as of which revision.
 type Shown = BTreeMap<LeaseId, u64>;
 
-/// Prints what becomes of leases, until nobody reads it. `list` prints those that there are, and returns them.
+/// Prints what becomes of leases, until nobody reads it. `list` prints those that there are, and
+/// returns them.
 pub(super) fn leases(
     client: &Client,
     tenant: Option<&TenantPath>,

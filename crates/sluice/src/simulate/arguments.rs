@@ -24,11 +24,13 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) queues: Option<PathBuf>,
 
-    /// Placement policies to compare: random, spread, bestfit, fgd, sluice; several with commas, or all
+    /// Placement policies to compare: random, spread, bestfit, fgd, sluice; several with commas, or
+    /// all
     #[arg(long = "policy", value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub(crate) policies: Vec<Policies>,
 
-    /// Orders of arrival, the same for each policy: 42..51 are ten, 1,5 are two. A replay in time takes the first
+    /// Orders of arrival, the same for each policy: 42..51 are ten, 1,5 are two. A replay in time
+    /// takes the first
     #[arg(long, value_name = "SEEDS", default_value = "42..51")]
     pub(crate) seeds: Seeds,
 
@@ -64,7 +66,8 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) png: Option<PathBuf>,
 
-    /// Leave out jobs that do not fit even the empty cluster. Lists of our own format are refused otherwise
+    /// Leave out jobs that do not fit even the empty cluster. Lists of our own format are refused
+    /// otherwise
     #[arg(long)]
     pub(crate) keep_impossible: bool,
 

@@ -1,4 +1,5 @@
-//! One GPU of a lease and its processes, in the units in which `nvidia-smi` prints, and what can be asked of them.
+//! One GPU of a lease and its processes, in the units in which `nvidia-smi` prints, and what can be
+//! asked of them.
 
 use jiff::Zoned;
 use sluice_control::{driver_version, uuid_text};

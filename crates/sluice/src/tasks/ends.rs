@@ -10,7 +10,8 @@ use crate::child::EXIT_SLUICE_FAILED;
 pub(super) struct Ends {
     /// Ranks that are done with.
     done: BTreeMap<usize, ExitStatus>,
-    /// Ranks of tasks that had to make room with no other there to go on with their work, and that nobody has taken since.
+    /// Ranks of tasks that had to make room with no other there to continue with their work, and
+    /// that nobody has taken since.
     left: BTreeMap<usize, ExitStatus>,
     /// Of the task that failed by itself, after which the others were asked to end.
     first_failed: Option<ExitStatus>,
@@ -44,7 +45,8 @@ impl Ends {
         self.done.keys().copied()
     }
 
-    /// Of the one that failed first, of those that are done in the order of their ranks, then of those that were not finished.
+    /// Of the one that failed first, of those that are done in the order of their ranks, then of
+    /// those that were not finished.
     pub(super) fn statuses(self) -> Vec<ExitStatus> {
         let ranks = self.done.into_values().chain(self.left.into_values());
         self.first_failed.into_iter().chain(ranks).collect()

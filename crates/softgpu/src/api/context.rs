@@ -1,4 +1,5 @@
-//! Contexts (CUDA Driver API: Primary Context Management, Context Management, Peer Context Memory Access).
+//! Contexts (CUDA Driver API: Primary Context Management, Context Management, Peer Context Memory
+//! Access).
 
 use sluice_cuda::{
     CU_CTX_FLAGS_MASK, CU_CTX_MAP_HOST, CU_CTX_SCHED_MASK, CUcontext, CUctxCreateParams, CUdevice,
@@ -72,7 +73,8 @@ pub(crate) unsafe extern "C" fn cuCtxCreate_v2(place: *mut CUcontext, flags: u32
     call(|| {
         crate::status::require(place)?;
         check_flags(flags)?;
-        // Mapped host memory is always possible, as CUDA's documentation says it is since unified addressing.
+        // Mapped host memory is always possible, as CUDA's documentation says it is since unified
+        // addressing.
         let context = Context::create(device(dev)?, flags | CU_CTX_MAP_HOST);
         let handle = CUcontext(context.handle);
         context::push(context);
@@ -263,7 +265,8 @@ pub(crate) unsafe extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult 
 
 fn synchronize(context: &Context) -> Result<()> {
     context.check()?;
-    // In every mode, and from every thread (CUDA Programming Guide, "Prohibited and Unhandled Operations").
+    // In every mode, and from every thread (CUDA Programming Guide, "Prohibited and Unhandled
+    // Operations").
     if capture::interrupt(context.handle) {
         return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -272,7 +275,8 @@ fn synchronize(context: &Context) -> Result<()> {
     context.check()
 }
 
-/// Memory of all devices is reachable from all of them anyway; what is checked is that the peer exists.
+/// Memory of all devices is reachable from all of them anyway; what is checked is that the peer
+/// exists.
 pub(crate) unsafe extern "C" fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) -> CUresult {
     call(|| {
         if flags != 0 {

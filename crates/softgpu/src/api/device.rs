@@ -1,4 +1,5 @@
-//! Start-up, errors and devices (CUDA Driver API: Initialization, Error Handling, Version and Device Management).
+//! Start-up, errors and devices (CUDA Driver API: Initialization, Error Handling, Version and
+//! Device Management).
 
 use std::ffi::{CStr, c_char};
 
@@ -233,7 +234,8 @@ pub(crate) unsafe extern "C" fn cuDeviceGetLuid(
     })
 }
 
-/// Only a profiler makes these do something, and none can attach here; CUDA defines both without one.
+/// Only a profiler makes these do something, and none can attach here; CUDA defines both without
+/// one.
 pub(crate) unsafe extern "C" fn cuProfilerStart() -> CUresult {
     call(|| crate::context::current().map(drop))
 }

@@ -36,8 +36,9 @@ pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -
     })
 }
 
-/// A descriptor of an event that was created for several processes. In 64 bytes, as `cuIpcGetEventHandle` has them, it
-/// would have to be found by name; who carries it to the other process can carry the descriptor.
+/// A descriptor of an event that was created for several processes. In 64 bytes, as
+/// `cuIpcGetEventHandle` has them, it would have to be found by name; who carries it to the other
+/// process can carry the descriptor.
 pub fn export_event(handle: CUevent) -> Result<OwnedFd> {
     event(handle)?.export()
 }

@@ -89,7 +89,8 @@ pub(crate) unsafe extern "C" fn cuGraphInstantiateWithParams(
     // SAFETY: passed on.
     let result = unsafe { cuGraphInstantiateWithFlags(place, graph, filled.flags) };
     filled.hErrNode_out = CUgraphNode::NULL;
-    // `CUgraphInstantiateResult`: success, or an error that is none of those with a number of their own.
+    // `CUgraphInstantiateResult`: success, or an error that is none of those with a number of their
+    // own.
     filled.result_out = u32::from(!result.is_success());
     // SAFETY: as above.
     unsafe { params.write_unaligned(filled) };
@@ -320,7 +321,8 @@ pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
     call(|| unsafe { add(place, graph, dependencies, count, make) })
 }
 
-/// Of the nodes that parameters of any kind describe the conditional ones; the others have functions of their own.
+/// Of the nodes that parameters of any kind describe the conditional ones; the others have
+/// functions of their own.
 pub(crate) unsafe extern "C" fn cuGraphAddNode_v2(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -435,8 +437,8 @@ pub(crate) unsafe extern "C" fn cuGraphNodeGetType(
     })
 }
 
-/// Writes node handles, as many as fit in `*count`, and sets that to how many were written; without a place for them
-/// to how many there are.
+/// Writes node handles, as many as fit in `*count`, and sets that to how many were written; without
+/// a place for them to how many there are.
 ///
 /// # Safety
 /// `count` is an argument read and written; `places` is null or has `*count` elements.

@@ -1,4 +1,5 @@
-//! What nodes of graphs do, read and changed, and how they hang together (CUDA Driver API: Graph Management).
+//! What nodes of graphs do, read and changed, and how they hang together (CUDA Driver API: Graph
+//! Management).
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -36,7 +36,8 @@ unsafe fn read(resource: *const CUdevResource) -> Result<Resource> {
 }
 
 /// # Safety
-/// `result` is null or has room for as many as there are groups; `remainder` is null or has room for one.
+/// `result` is null or has room for as many as there are groups; `remainder` is null or has room
+/// for one.
 unsafe fn write(
     (groups, left): (Vec<Resource>, Option<Resource>),
     result: *mut CUdevResource,

@@ -17,7 +17,8 @@ use crate::op::Op;
 use crate::status::{Result, Status, call, require};
 use crate::stream;
 
-/// The parameter buffer, gathered from `params` (one pointer per parameter) or from `extra` (the buffer itself).
+/// The parameter buffer, gathered from `params` (one pointer per parameter) or from `extra` (the
+/// buffer itself).
 ///
 /// # Safety
 /// Both are null or what `cuLaunchKernel` demands.
@@ -53,7 +54,7 @@ pub(super) unsafe fn gather(
 /// A list of names and values that ends with `CU_LAUNCH_PARAM_END`.
 unsafe fn gather_extra(extra: *mut *mut c_void, size: usize) -> Result<Box<[u8]>> {
     let (mut given, mut length) = (std::ptr::null::<u8>(), None);
-    // Two names exist; a list that goes on has repeated them.
+    // Two names exist; a list that continues has repeated them.
     for pair in 0..4 {
         // SAFETY: the list has not ended yet.
         let name = unsafe { extra.add(2 * pair).read_unaligned() } as usize;
@@ -178,8 +179,9 @@ pub(crate) unsafe extern "C" fn cuLaunchKernelEx(
     })
 }
 
-/// What a launch attribute means here. Hints about caches, priorities and overlap change nothing: one grid runs at a
-/// time, after everything before it. A preferred cluster size is one that a device may take instead of the stated one.
+/// What a launch attribute means here. Hints about caches, priorities and overlap change nothing:
+/// one grid runs at a time, after everything before it. A preferred cluster size is one that a
+/// device may take instead of the stated one.
 fn apply(
     attribute: &CUlaunchAttribute,
     shape: &mut Shape,

@@ -355,8 +355,8 @@ pub(crate) unsafe extern "C" fn cuPointerGetAttributes(
             let (attribute, place) = unsafe { (attributes.add(index).read(), places.add(index).read()) };
             require(place)?;
             attribute.name().ok_or(Status::INVALID_VALUE)?;
-            // What an unknown address has no answer for reads as zero (CUDA Driver API, `cuPointerGetAttributes`).
-            // SAFETY: an output argument for this attribute by contract.
+            // What an unknown address has no answer for reads as zero (CUDA Driver API,
+            // `cuPointerGetAttributes`). SAFETY: an output argument for this attribute by contract.
             match unsafe { put_attribute(place, attribute, address, found.as_ref()) } {
                 // SAFETY: as above.
                 Err(_) if is_known(attribute) => unsafe { put_zero(place, attribute) }?,

@@ -1,4 +1,5 @@
-//! Modules, libraries, functions and the linker (CUDA Driver API: Module, Library and Execution Management).
+//! Modules, libraries, functions and the linker (CUDA Driver API: Module, Library and Execution
+//! Management).
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -345,7 +346,8 @@ fn require_handle(handle: usize) -> Result<()> {
     if handle == 0 { Err(Status::INVALID_VALUE) } else { Ok(()) }
 }
 
-/// The kernel as a function of a device's primary context, or of the current context where that is on the device.
+/// The kernel as a function of a device's primary context, or of the current context where that is
+/// on the device.
 fn function_on(kernel: CUkernel, dev: CUdevice) -> Result<Arc<Function>> {
     let (kernel, device) = (Kernel::get(kernel)?, device(dev)?);
     let current = context::current_or_none()?.filter(|context| context.device.ordinal == device.ordinal);
@@ -540,8 +542,9 @@ pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
     })
 }
 
-/// PTX can be linked, alone or in a fat binary; machine code and LTO-IR cannot. Libraries hold machine code, which is passed
-/// over: what programs need of the device runtime is there without it.
+/// PTX can be linked, alone or in a fat binary; machine code and LTO-IR cannot. Libraries hold
+/// machine code, which is passed over: what programs need of the device runtime is there without
+/// it.
 fn check_input(kind: CUjitInputType) -> Result<()> {
     match kind {
         CUjitInputType::INPUT_PTX | CUjitInputType::INPUT_FATBINARY | CUjitInputType::INPUT_LIBRARY => Ok(()),

@@ -22,7 +22,8 @@ use std::sync::Arc;
 unsafe fn allocate(place: *mut CUdeviceptr, size: usize, pool: Option<Arc<Pool>>, s: CUstream) -> Result<()> {
     require(place)?;
     let target = stream::target(s)?;
-    // An allocation in a capture would be a node of the graph with an address of its own; those do not exist yet.
+    // An allocation in a capture would be a node of the graph with an address of its own; those do
+    // not exist yet.
     if target.stream.capture().is_some() {
         return Err(Status::NOT_SUPPORTED);
     }

@@ -1,5 +1,5 @@
-//! Texture and surface references (CUDA Driver API: Texture Reference Management, Surface Reference Management, and
-//! `cuParamSetTexRef` of Execution Control; all deprecated).
+//! Texture and surface references (CUDA Driver API: Texture Reference Management, Surface Reference
+//! Management, and `cuParamSetTexRef` of Execution Control; all deprecated).
 
 use std::ffi::c_char;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ pub(crate) unsafe extern "C" fn cuModuleGetSurfRef(
     })
 }
 
-/// What is bound to a module's texture reference is its functions' already; no other reference, and no texture unit, can be
-/// given to them.
+/// What is bound to a module's texture reference is its functions' already; no other reference, and
+/// no texture unit, can be given to them.
 pub(crate) unsafe extern "C" fn cuParamSetTexRef(f: CUfunction, unit: i32, handle: CUtexref) -> CUresult {
     call(|| {
         let (function, texture) = (function(f)?, texture(handle)?);

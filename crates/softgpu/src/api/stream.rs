@@ -448,7 +448,8 @@ pub(crate) unsafe extern "C" fn cuStreamEndCapture(s: CUstream, place: *mut CUgr
 }
 
 thread_local! {
-    /// What this thread lets others capture; only reported, since no call here is unsafe in a capture.
+    /// What this thread lets others capture; only reported, since no call here is unsafe in a
+    /// capture.
     static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
 }
 

@@ -1,4 +1,5 @@
-//! Texture and surface objects (CUDA Driver API: Texture Object Management, Surface Object Management).
+//! Texture and surface objects (CUDA Driver API: Texture Object Management, Surface Object
+//! Management).
 
 use sluice_cuda::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult, CUsurfObject, CUtexObject,

@@ -1,4 +1,5 @@
-//! Arrays whose memory is mapped later (CUDA Driver API: Memory Management, Virtual Memory Management).
+//! Arrays whose memory is mapped later (CUDA Driver API: Memory Management, Virtual Memory
+//! Management).
 
 use std::sync::Arc;
 

@@ -108,7 +108,8 @@ pub(crate) unsafe extern "C" fn cuMemExportToShareableHandle(
     })
 }
 
-/// The descriptor stays the caller's. Which device's memory it is goes without saying for the current context's.
+/// The descriptor stays the caller's. Which device's memory it is goes without saying for the
+/// current context's.
 pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
     place: *mut CUmemGenericAllocationHandle,
     handle: *mut c_void,

@@ -6,7 +6,8 @@ use crate::launch::{BLOCK_MAX, GRID_MAX};
 
 /// The compute capability of every device.
 const CAPABILITY: (i32, i32) = (12, 0);
-/// Bytes of shared memory per block: without asking, with `MAX_DYNAMIC_SHARED_SIZE_BYTES`, and per multiprocessor.
+/// Bytes of shared memory per block: without asking, with `MAX_DYNAMIC_SHARED_SIZE_BYTES`, and per
+/// multiprocessor.
 const SHARED_DEFAULT: i32 = 48 << 10;
 const SHARED_OPT_IN: i32 = 99 << 10;
 const SHARED_PER_MULTIPROCESSOR: i32 = 100 << 10;

@@ -103,7 +103,8 @@ fn counters_are_applied_after_what_stands_as_alone_as_they() {
     let seen = [&[counter(0, 0)], &run[..], &apart, &pair, &[half]].concat();
     let ordered = data_first(seen);
     assert!(ordered == [&run[..], &pair, &apart, &[half, counter(0, 0)]].concat(), "{ordered:?}");
-    // Words here and there of one page come before those of others, and its flag is the last of them.
+    // Words here and there of one page come before those of others, and its flag is the last of
+    // them.
     let scattered: Vec<Word> = (0..20).map(|index| word(3, index * 2 + 4)).collect();
     let ordered = data_first([&[counter(3, 0), word(4, 0)], &scattered[..]].concat());
     assert!(ordered == [&scattered[..], &[counter(3, 0), word(4, 0)]].concat(), "{ordered:?}");
@@ -151,7 +152,8 @@ fn a_word_that_changes_at_each_look_is_told_as_it_was_before_the_last() {
     assert_eq!(count as usize, 2 * LOOKS_MAX + 2);
 }
 
-/// Some of a page's data were changed back at the last look, so that the others look like flags; a flag that is new there waits.
+/// Some of a page's data were changed back at the last look, so that the others look like flags; a
+/// flag that is new there waits.
 #[test]
 fn data_that_have_become_few_are_told_beside_a_clock() {
     let mut count = 0;
@@ -168,7 +170,8 @@ fn data_that_have_become_few_are_told_beside_a_clock() {
     assert_eq!((count, captured), (looks, vec![word(0, 0), word(0, 1), word(0, 2), clock]));
 }
 
-/// One thread writes data and then a flag; what is captured never has the flag of data that it lacks.
+/// One thread writes data and then a flag; what is captured never has the flag of data that it
+/// lacks.
 #[test]
 fn a_captured_flag_has_its_data() {
     const WORDS: usize = 4096;

@@ -5,11 +5,13 @@
 //!  acknowledged:  a ---------------------------------> b                  b - a bytes in that time
 //! ```
 //!
-//! The time begins when the acknowledgement of `a` was heard: who sends much at once hears nothing meanwhile.
-//! What a link holds is its rate times the least round trip; a longer one is a queue, which a larger window would only lengthen.
-//! A window of twice as much lets the sender find out whether the link takes more: while the window is what limits, it
-//! doubles with each round trip, and it stays where something else does. On a link of another length ([`Pace`] begins anew with
-//! each connection) or a short one it is [`WINDOW`]. A peer's acknowledgements move it between two constants, and nowhere else.
+//! The time begins when the acknowledgement of `a` was heard: who sends much at once hears nothing
+//! meanwhile. What a link holds is its rate times the least round trip; a longer one is a queue,
+//! which a larger window would only lengthen. A window of twice as much lets the sender find out
+//! whether the link takes more: while the window is what limits, it doubles with each round trip,
+//! and it stays where something else does. On a link of another length ([`Pace`] begins anew with
+//! each connection) or a short one it is [`WINDOW`]. A peer's acknowledgements move it between two
+//! constants, and nowhere else.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -55,7 +57,8 @@ struct Mark {
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl Pace {
-    /// That of a connection whose first byte is at `position`: of what is before it, none is under way here.
+    /// That of a connection whose first byte is at `position`: of what is before it, none is under
+    /// way here.
     pub(super) fn from(position: u64) -> Pace {
         Pace {
             marks: VecDeque::new(),
@@ -85,14 +88,15 @@ impl Pace {
         self.slowness.packed(bytes);
     }
 
-    /// Whether the link is so slow that packing gains, also where no more than the least window of what was packed is under way.
+    /// Whether the link is so slow that packing gains, also where no more than the least window of
+    /// what was packed is under way.
     pub(super) fn is_slow(&self) -> bool {
         let round_trip = self.round_trip.unwrap_or_default().as_secs_f64().max(1e-9);
         self.slowness.is_below(WINDOW as f64 / 2.0 / round_trip)
     }
 
-    /// All before `position` has been sent, which is all there is or not, of which the peer has said that it has what is before
-    /// `acknowledged`.
+    /// All before `position` has been sent, which is all there is or not, of which the peer has
+    /// said that it has what is before `acknowledged`.
     pub(super) fn sent(
         &mut self,
         position: u64,
@@ -106,7 +110,8 @@ impl Pace {
             mark.paused |= sent_at.saturating_duration_since(idle_at) > PAUSE;
         }
         if position >= self.marked + MARK_EVERY && self.marks.len() < MARKS_MAX {
-            // Where next to nothing is under way the time begins now, however long ago the peer was heard.
+            // Where next to nothing is under way the time begins now, however long ago the peer was
+            // heard.
             let is_first = position.saturating_sub(acknowledged) <= 2 * ACKNOWLEDGE_EVERY;
             let heard_at = self.heard_at.filter(|_| !is_first).unwrap_or(sent_at);
             self.heard_at = Some(heard_at);
@@ -145,8 +150,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// A link that carries so many bytes a second with this round trip, in a time of its own; the receiver acknowledges
-    /// each MiB. The answer is the window after so many bytes of a sender that always has more.
+    /// A link that carries so many bytes a second with this round trip, in a time of its own; the
+    /// receiver acknowledges each MiB. The answer is the window after so many bytes of a sender
+    /// that always has more.
     fn window_after(bytes: u64, bytes_per_s: f64, round_trip: Duration) -> u64 {
         const STEP: u64 = 1 << 20;
         let mut pace = Pace::from(0);

@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A link of so many bytes a second is left alone: a gigabit has more, and one core packs several times as much.
+/// A link of so many bytes a second is left alone: a gigabit has more, and one core packs several
+/// times as much.
 const FAST: f64 = 100e6;
 /// Fewer bytes say little.
 const BYTES_MIN: u64 = 512 << 10;
 /// Each of so many measurements has to say that the link is slow: a busy peer is late now and then.
 const MEASUREMENTS: usize = 3;
-/// Packed bytes may be so few that nothing is measured: after so many the link may have become fast.
+/// Packed bytes may be so few that nothing is measured: after so many the link may have become
+/// fast.
 const PACKED_MAX: u64 = 64 << 20;
 
 /// What the last measurements say.
@@ -42,7 +44,8 @@ impl Slowness {
         }
     }
 
-    /// Whether the link carries less than `limit` bytes a second, and less than what is left alone anyway.
+    /// Whether the link carries less than `limit` bytes a second, and less than what is left alone
+    /// anyway.
     pub(super) fn is_below(&self, limit: f64) -> bool {
         self.rates.len() == MEASUREMENTS && self.rates.iter().all(|rate| *rate < limit.min(FAST))
     }

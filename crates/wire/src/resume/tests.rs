@@ -44,7 +44,7 @@ impl Direction {
         self.buffer.acknowledge(self.arrived.len() as u64).unwrap();
     }
 
-    /// What is on its way is lost; both sides agree on where to go on.
+    /// What is on its way is lost; both sides agree on where to continue.
     fn cut(&mut self) {
         self.in_flight.clear();
         self.buffer.resume(self.arrived.len() as u64).unwrap();
@@ -86,7 +86,8 @@ proptest! {
     }
 }
 
-/// A recorded exchange of frames, cut once at each of its bytes and again at each of what is sent then.
+/// A recorded exchange of frames, cut once at each of its bytes and again at each of what is sent
+/// then.
 #[test]
 fn a_cut_at_any_byte_changes_nothing() {
     let header = Header { kind: Kind::Command, device: 0, op: 1, lane: 2, sequence: 3 };
@@ -143,7 +144,8 @@ fn positions_outside_the_window_are_refused() {
     assert_eq!(direction.arrived, direction.said);
 }
 
-/// A record that a connection took in part counts as sent once all of it is, and may be with the peer before.
+/// A record that a connection took in part counts as sent once all of it is, and may be with the
+/// peer before.
 #[test]
 fn the_peer_may_have_more_than_counts_as_sent() {
     let mut buffer: SendBuffer<Vec<u8>> = SendBuffer::new(0, true);

@@ -84,7 +84,8 @@ impl Expander {
         Ok(Some(Frame { header, payload }))
     }
 
-    /// Reads an entry, and adds its command to the history or counts in `same`; false at the frame's end.
+    /// Reads an entry, and adds its command to the history or counts in `same`; false at the
+    /// frame's end.
     fn take_entry(&mut self) -> Result<bool, WireError> {
         let mut rest = &self.entries[self.taken..];
         if rest.is_empty() {

@@ -5,8 +5,8 @@ const BYTES: usize = 2 << 20;
 /// Most commands that are remembered.
 const COMMANDS: usize = 16 << 10;
 
-/// A ring of commands, counted from the session's first; the memory is used as it fills. One that repeats shares its bytes with
-/// the one it repeats, which stay in the cache.
+/// A ring of commands, counted from the session's first; the memory is used as it fills. One that
+/// repeats shares its bytes with the one it repeats, which stay in the cache.
 #[derive(Debug)]
 pub(super) struct History {
     bytes: Vec<u8>,

@@ -1,8 +1,9 @@
 //! The sender: finds for each command one that was sent before, and says what changed.
 //!
-//! First comes the command at the cursor, which is right for as long as the program repeats itself. Where that is of
-//! another kind, or much of it changed, two tables name others: the last one that followed the same two commands, and the last
-//! one of the same kind. What a kind is, and which candidate is taken, is the sender's business alone.
+//! First comes the command at the cursor, which is right for as long as the program repeats itself.
+//! Where that is of another kind, or much of it changed, two tables name others: the last one that
+//! followed the same two commands, and the last one of the same kind. What a kind is, and which
+//! candidate is taken, is the sender's business alone.
 
 use super::history::History;
 use super::{
@@ -23,7 +24,8 @@ const SPARE_BYTES_MAX: usize = 64 << 10;
 pub struct Recogniser {
     history: History,
     cursor: u64,
-    /// The number after that of the last command which followed these two kinds, and which was of this kind; 0 for none.
+    /// The number after that of the last command which followed these two kinds, and which was of
+    /// this kind; 0 for none.
     after: Vec<u64>,
     of_kind: Vec<u64>,
     /// The kinds of the last two commands.
@@ -96,8 +98,8 @@ impl Recogniser {
         Ok(&self.frame)
     }
 
-    /// Adds the command that was written last, of this header. Frames of `Commands` that it ends, and the command itself where
-    /// it is too large to be remembered, are appended to `out`.
+    /// Adds the command that was written last, of this header. Frames of `Commands` that it ends,
+    /// and the command itself where it is too large to be remembered, are appended to `out`.
     pub fn add(&mut self, header: Header, out: &mut Vec<u8>) -> Result<(), WireError> {
         let size = self.frame.len();
         if size > COMMAND_SIZE_MAX {
@@ -154,7 +156,8 @@ impl Recogniser {
         self.last = [self.last[1], kind];
     }
 
-    /// Tells the command by the one that it is most like: that at the cursor, or one of these, each a number above its own.
+    /// Tells the command by the one that it is most like: that at the cursor, or one of these, each
+    /// a number above its own.
     fn tell_changes(&mut self, others: [u64; 2]) {
         let command = &self.frame[HEAD_SIZE..];
         let [best_changes, changes] = &mut self.changes;
@@ -201,7 +204,8 @@ impl Recogniser {
     }
 }
 
-/// Bytes by which a kind is told: device, operation, and the payload's first, which mostly are an object's number.
+/// Bytes by which a kind is told: device, operation, and the payload's first, which mostly are an
+/// object's number.
 const KIND_BYTES: usize = PREFIX_SIZE + 8;
 
 fn kind_of(command: &[u8]) -> u64 {
@@ -228,8 +232,8 @@ fn slot(number: u64) -> usize {
     (spread(number) >> 32) as usize % TABLE
 }
 
-/// Appends what makes `old` the equally long `new`; the answer is how many changes. `None` if they would take `limit` bytes
-/// or more.
+/// Appends what makes `old` the equally long `new`; the answer is how many changes. `None` if they
+/// would take `limit` bytes or more.
 fn find_changes(old: &[u8], new: &[u8], out: &mut Vec<u8>, limit: usize) -> Option<u64> {
     const WORD: usize = 8;
     let word = |bytes: &[u8]| {

@@ -1,4 +1,5 @@
-//! Both ends, through a connection that is cut anywhere, and against entries that nobody would make.
+//! Both ends, through a connection that is cut anywhere, and against entries that nobody would
+//! make.
 
 use std::io::IoSlice;
 

@@ -1,17 +1,19 @@
 //! Nodes that the client has a part in: its host functions, and copies from and to its memory.
 //!
-//! A function of the client is a host node whose callback asks the client and waits, as for `cuLaunchHostFunc`. A copy
-//! is a graph of two nodes inside one: the data stop in memory of the node in between, and the client brings them just
-//! before they are copied, or takes them just after. So each launch moves what is in the client's memory when its turn
-//! comes, in the order that the graph says.
+//! A function of the client is a host node whose callback asks the client and waits, as for
+//! `cuLaunchHostFunc`. A copy is a graph of two nodes inside one: the data stop in memory of the
+//! node in between, and the client brings them just before they are copied, or takes them just
+//! after. So each launch moves what is in the client's memory when its turn comes, in the order
+//! that the graph says.
 //!
 //! ```text
 //!   to the device:    host node: the client puts its data ──▶ copy: buffer to device
 //!   from the device:  copy: device to buffer ──▶ host node: the client takes the data
 //! ```
 //!
-//! What a node needs lives as long as some graph that has it: the driver counts (CUDA user objects), and when the last
-//! is gone, tells the client that its function or memory will not be used again.
+//! What a node needs lives as long as some graph that has it: the driver counts (CUDA user
+//! objects), and when the last is gone, tells the client that its function or memory will not be
+//! used again.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -52,7 +54,8 @@ struct Buffers {
 const SPARES_MAX: u64 = 64 << 20;
 
 impl Buffers {
-    /// A buffer of so many bytes, or not many more, if one is spare; and those that should be freed.
+    /// A buffer of so many bytes, or not many more, if one is spare; and those that should be
+    /// freed.
     fn spare(&mut self, bytes: u64) -> (Option<Buffer>, Vec<Buffer>) {
         let fits = |buffer: &Buffer| bytes <= buffer.bytes && buffer.bytes / 2 <= bytes.max(1 << 12);
         let found = self.spares.iter().position(fits).map(|at| self.spares.remove(at));
@@ -68,7 +71,8 @@ impl Buffers {
 
 fn free(table: &DriverTable, buffer: &Buffer) -> Result<(), CUresult> {
     let free = table.cuMemFreeHost.ok_or(CUresult::NOT_SUPPORTED)?;
-    // SAFETY: the driver's memory, which no graph uses any more; whoever took it out of the spare ones frees it alone.
+    // SAFETY: the driver's memory, which no graph uses any more; whoever took it out of the spare
+    // ones frees it alone.
     unsafe { free(buffer.start.cast()) }.ok()
 }
 
@@ -92,8 +96,8 @@ impl NodeData {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a buffer for a ticket. The lock is not held over calls of the driver that may wait for the device: what the device waits for may be
-    /// data that the client puts into another buffer.
+    /// Makes a buffer for a ticket. The lock is not held over calls of the driver that may wait for
+    /// the device: what the device waits for may be data that the client puts into another buffer.
     fn make(&self, table: &DriverTable, ticket: u64, bytes: u64) -> Result<*mut c_void, CUresult> {
         let (spare, excess) = self.lock().spare(bytes);
         for buffer in excess {
@@ -147,7 +151,8 @@ impl NodeData {
         if offset.checked_add(bytes).is_none_or(|end| end > buffer.bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
-        // SAFETY: inside the buffer, which stays while the lock is held; the copy beside it waits for the client.
+        // SAFETY: inside the buffer, which stays while the lock is held; the copy beside it waits
+        // for the client.
         let part =
             unsafe { std::slice::from_raw_parts_mut(buffer.start.add(offset as usize), bytes as usize) };
         Ok(use_it(part))
@@ -164,8 +169,9 @@ impl NodeData {
     }
 }
 
-/// What the driver's callback of a host node does. The callback gets its number, not its address: a node may outlive what
-/// it was made with, such as one of an executable graph that was updated from a graph that is gone.
+/// What the driver's callback of a host node does. The callback gets its number, not its address: a
+/// node may outlive what it was made with, such as one of an executable graph that was updated from
+/// a graph that is gone.
 struct NodeCall {
     ticket: u64,
     outbox: Arc<Outbox>,
@@ -193,7 +199,8 @@ impl NodeCall {
 }
 
 impl Session {
-    /// What the callback of a host node of this graph needs; it stays while the graph, or one that came of it, does.
+    /// What the callback of a host node of this graph needs; it stays while the graph, or one that
+    /// came of it, does.
     fn node_call(&self, graph: Option<CUgraph>, ticket: u64) -> Result<CUDA_HOST_NODE_PARAMS, CUresult> {
         let call = NodeCall {
             ticket,
@@ -205,7 +212,8 @@ impl Session {
         let data = call.enter();
         let node = CUDA_HOST_NODE_PARAMS { fn_: Some(run), userData: data };
         self.host_calls.keep(ticket);
-        // Without a graph to tie it to, or a driver that counts, it stays until the end of the session.
+        // Without a graph to tie it to, or a driver that counts, it stays until the end of the
+        // session.
         let Some(graph) = graph else { return Ok(node) };
         let (Some(create), Some(retain), Some(release)) = (
             self.table.cuUserObjectCreate,
@@ -239,8 +247,9 @@ impl Session {
         self.node_call(graph, ticket)
     }
 
-    /// Two nodes in a graph of their own: a copy between the device and the client. `describe` completes the copy's
-    /// description with the buffer. The caller destroys the graph once it is copied into a node.
+    /// Two nodes in a graph of their own: a copy between the device and the client. `describe`
+    /// completes the copy's description with the buffer. The caller destroys the graph once it is
+    /// copied into a node.
     pub(super) fn copy_across(
         &self,
         graph: Option<CUgraph>,
@@ -273,8 +282,8 @@ impl Session {
         let add_host = self.table.cuGraphAddHostNode.ok_or(CUresult::NOT_SUPPORTED)?;
         let add_copy = self.table.cuGraphAddMemcpyNode.ok_or(CUresult::NOT_SUPPORTED)?;
         let (mut first, mut second) = (CUgraphNode::NULL, CUgraphNode::NULL);
-        // SAFETY: the graph is live and the nodes are locals; the copy's sides are the session's memory and the
-        // buffer, which stays as long as the callback's box.
+        // SAFETY: the graph is live and the nodes are locals; the copy's sides are the session's
+        // memory and the buffer, which stays as long as the callback's box.
         unsafe {
             if to_device {
                 add_host(&mut first, pair, std::ptr::null(), 0, host).ok()?;
@@ -287,7 +296,8 @@ impl Session {
     }
 }
 
-/// Runs on a thread of the driver, at each launch. Nothing in it can panic, and nothing in it calls the driver.
+/// Runs on a thread of the driver, at each launch. Nothing in it can panic, and nothing in it calls
+/// the driver.
 unsafe extern "C" fn run(call: *mut c_void) {
     let call = node_calls().get(&call.addr()).cloned();
     let Some(call) = call else { return };

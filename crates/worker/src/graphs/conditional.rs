@@ -1,7 +1,9 @@
-//! Conditional nodes: graphs inside a node of which a value chooses, and the handles behind which such values are.
+//! Conditional nodes: graphs inside a node of which a value chooses, and the handles behind which
+//! such values are.
 //!
-//! A handle is the driver's own number, which kernels are given as a parameter: the client has it as it is. What comes
-//! back is looked up here, so that a node decides by a value of its own graph or of one around it, and by no other.
+//! A handle is the driver's own number, which kernels are given as a parameter: the client has it
+//! as it is. What comes back is looked up here, so that a node decides by a value of its own graph
+//! or of one around it, and by no other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -57,8 +59,8 @@ pub(crate) fn create_handle(
     Ok(handle)
 }
 
-/// What may be in a body (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`). What has a part in the client is made of
-/// nodes that may not.
+/// What may be in a body (CUDA Driver API, `CUDA_CONDITIONAL_NODE_PARAMS`). What has a part in the
+/// client is made of nodes that may not.
 pub(super) fn check_inside(session: &Session, graph: CUgraph, work: &NodeWork) -> Result<(), CUresult> {
     let state = session.graphs.lock();
     let mut around = std::iter::successors(Some(graph), |inner| state.outer.get(&inner.0).copied());
@@ -98,7 +100,8 @@ pub(super) fn make(
             return Err(CUresult::INVALID_VALUE);
         }
     }
-    // `CUDA_CONDITIONAL_NODE_PARAMS`: handle, kind and number of bodies, a place for these, context.
+    // `CUDA_CONDITIONAL_NODE_PARAMS`: handle, kind and number of bodies, a place for these,
+    // context.
     let mut params = CUgraphNodeParams {
         kind: CUgraphNodeType::CONDITIONAL,
         reserved0: [0; 3],
@@ -120,7 +123,8 @@ pub(super) fn make(
     }
     .ok()?;
     let bodies = params.words[2] as *const CUgraph;
-    // SAFETY: the driver's list, with as many graphs as were asked for, stays for as long as the node.
+    // SAFETY: the driver's list, with as many graphs as were asked for, stays for as long as the
+    // node.
     let bodies = unsafe { super::driver_list(bodies, node.bodies.len()) }.to_vec();
     if bodies.len() == node.bodies.len() { Ok((made, bodies)) } else { Err(CUresult::UNKNOWN) }
 }

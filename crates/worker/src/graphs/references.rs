@@ -1,5 +1,6 @@
-//! References of user objects: how many are the program's, and how many a graph's. To release one that is somebody
-//! else's is undefined in CUDA (CUDA Driver API, `cuUserObjectRelease`), so the driver hears only of what is there.
+//! References of user objects: how many are the program's, and how many a graph's. To release one
+//! that is somebody else's is undefined in CUDA (CUDA Driver API, `cuUserObjectRelease`), so the
+//! driver hears only of what is there.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -57,7 +58,8 @@ impl State {
     }
 }
 
-/// None would be entered as something that is held (CUDA Driver API: "must be nonzero and no larger than INT_MAX").
+/// None would be entered as something that is held (CUDA Driver API: "must be nonzero and no larger
+/// than INT_MAX").
 pub(crate) fn check_count(count: u32) -> Result<(), CUresult> {
     if (1..=i32::MAX as u32).contains(&count) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }

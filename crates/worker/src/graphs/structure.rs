@@ -107,7 +107,8 @@ pub(crate) fn neighbours(
     let node = session.find(node)?;
     let home = session.graphs.home(node).ok_or(CUresult::INVALID_VALUE)?;
     let mut data = Vec::new();
-    // SAFETY: the node is live; the places are null or have room for as many items as the driver said there are.
+    // SAFETY: the node is live; the places are null or have room for as many items as the driver
+    // said there are.
     let found = listed(CUgraphNode::NULL, |nodes, count| unsafe {
         match functions {
             (Some(get), _) => {
@@ -239,7 +240,8 @@ pub(crate) fn destroy_node(session: &Session, node: GraphNodeId) -> Result<(), C
     let bodies = inside.iter().map(|body| Weight::of(1, 0).around(session.graphs.weight(*body)));
     let weight = bodies.fold(weigh_node(session, node)?, Weight::and);
     inside.extend(inner_graph(&session.table, node).ok());
-    // A stream that captures remembers which nodes come before what it records next, and a graph without a number is of a capture.
+    // A stream that captures remembers which nodes come before what it records next, and a graph
+    // without a number is of a capture.
     let is_named = session.objects.number_of::<GraphId>(home).is_some() || session.graphs.is_inner(home);
     if !is_named || session.is_growing(home) || inside.iter().any(|inner| session.is_growing(*inner)) {
         return Err(CUresult::INVALID_VALUE);
@@ -315,7 +317,8 @@ pub(crate) fn capture_behind(
 ) -> Result<(), CUresult> {
     let mut nodes =
         command.nodes.iter().map(|id| session.find(*id)).collect::<Result<Vec<CUgraphNode>, _>>()?;
-    // Added to those that there are, or instead of them (`CUstreamUpdateCaptureDependencies_flags`).
+    // Added to those that there are, or instead of them
+    // (`CUstreamUpdateCaptureDependencies_flags`).
     checks::bits(command.flags.into(), 1)?;
     let stream = session.find(command.hStream)?;
     let table = &session.table;
@@ -332,8 +335,8 @@ pub(crate) fn capture_behind(
     .ok()
 }
 
-/// Ends a capture, whose graph is a new one or the one that it went into. The nodes of a capture that has failed are
-/// gone with its graph, if that was its own.
+/// Ends a capture, whose graph is a new one or the one that it went into. The nodes of a capture
+/// that has failed are gone with its graph, if that was its own.
 pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapture) -> Result<(), CUresult> {
     let end = session.table.cuStreamEndCapture.ok_or(CUresult::NOT_SUPPORTED)?;
     let existing = session.find(command.phGraph).ok();

@@ -1,5 +1,6 @@
-//! How many nodes a session's graphs have, and what these hold. A graph inside a graph is a copy, so that a client could double a
-//! graph with each command until the node is out of memory, or nest graphs until a stack is; CUDA knows no limit here.
+//! How many nodes a session's graphs have, and what these hold. A graph inside a graph is a copy,
+//! so that a client could double a graph with each command until the node is out of memory, or nest
+//! graphs until a stack is; CUDA knows no limit here.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,8 @@ use crate::execute::Execute;
 use crate::host_memory::HostMemory;
 use crate::session::Session;
 
-/// Most nodes of all graphs and executable graphs of a session, those of graphs inside nodes among them.
+/// Most nodes of all graphs and executable graphs of a session, those of graphs inside nodes among
+/// them.
 const NODES_MAX: u64 = 1 << 20;
 /// How deep graphs lie inside each other at most.
 const DEPTH_MAX: u32 = 64;
@@ -70,11 +72,13 @@ impl Weight {
 /// The account. An open capture is in no graph's weight before it ends. Bytes are the session's.
 pub(super) struct Weights {
     memory: Arc<HostMemory>,
-    /// By the driver's handle of a graph or executable graph. Of a graph inside a node: what came to it since.
+    /// By the driver's handle of a graph or executable graph. Of a graph inside a node: what came
+    /// to it since.
     of: HashMap<usize, Weight>,
     /// Nodes of `of`.
     sum: u64,
-    /// Bytes that nodes of executable graphs hold because they were changed there, by the driver's handles.
+    /// Bytes that nodes of executable graphs hold because they were changed there, by the driver's
+    /// handles.
     changed: HashMap<usize, HashMap<usize, u64>>,
     /// Streams in which captures have begun that have not ended.
     captures: HashSet<usize>,
@@ -127,7 +131,8 @@ impl Weights {
         self.memory.give_back(gone.bytes);
     }
 
-    /// What a node of an executable graph holds that was changed there comes to so many bytes: how many more that is.
+    /// What a node of an executable graph holds that was changed there comes to so many bytes: how
+    /// many more that is.
     fn growth(&self, executable: usize, node: usize, bytes: u64) -> u64 {
         let known = self.changed.get(&executable).and_then(|nodes| nodes.get(&node));
         // Of one that was not changed yet is not known what it had: it counts twice.
@@ -242,7 +247,8 @@ impl Graphs {
         self.is_capturing.store(true, Relaxed);
     }
 
-    /// The capture that began in this stream has ended. What it has filled has been weighed if it is still there.
+    /// The capture that began in this stream has ended. What it has filled has been weighed if it
+    /// is still there.
     pub(crate) fn capture_ends(&self, stream: CUstream) {
         self.lock().captures.remove(&stream.0);
         let mut weights = self.weights();
@@ -271,8 +277,8 @@ impl Graphs {
         weights.add(graph.0, weight);
     }
 
-    /// Counts what a command may add to a capture while one is open. Which stream it is for does not matter: the account
-    /// is a limit, and one for all.
+    /// Counts what a command may add to a capture while one is open. Which stream it is for does
+    /// not matter: the account is a limit, and one for all.
     pub(crate) fn note_captured(&self, op: Op, payload: &[u8], session: &Session) -> Result<(), CUresult> {
         if !self.is_capturing.load(Relaxed) {
             return Ok(());
@@ -335,7 +341,8 @@ fn weigh_node_within(session: &Session, node: CUgraphNode, depth_left: u32) -> R
     })
 }
 
-/// Bytes of the parameters of a kernel in a graph. A driver that does not tell may have as many as there can be.
+/// Bytes of the parameters of a kernel in a graph. A driver that does not tell may have as many as
+/// there can be.
 fn parameters(session: &Session, node: CUgraphNode) -> u64 {
     let mut of = std::mem::MaybeUninit::<CUDA_KERNEL_NODE_PARAMS>::zeroed();
     // SAFETY: the node is live, and the driver fills a local, for which zeros are valid too.

@@ -98,8 +98,8 @@ fn make(session: &Session, place: &Place, work: &NodeWork) -> Result<CUgraphNode
             table.$name.ok_or(CUresult::NOT_SUPPORTED)?
         };
     }
-    // SAFETY (all): graph, nodes and objects are live, memory was checked to be the session's, and what is pointed to
-    // outlives the call; the driver writes one handle to a local.
+    // SAFETY (all): graph, nodes and objects are live, memory was checked to be the session's, and
+    // what is pointed to outlives the call; the driver writes one handle to a local.
     match work {
         // An allocation is the client's own; in the graph it is only a place.
         NodeWork::Empty(()) | NodeWork::Allocation(_) | NodeWork::Free(_) => {
@@ -217,7 +217,8 @@ fn change(session: &Session, target: Target, node: CUgraphNode, work: &NodeWork)
             match target {
                 Target::Graph(_) => {
                     let set = table.$in_graph.ok_or(CUresult::NOT_SUPPORTED)?;
-                    // SAFETY: node and objects are live, memory was checked, what is pointed to outlives the call.
+                    // SAFETY: node and objects are live, memory was checked, what is pointed to
+                    // outlives the call.
                     unsafe { set(node, $($argument),+) }.ok()
                 }
                 Target::Executable(executable) => {
@@ -352,12 +353,14 @@ pub(crate) fn copy_ranges(copy: &CopyNode) -> Result<Vec<Range>, CUresult> {
     [&copy.dst, &copy.src].into_iter().filter_map(range).collect()
 }
 
-/// Copies the parameters that an `extra` argument names, of which there may be more than the function reads, or fewer.
+/// Copies the parameters that an `extra` argument names, of which there may be more than the
+/// function reads, or fewer.
 ///
 /// # Safety
-/// `extra` is a list of names and values that ends with `CU_LAUNCH_PARAM_END`, as `cuLaunchKernel` takes it.
+/// `extra` is a list of names and values that ends with `CU_LAUNCH_PARAM_END`, as `cuLaunchKernel`
+/// takes it.
 unsafe fn unpack(extra: *mut *mut c_void, params: &mut [u8]) -> Result<(), CUresult> {
-    /// CUDA has two names: a list that goes on has no end.
+    /// CUDA has two names: a list that continues has no end.
     const ENTRIES_MAX: usize = 8;
     let (mut start, mut bytes) = (std::ptr::null::<u8>(), None);
     for i in 0..ENTRIES_MAX {
@@ -388,7 +391,8 @@ unsafe fn unpack(extra: *mut *mut c_void, params: &mut [u8]) -> Result<(), CUres
     Ok(())
 }
 
-/// The parameters of a node of memory operations (CUDA Driver API, `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
+/// The parameters of a node of memory operations (CUDA Driver API,
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`).
 #[repr(C)]
 struct BatchParams {
     ctx: CUcontext,
@@ -459,7 +463,8 @@ impl Session {
         let values = if of.kernelParams.is_null() { &[][..] } else { &layout };
         for (index, parameter) in values.iter().enumerate() {
             let place = &mut params[parameter.offset as usize..][..parameter.size as usize];
-            // SAFETY: the driver points to as many values as the function has, each of its parameter's size.
+            // SAFETY: the driver points to as many values as the function has, each of its
+            // parameter's size.
             unsafe {
                 let value = *of.kernelParams.add(index);
                 std::ptr::copy_nonoverlapping(value.cast::<u8>(), place.as_mut_ptr(), place.len());
@@ -515,8 +520,8 @@ impl Session {
     fn get_memory_ops(&self, node: CUgraphNode) -> Result<MemoryOpsNode, CUresult> {
         let get = self.table.cuGraphBatchMemOpNodeGetParams.ok_or(CUresult::NOT_SUPPORTED)?;
         let mut params = batch(CUcontext::NULL, &mut [], 0);
-        // SAFETY: the node is live, and the driver fills a local of its own structure; the operations stay the
-        // driver's until the node changes.
+        // SAFETY: the node is live, and the driver fills a local of its own structure; the
+        // operations stay the driver's until the node changes.
         let ops = unsafe {
             get(node, std::ptr::from_mut(&mut params).cast()).ok()?;
             super::driver_list(params.paramArray.cast_const(), params.count as usize)
@@ -558,7 +563,8 @@ impl Session {
     fn change_copy(&self, target: Target, node: CUgraphNode, copy: &CopyNode) -> Result<(), CUresult> {
         let was = self.graphs.work(node);
         let was_across = was.is_some();
-        // A copy that starts or stops being the client's would be another kind of node to the driver.
+        // A copy that starts or stops being the client's would be another kind of node to the
+        // driver.
         if was_across != copy.is_across() {
             return Err(CUresult::NOT_SUPPORTED);
         }
@@ -603,8 +609,8 @@ impl Session {
                 driver_nodes(&self.table, pair)?.into_iter().zip(driver_nodes(&self.table, inner)?)
             {
                 let mut kind = CUgraphNodeType::EMPTY;
-                // SAFETY: the nodes are live, of the same kind, since both pairs go the same way, and what is read
-                // from one is written to the other.
+                // SAFETY: the nodes are live, of the same kind, since both pairs go the same way,
+                // and what is read from one is written to the other.
                 unsafe {
                     kind_of(from, &mut kind).ok()?;
                     if kind == CUgraphNodeType::MEMCPY {

@@ -3,7 +3,8 @@
 use super::xid::{self, Xid};
 use super::{Finding, Harm, Look};
 
-/// A card that was too hot is so until it is cooler than its limit by so much: no finding comes and goes with one degree.
+/// A card that was too hot is so until it is cooler than its limit by so much: no finding comes and
+/// goes with one degree.
 const COOLER_C: u32 = 10;
 /// The hardware slows a card down for moments in good health too; so many looks in a row are none.
 const BRAKED_LOOKS: u32 = 10;
@@ -30,7 +31,8 @@ pub(super) struct Card {
     lost: bool,
     hot: bool,
     braked_looks: u32,
-    /// What the count was before: errors from before this process was there are known, or were somebody's to look at.
+    /// What the count was before: errors from before this process was there are known, or were
+    /// somebody's to look at.
     uncorrected: Option<u64>,
     remap_failed: bool,
     last_xid: Option<u64>,
@@ -78,7 +80,8 @@ impl Card {
     pub(super) fn look(&mut self, reading: &Reading, look: &mut Look) {
         if reading.lost {
             let lost = self.finding("the driver does not reach the GPU any more".into(), Harm::Lost);
-            // It does not end by itself; and who unfences the card all the same learns that it is still so.
+            // It does not end by itself; and who unfences the card all the same learns that it is
+            // still so.
             (if self.lost { &mut look.passing } else { &mut look.lasting }).push(lost);
             self.lost = true;
             return;

@@ -1,4 +1,5 @@
-//! What NVML says of where GPUs stand: asked once, in a process of its own, since nothing of it changes while a node runs.
+//! What NVML says of where GPUs stand: asked once, in a process of its own, since nothing of it
+//! changes while a node runs.
 
 use std::io::{self, Write};
 
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{HealthError, Watch};
 
-/// The argument that makes a worker say the facts; a [`Watch`] as JSON follows it. The answer is a list of [`Facts`] as JSON, one for each
-/// GPU of the watch, in their order.
+/// The argument that makes a worker say the facts; a [`Watch`] as JSON follows it. The answer is a
+/// list of [`Facts`] as JSON, one for each GPU of the watch, in their order.
 pub const ARGUMENT: &str = "facts";
 /// `NVML_NVLINK_MAX_LINKS`.
 const LINKS_MAX: u32 = 18;
@@ -105,7 +106,8 @@ fn address(domain: u32, bus: u32, device: u32) -> String {
     format!("{domain:04x}:{bus:02x}:{device:02x}.0")
 }
 
-/// GPUs that links lead to, straight or through switches: of two GPUs at switches the one with fewer links there says how many.
+/// GPUs that links lead to, straight or through switches: of two GPUs at switches the one with
+/// fewer links there says how many.
 fn peers(gpu: usize, known: &[Option<Known>], linked: impl Fn(usize, usize) -> bool) -> Vec<(u32, u32)> {
     let Some(this) = &known[gpu] else { return Vec::new() };
     let mut peers = Vec::new();
@@ -125,7 +127,8 @@ fn peers(gpu: usize, known: &[Option<Known>], linked: impl Fn(usize, usize) -> b
 fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     let affinity = nvml.lib().nvmlDeviceGetMemoryAffinity.as_ref().ok()?;
     let mut nodes = [0; NUMA_NODES_MAX / u64::BITS as usize];
-    // SAFETY: the handle is of a device of this library, and NVML writes as many words as it is told there are.
+    // SAFETY: the handle is of a device of this library, and NVML writes as many words as it is
+    // told there are.
     let result = unsafe { affinity(device.handle(), nodes.len() as u32, nodes.as_mut_ptr(), SCOPE_NODE) };
     let word = nodes.iter().position(|word| *word != 0).filter(|_| result == 0)?;
     Some(word as u32 * u64::BITS + nodes[word].trailing_zeros())

@@ -137,7 +137,8 @@ fn a_question_that_waits_is_answered_once_there_is_something_or_nothing_runs() {
     assert!(!live.take(&mut state).1.is_empty());
 }
 
-/// A driver that is loaded: only what it has on the host can be looked at, and what the client has changed is put in there.
+/// A driver that is loaded: only what it has on the host can be looked at, and what the client has
+/// changed is put in there.
 #[test]
 fn memory_of_a_loaded_driver_is_looked_at_on_the_host() {
     let stage = Stage::new();
@@ -158,7 +159,8 @@ fn memory_of_a_loaded_driver_is_looked_at_on_the_host() {
     assert_eq!(unsafe { (on_host.0 as *const u64).add(3).read_volatile() }, 77);
 }
 
-/// Then it is device memory, which is made equal before and after work, and the program's user is told.
+/// Then it is device memory, which is made equal before and after work, and the program's user is
+/// told.
 #[test]
 fn a_loaded_driver_may_have_no_host_memory() {
     let mut stage = Stage::new();

@@ -26,8 +26,9 @@ const CHUNKS: u64 = 8;
 /// Where host memory is, from the first of these on.
 const ON_HOST: u64 = 4 * CHUNK;
 
-/// Makes one of everything, under new ids, and answers what came out otherwise than it should. In a session that has done nothing else
-/// nothing does; later, spoilt commands may have used something up, broken it, or put it where nothing was.
+/// Makes one of everything, under new ids, and answers what came out otherwise than it should. In a
+/// session that has done nothing else nothing does; later, spoilt commands may have used something
+/// up, broken it, or put it where nothing was.
 pub(crate) fn populate(stage: &Stage, known: &mut Known, seed: u64) -> Vec<Op> {
     known.tidy(stage);
     known.minted += STEP;

@@ -1,5 +1,5 @@
-//! What the client of a session knows: numbers that mean something, what an honest client would say now, and what the
-//! commands were made of that got furthest.
+//! What the client of a session knows: numbers that mean something, what an honest client would say
+//! now, and what the commands were made of that got furthest.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +29,8 @@ pub(crate) struct Known {
     fresh: RefCell<Vec<(&'static str, u64)>>,
 }
 
-/// Noise of which good commands were made. Numbers in it choose among what is live, so it stays good.
+/// Noise of which good commands were made. Numbers in it choose among what is live, so it stays
+/// good.
 #[derive(Default)]
 struct Recipes {
     progress: Progress,

@@ -234,8 +234,9 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let driver = hostile_driver::inner();
-        // What was copied for the client lies in memory of the context until it is written. (`cuCtxSynchronize` waits for nothing
-        // while a stream captures, and nothing waits for what a context that has failed still calls.)
+        // What was copied for the client lies in memory of the context until it is written.
+        // (`cuCtxSynchronize` waits for nothing while a stream captures, and nothing waits for what
+        // a context that has failed still calls.)
         let _ = self.session.devices[0].streams.synchronize();
         let _ = self.session.outbox.send(&[]);
         self.session.outbox.loses_memory();

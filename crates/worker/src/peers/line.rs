@@ -1,7 +1,7 @@
 //! The two ends of a connection between workers, as bytes (`sluice_wire::peer`).
 //!
-//! Who asks waits with a limit: a peer that says nothing though it is its turn is given up, so that no copy hangs. Who serves
-//! has nobody waiting, and waits as long as there is a connection.
+//! Who asks waits with a limit: a peer that says nothing though it is its turn is given up, so that
+//! no copy hangs. Who serves has nobody waiting, and waits as long as there is a connection.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use sluice_transport::Stream;
 use sluice_wire::peer::{ANSWER_SIZE, Answer, Request};
 use sluice_wire::spin::Wait;
 
-/// A peer that is silent for so long is gone. One that waits for its GPU says so more often ([`BEAT`]).
+/// A peer that is silent for so long is gone. One that waits for its GPU says so more often
+/// ([`BEAT`]).
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const BEAT: Duration = Duration::from_secs(3);
 

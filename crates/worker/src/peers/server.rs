@@ -1,8 +1,8 @@
 //! What another worker of the client's program asks for: writing and reading this session's memory.
 //!
-//! One thread reads requests and one executes them, so that the next piece comes while the driver has the last, and somebody
-//! can say that this worker is alive while it waits for its turn on the GPU. Each request takes one of a few buffers: that
-//! bounds what waits here.
+//! One thread reads requests and one executes them, so that the next piece comes while the driver
+//! has the last, and somebody can say that this worker is alive while it waits for its turn on the
+//! GPU. Each request takes one of a few buffers: that bounds what waits here.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

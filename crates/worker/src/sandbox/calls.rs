@@ -1,8 +1,9 @@
 //! The system calls that a confined worker may make, with the arguments that it may give them.
 //!
-//! A call of one purpose is allowed whole ([`WHOLE`]). A call that is many (its first or second argument says which) is allowed
-//! for the listed ones only ([`filtered`]): everything else of it is `EPERM`, and so is every call that is not here.
-//! `docs/isolation.md` shows the same list; a test compares the two.
+//! A call of one purpose is allowed whole ([`WHOLE`]). A call that is many (its first or second
+//! argument says which) is allowed for the listed ones only ([`filtered`]): everything else of it
+//! is `EPERM`, and so is every call that is not here. `docs/isolation.md` shows the same list; a
+//! test compares the two.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,8 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$((stringify!($name), libc::$name)),*] };
 }
 
-/// The calls whose arguments need no filter: they concern the process's own memory and threads, or descriptors that are open already.
+/// The calls whose arguments need no filter: they concern the process's own memory and threads, or
+/// descriptors that are open already.
 pub(super) const WHOLE: &[Call] = calls! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_recvfrom SYS_recvmsg SYS_sendto SYS_sendmsg SYS_shutdown SYS_ppoll SYS_close
     SYS_lseek SYS_ftruncate SYS_fstat
@@ -37,7 +39,8 @@ pub(super) const OLDER: &[Call] = calls! { SYS_poll };
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const OLDER: &[Call] = &[];
 
-/// What the image cache needs beside `openat`; where a path leads is for Landlock and the mount namespace to say.
+/// What the image cache needs beside `openat`; where a path leads is for Landlock and the mount
+/// namespace to say.
 pub(super) const ON_FILES: &[Call] = calls! { SYS_getdents64 SYS_renameat SYS_renameat2 SYS_unlinkat };
 
 /// One allowed form of a call: all of these conditions on its arguments.
@@ -74,13 +77,14 @@ pub(super) fn filtered() -> Result<Vec<Filtered>, BackendError> {
     ])
 }
 
-/// `openat` opens files, not mere places in the file system (`O_PATH`), about which Landlock has no say.
+/// `openat` opens files, not mere places in the file system (`O_PATH`), about which Landlock has no
+/// say.
 pub(super) fn openat() -> Result<Filtered, BackendError> {
     Ok((("SYS_openat", libc::SYS_openat), vec![vec![without(2, libc::O_PATH)?]]))
 }
 
-/// Commands of `fcntl` that concern the descriptor alone. Not among them is whatever sends signals (`F_SETOWN`, `F_SETSIG`, `F_NOTIFY`,
-/// `F_SETLEASE`, `O_ASYNC`), locks, or changes a pipe.
+/// Commands of `fcntl` that concern the descriptor alone. Not among them is whatever sends signals
+/// (`F_SETOWN`, `F_SETSIG`, `F_NOTIFY`, `F_SETLEASE`, `O_ASYNC`), locks, or changes a pipe.
 fn fcntl() -> Result<Vec<Form>, BackendError> {
     let plain = [
         libc::F_DUPFD_CLOEXEC,
@@ -103,7 +107,8 @@ fn mprotect() -> Result<Vec<Form>, BackendError> {
     Ok(vec![vec![without(2, libc::PROT_EXEC)?], vec![without(2, libc::PROT_WRITE)?]])
 }
 
-/// What the C library's allocator and threads, and device memory, advise; not what poisons pages or merges them with others'.
+/// What the C library's allocator and threads, and device memory, advise; not what poisons pages or
+/// merges them with others'.
 const ADVICE: [u64; 6] = [
     libc::MADV_DONTNEED as u64,
     libc::MADV_FREE as u64,
@@ -116,7 +121,8 @@ const ADVICE: [u64; 6] = [
 const MADV_GUARD_INSTALL: u64 = 102;
 const MADV_GUARD_REMOVE: u64 = 103;
 
-/// Barriers within this process, and the question which there are; not those that disturb all processes of the machine.
+/// Barriers within this process, and the question which there are; not those that disturb all
+/// processes of the machine.
 const BARRIERS: [u64; 5] = [
     libc::MEMBARRIER_CMD_QUERY as u64,
     libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u64,
@@ -158,8 +164,8 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 
 /// The last of the clocks that have a name (`CLOCK_TAI`).
 const CLOCK_MAX: u64 = 11;
-/// The number of a thread's clock is negative, and has this bit set, without which the clock is a process's
-/// (clock_getres(2); a thread's clock can be read within its process alone).
+/// The number of a thread's clock is negative, and has this bit set, without which the clock is a
+/// process's (clock_getres(2); a thread's clock can be read within its process alone).
 const THREAD_CLOCK: u64 = 1 << 31 | 1 << 2;
 
 fn clocks() -> Result<Vec<Form>, BackendError> {
@@ -203,10 +209,12 @@ pub(super) fn filter(files: bool) -> Result<(), SandboxError> {
     }
     // `clone3` below is answered before these rules are asked.
     rules.insert(libc::SYS_clone3, Vec::new());
-    // What `clone3` asks for cannot be looked at. Where the kernel does not seem to have it, the C library takes `clone`.
+    // What `clone3` asks for cannot be looked at. Where the kernel does not seem to have it, the C
+    // library takes `clone`.
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     apply(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
-    // Of two filters the stricter answer counts; this one is last, since it takes the right to add another.
+    // Of two filters the stricter answer counts; this one is last, since it takes the right to add
+    // another.
     apply(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
 }
 
@@ -224,7 +232,8 @@ fn apply(
 mod tests {
     use super::*;
 
-    /// Each call of the filter is a row of the document's table: one of arguments where it has a filter.
+    /// Each call of the filter is a row of the document's table: one of arguments where it has a
+    /// filter.
     #[test]
     fn the_document_lists_exactly_the_allowed_calls() {
         let document = include_str!("../../../../docs/isolation.md");

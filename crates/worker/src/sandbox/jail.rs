@@ -1,5 +1,5 @@
-//! Namespaces of the worker's own, an empty file system, a user of its own and no capabilities: what the kernel lets this process
-//! have of them.
+//! Namespaces of the worker's own, an empty file system, a user of its own and no capabilities:
+//! what the kernel lets this process have of them.
 //!
 //! | | with root | without |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | root of the file system | empty, but for the image cache | the same |
 //! | capabilities | none, also in the bounding set | none |
 //!
-//! Where the kernel forbids namespaces to ordinary users and the node is not root's, Landlock and the filter of system
-//! calls remain. Nothing here is an error: [`Jail`] says what there is.
+//! Where the kernel forbids namespaces to ordinary users and the node is not root's, Landlock and
+//! the filter of system calls remain. Nothing here is an error: [`Jail`] says what there is.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -25,8 +25,9 @@ use std::ptr::null;
 use libc::{c_int, c_ulong};
 use serde::{Deserialize, Serialize};
 
-/// The user and the group of workers whose node runs as root. Linux distributions give numbers of this range to no account
-/// (systemd, "Users, Groups, UIDs and GIDs on systemd Systems": unused below 524288).
+/// The user and the group of workers whose node runs as root. Linux distributions give numbers of
+/// this range to no account (systemd, "Users, Groups, UIDs and GIDs on systemd Systems": unused
+/// below 524288).
 pub const USER: u32 = 275_830;
 
 /// What a worker has of a jail.
@@ -47,7 +48,8 @@ pub struct Jail {
 const NAMESPACES: c_int =
     libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWCGROUP;
 
-/// Enters it; the calling thread is the process's only one. With it comes the folder of the image cache, if there is one.
+/// Enters it; the calling thread is the process's only one. With it comes the folder of the image
+/// cache, if there is one.
 pub(super) fn enter(cache: Option<&Path>) -> (Jail, Option<OwnedFd>) {
     // SAFETY: asks for a number.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -130,8 +132,8 @@ fn empty_root(cache: Option<&Path>) -> io::Result<()> {
         let _ = mount(None, &inside, None, libc::MS_REMOUNT | libc::MS_BIND | own, "");
     }
     std::env::set_current_dir(place)?;
-    // The new root is put over the old one, which then is what lies at `.` and goes (pivot_root(2), "pivot_root(".", ".")").
-    // SAFETY: two texts that end with a NUL.
+    // The new root is put over the old one, which then is what lies at `.` and goes (pivot_root(2),
+    // "pivot_root(".", ".")"). SAFETY: two texts that end with a NUL.
     check(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) } as c_int)?;
     // SAFETY: a text that ends with a NUL.
     check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) })?;
@@ -162,7 +164,8 @@ fn become_own_user() -> io::Result<()> {
 /// No program that this process might start could get a capability back.
 fn drop_bounding_set() {
     for capability in 0..=CAPABILITY_MAX {
-        // SAFETY: plain numbers. What the kernel does not know, or this process may not drop, it cannot use either.
+        // SAFETY: plain numbers. What the kernel does not know, or this process may not drop, it
+        // cannot use either.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
 }

@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 use crate::process;
 use crate::test::Skipped;
 
-/// The release of Debian, and what it has beyond the least: Python, and systemd for its check of units.
+/// The release of Debian, and what it has beyond the least: Python, and systemd for its check of
+/// units.
 const RELEASE: &str = "bookworm";
 const PACKAGES: &str = "python3,python3-venv,systemd";
 
@@ -91,8 +92,8 @@ impl Root {
         std::fs::read_to_string(self.path.join(path)).with_context(|| path.to_owned())
     }
 
-    /// Unpacks a compressed archive over what is there; the answer is the archive as it was before it was
-    /// compressed.
+    /// Unpacks a compressed archive over what is there; the answer is the archive as it was before
+    /// it was compressed.
     pub(super) fn unpack(&self, layer: &[u8]) -> Result<Vec<u8>> {
         let mut archive = Vec::new();
         flate2::read::GzDecoder::new(layer).read_to_end(&mut archive)?;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Red may spend less than its first program costs: a thousand of the currency's units per hour are 0.28 in a second.
+/// Red may spend less than its first program costs: a thousand of the currency's units per hour are
+/// 0.28 in a second.
 const TENANTS: &str = "
 currency: EUR
 issuer: Acme Compute
@@ -29,7 +30,7 @@ pub(super) fn prices_budgets_and_invoices() -> Result<()> {
         gpus.as_array().into_iter().flatten().map(|gpu| (gpu["node"] == "two", gpu["pool"] == "dear"));
     ensure!(pools.clone().count() == 2 && pools.clone().all(|(is_two, is_dear)| is_two == is_dear), "{gpus}");
 
-    // It is in the audit log, and what comes then waits; a credit lets it go on.
+    // It is in the audit log, and what comes then waits; a credit lets it continue.
     let noticed = |tenants: &Value| {
         let tenants = tenants.as_array().into_iter().flatten();
         tenants
@@ -118,7 +119,8 @@ fn now_ms() -> String {
 }
 
 impl Installation {
-    /// What is asked for in units is a share of the card that has them, here as its operator says, and priced by the unit-hour.
+    /// What is asked for in units is a share of the card that has them, here as its operator says,
+    /// and priced by the unit-hour.
     fn units_have_their_price(&mut self) -> Result<()> {
         let mut command = Command::new(sluice());
         let server = self.admin.server();

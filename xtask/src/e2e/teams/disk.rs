@@ -1,4 +1,5 @@
-//! A node whose usage journal finds no room: a small file system of its own, in a mount namespace, which takes root.
+//! A node whose usage journal finds no room: a small file system of its own, in a mount namespace,
+//! which takes root.
 
 use std::io::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! An elastic gang: its tasks come and go one by one, while the others go on.
+//! An elastic gang: its tasks come and go one by one, while the others continue.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;

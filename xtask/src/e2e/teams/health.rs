@@ -1,4 +1,5 @@
-//! A GPU becomes faulty under a program: the fake NVML says so, and the program runs again elsewhere.
+//! A GPU becomes faulty under a program: the fake NVML says so, and the program runs again
+//! elsewhere.
 
 use std::fs::File;
 use std::io::Write;
@@ -74,7 +75,8 @@ pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
     Ok(())
 }
 
-/// What NVML says of where GPUs stand is told to the server when the node joins; what it does not say is not there.
+/// What NVML says of where GPUs stand is told to the server when the node joins; what it does not
+/// say is not there.
 pub(super) fn where_gpus_stand() -> Result<()> {
     let library = crate::target_folder().join("release/libfake_nvml.so").display().to_string();
     let file = crate::target_folder().join("standing-gpu-facts");
@@ -125,7 +127,8 @@ pub(super) fn where_gpus_stand() -> Result<()> {
     Ok(())
 }
 
-/// NVML never answers again: the driver hangs, its GPU is fenced, and what ran there runs elsewhere.
+/// NVML never answers again: the driver hangs, its GPU is fenced, and what ran there runs
+/// elsewhere.
 pub(super) fn a_driver_hangs() -> Result<()> {
     let library = crate::target_folder().join("release/libfake_nvml.so").display().to_string();
     let file = crate::target_folder().join("hanging-gpu-facts");
@@ -154,7 +157,8 @@ pub(super) fn a_driver_hangs() -> Result<()> {
     moves.go_on_to_its_end()
 }
 
-/// A call in a worker never returns: the program gets an error, its GPU is fenced, and it runs again once somebody has looked.
+/// A call in a worker never returns: the program gets an error, its GPU is fenced, and it runs
+/// again once somebody has looked.
 pub(super) fn a_call_never_returns() -> Result<()> {
     let driver = HangingDriver::build("teams")?;
     let installation = Installation::start_with(

@@ -6,12 +6,12 @@ use super::*;
 
 const TENANTS: &str = "tenants: [{path: red}, {path: blue}]";
 
-/// The most by which the dearest of the runs may exceed the cheapest. A meter of wall time is off by 100 % beside the loops; what is
-/// left are caches and cores that are shared with others.
+/// The most by which the dearest of the runs may exceed the cheapest. A meter of wall time is off
+/// by 100 % beside the loops; what is left are caches and cores that are shared with others.
 const DIFFERENCE_MAX: f64 = 0.5;
 
-/// A program that works a number of kernels off uses as much of a GPU alone, beside another tenant's, and on a host that computes
-/// something else, though it takes several times as long.
+/// A program that works a number of kernels off uses as much of a GPU alone, beside another
+/// tenant's, and on a host that computes something else, though it takes several times as long.
 pub(super) fn the_same_work_costs_the_same() -> Result<()> {
     let installation = Installation::start("meters", TENANTS, &[], &[])?;
     let mut runs = vec![installation.work("alone")?];

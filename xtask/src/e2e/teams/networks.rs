@@ -1,5 +1,5 @@
-//! The same teams with their books in PostgreSQL, and with two nodes in network namespaces of their own, which server and programs reach over
-//! virtual cables alone.
+//! The same teams with their books in PostgreSQL, and with two nodes in network namespaces of their
+//! own, which server and programs reach over virtual cables alone.
 
 use std::path::Path;
 use std::process::Command;

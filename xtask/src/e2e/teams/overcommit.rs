@@ -10,8 +10,8 @@ tenants: [{path: red}, {path: blue}]
 pools: [{name: shared, nodes: [one], overcommit_percent: 150}]
 ";
 
-/// Two leases of 75 % run on one GPU, the third waits and learns why; a whole GPU is not shared; and a pool that promises less takes nobody's
-/// lease away.
+/// Two leases of 75 % run on one GPU, the third waits and learns why; a whole GPU is not shared;
+/// and a pool that promises less takes nobody's lease away.
 pub(super) fn an_overcommitted_pool() -> Result<()> {
     let installation = Installation::start("overcommit", POOL, &[], &[])?;
     let (admin, red, blue) = (&installation.admin, &installation.red, &installation.blue);

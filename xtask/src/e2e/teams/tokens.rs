@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A program whose token has expired is told to make room, ends, waits and runs again; the lease of one that is revoked goes on, or ends
-/// with it.
+/// A program whose token has expired is told to make room, ends, waits and runs again; the lease of
+/// one that is revoked continues, or ends with it.
 pub(super) fn a_lease_outlives_its_token() -> Result<()> {
     let installation = Installation::start("tokens", "tenants: [{path: red}, {path: blue}]", &[], &[])?;
     let admin = &installation.admin;

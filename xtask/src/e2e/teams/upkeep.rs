@@ -7,7 +7,8 @@ tenants: [{path: red}, {path: blue}, {path: aa}]
 pools: [{name: big, nodes: [nowhere]}]
 ";
 
-/// A program leaves a node that is drained and runs elsewhere; the node gets nothing until it is used again, and is forgotten once it is gone.
+/// A program leaves a node that is drained and runs elsewhere; the node gets nothing until it is
+/// used again, and is forgotten once it is gone.
 pub(super) fn a_node_is_drained_and_forgotten() -> Result<()> {
     let mut installation = Installation::start("upkeep", TENANTS, &["two"], &[])?;
     let (admin, red) = (installation.admin.clone(), installation.red.clone());

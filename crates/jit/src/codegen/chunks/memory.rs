@@ -14,8 +14,8 @@ use crate::codegen::memory::{Extent, memory_flags};
 use crate::codegen::scalar::clif_type;
 
 impl Emitter<'_> {
-    /// Finds the accesses whose lanes are neighbours and checks them for the whole warp, those that differ by a
-    /// constant together.
+    /// Finds the accesses whose lanes are neighbours and checks them for the whole warp, those that
+    /// differ by a constant together.
     pub(super) fn hoist_all(&mut self, insts: &[InstId]) -> HashMap<InstId, Hoisted> {
         let kernel = self.kernel;
         let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
@@ -63,9 +63,10 @@ impl Emitter<'_> {
         }
     }
 
-    /// Finds values of a step whose lanes are at a constant distance if no index wraps around 2^32 within the warp:
-    /// an unsigned index made wide, and what is computed from it. Until [`Emitter::drop_assumptions`] they count as
-    /// such, and `uniform` gives their lane 0. Returns whether that holds, at run time; None if there are none.
+    /// Finds values of a step whose lanes are at a constant distance if no index wraps around 2^32
+    /// within the warp: an unsigned index made wide, and what is computed from it. Until
+    /// [`Emitter::drop_assumptions`] they count as such, and `uniform` gives their lane 0. Returns
+    /// whether that holds, at run time; None if there are none.
     pub(in crate::codegen) fn assume_no_wrap(&mut self, insts: &[InstId]) -> Option<Clif> {
         let kernel = self.kernel;
         let mut holds: Option<Clif> = None;
@@ -90,7 +91,8 @@ impl Emitter<'_> {
         holds
     }
 
-    /// The stride of an instruction's result under the assumption; None if nothing is assumed of it.
+    /// The stride of an instruction's result under the assumption; None if nothing is assumed of
+    /// it.
     fn assumed_stride(&self, inst: &Inst) -> Option<i64> {
         let affine = |value: Value| match self.plan.shape(value) {
             Shape::Uniform => Some(0),

@@ -1,4 +1,5 @@
-//! Values of a chunk: from the frame, from single lanes or from a rule for all lanes, and back to the frame.
+//! Values of a chunk: from the frame, from single lanes or from a rule for all lanes, and back to
+//! the frame.
 
 use std::collections::HashMap;
 

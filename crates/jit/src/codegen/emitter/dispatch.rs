@@ -29,7 +29,7 @@ impl Emitter<'_> {
         self.enter_pending(node);
     }
 
-    /// A warp that comes back whole from a barrier goes on where the barrier says.
+    /// A warp that comes back whole from a barrier continues where the barrier says.
     pub(super) fn resume(&mut self) {
         let plan = self.plan;
         let behind: Vec<usize> =
@@ -134,7 +134,8 @@ impl Emitter<'_> {
         self.b.switch_to_block(none);
     }
 
-    /// Goes on with the first warp of the next block, if there is one and nobody asks the launch to stop.
+    /// Goes on with the first warp of the next block, if there is one and nobody asks the launch to
+    /// stop.
     fn next_block(&mut self) {
         let left = self.field(types::I32, offset_of!(WarpContext, blocks_left));
         let [some, go, none] = [(); 3].map(|()| self.b.create_block());
@@ -181,7 +182,8 @@ impl Emitter<'_> {
         self.b.switch_to_block(none);
     }
 
-    /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in steps.
+    /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in
+    /// steps.
     fn next_warp(&mut self, left: Clif) {
         let warp = self.plan.lanes as i64;
         let is_whole = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, left, warp);

@@ -173,7 +173,7 @@ impl Emitter<'_> {
         self.b.switch_to_block(go_on);
     }
 
-    /// `lanes` end, and the rest of the warp goes on.
+    /// `lanes` end, and the rest of the warp continues.
     pub(super) fn exit(&mut self, lanes: Clif) {
         self.retire(lanes);
         if self.plan.can_split {

@@ -53,7 +53,7 @@ impl World {
         id
     }
 
-    /// A gang that goes on with one task, if it has to; claimed.
+    /// A gang that continues with one task, if it has to; claimed.
     fn elastic(&mut self, gpus: &[(NodeId, u32)]) -> LeaseId {
         let ask = json!({ "share_ppm": 500_000, "tasks": 1, "tasks_max": 8 });
         let id = self.fleet.request(
@@ -282,7 +282,7 @@ fn of_an_elastic_gang_a_faulty_gpu_takes_the_tasks_there() {
     let notices = |world: &World| -> Vec<Option<u64>> {
         world.fleet.lease(gang).unwrap().seats.iter().map(|seat| seat.leave_at_ms).collect()
     };
-    // What has not begun has nothing to finish; what has goes on.
+    // What has not begun has nothing to finish; what has continues.
     let finish = [1, 3].map(|node| world.fleet.fence((node, 0), fence(Clearing::Finish), 10_000));
     assert_eq!((finish, notices(&world)), ([vec![], vec![gang]], vec![None, None, Some(10_000)]));
     assert_eq!(world.fleet.grants_of(world.fleet.lease(gang).unwrap()).len(), 0);

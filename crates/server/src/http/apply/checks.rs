@@ -280,7 +280,8 @@ const MICRO_MAX: u64 = 1_000_000_000_000;
 
 /// Tenants in all.
 const TENANTS_MAX: usize = 250_000;
-/// Tenants that the administrators of a tenant right below the root may have there, that one included.
+/// Tenants that the administrators of a tenant right below the root may have there, that one
+/// included.
 const TENANTS_OF_TREE_MAX: usize = 10_000;
 
 const NAME_MAX: usize = 255;

@@ -118,7 +118,8 @@ fn a_refused_lease_looks_elsewhere_and_closes_no_node_to_others() {
     assert_eq!(world.state(refused), LeaseState::Queued, "both have refused it");
     assert!(world.why(refused).contains("take no new work"), "{}", world.why(refused));
 
-    // Whoever is next takes the room that it could not use, at once; one node is left for it when that has reported.
+    // Whoever is next takes the room that it could not use, at once; one node is left for it when
+    // that has reported.
     let next = world.ask("globex", json!({ "share_ppm": 1_000_000 }));
     world.decide();
     assert_eq!(world.state(next), LeaseState::Granted);

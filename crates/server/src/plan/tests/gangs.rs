@@ -50,7 +50,8 @@ fn a_task_that_ends_gives_its_place_back_while_the_others_go_on() {
     world.settle();
     assert_eq!((world.tasks_of(gang), world.nodes_of(next)), (vec![0, 2], vec![second]));
     assert_eq!(world.fleet.holding(&"acme".parse().unwrap()).ppm, 3 * u64::from(GPU_PPM));
-    // What is left of it is not too little, however long that takes, and is all there is to give way.
+    // What is left of it is not too little, however long that takes, and is all there is to give
+    // way.
     world.now_ms += 3_600_000;
     world.settle();
     world.plan = Plan::new(&world.fleet, world.now_ms, None);
@@ -84,7 +85,8 @@ fn an_elastic_gang_makes_room_with_what_is_above_its_minimum_and_grows_again() {
     assert_eq!((world.tasks_of(gang), world.state(rightful)), (vec![0, 1], RUNS));
     world.check();
 
-    // A second one may have the rest of the guarantee of nobody: the minimum goes as a whole, or not at all.
+    // A second one may have the rest of the guarantee of nobody: the minimum goes as a whole, or
+    // not at all.
     let beyond = world.ask("globex", json!({ "priority": 1 }));
     world.settle();
     assert_eq!((world.state(beyond), world.tasks_of(gang)), (WAITS, vec![0, 1]));

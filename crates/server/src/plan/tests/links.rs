@@ -2,7 +2,8 @@ use sluice_api::node::NvLinks;
 
 use super::*;
 
-/// A node whose GPUs have four NVLinks to the other of their pair, 0 to 3 and 1 to 2; the first two are near one NUMA node.
+/// A node whose GPUs have four NVLinks to the other of their pair, 0 to 3 and 1 to 2; the first two
+/// are near one NUMA node.
 fn join_pairs(world: &mut World) {
     let gpu = |at: u32| Gpu {
         name: "GPU".into(),

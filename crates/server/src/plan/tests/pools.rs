@@ -147,7 +147,8 @@ fn a_spent_budget_keeps_what_is_new_waiting() {
     assert_eq!([first, second].map(|lease| world.state(lease)), [WAITS; 2]);
 }
 
-/// Whatever comes, no GPU is promised twice, and a plan made anew from the fleet agrees on who runs where.
+/// Whatever comes, no GPU is promised twice, and a plan made anew from the fleet agrees on who runs
+/// where.
 #[test]
 fn no_gpu_is_ever_promised_twice() {
     use proptest::prelude::*;
@@ -256,7 +257,8 @@ fn a_whole_gpu_of_an_overcommitted_pool_is_nobody_elses() {
     world.check();
 }
 
-/// Of two leases on a GPU one goes, and the place is granted when it is clear, though the sum of the shares was above the GPU before.
+/// Of two leases on a GPU one goes, and the place is granted when it is clear, though the sum of
+/// the shares was above the GPU before.
 #[test]
 fn what_is_guaranteed_is_reclaimed_on_an_overcommitted_gpu() {
     let mut world = World::new(&[1], &[("acme", json!({ "guaranteed_milli": 750 })), ("globex", json!({}))]);
@@ -276,7 +278,8 @@ fn what_is_guaranteed_is_reclaimed_on_an_overcommitted_gpu() {
     world.check();
 }
 
-/// A plan that is made anew, by a server that comes to lead, knows what was leased when the pool promised more.
+/// A plan that is made anew, by a server that comes to lead, knows what was leased when the pool
+/// promised more.
 #[test]
 fn a_plan_made_anew_counts_what_is_above_the_pool() {
     let mut world = World::new(&[1, 1], &[("acme", json!({ "limit_milli": 2000 }))]);

@@ -1,6 +1,7 @@
 use super::*;
 
-/// A world in which `acme` has a lease that is kept from the scheduler, and what it says about that.
+/// A world in which `acme` has a lease that is kept from the scheduler, and what it says about
+/// that.
 fn held_back(
     quota: Value,
     pool: Option<Value>,
@@ -19,7 +20,8 @@ fn held_back(
     (world, lease)
 }
 
-/// What is written down wakes the scheduler: one that changes something with every look never rests.
+/// What is written down wakes the scheduler: one that changes something with every look never
+/// rests.
 #[test]
 fn what_is_held_back_is_told_why_once() {
     let globex = || json!({ "private": { "tenants": ["globex"] } });

@@ -1,4 +1,5 @@
-//! Where everything of a document stands: pages filled from the top, with tables that go on to the next page.
+//! Where everything of a document stands: pages filled from the top, with tables that go on to the
+//! next page.
 
 use rustybuzz::{Face, UnicodeBuffer};
 
@@ -199,7 +200,8 @@ impl Layout {
         self.cells(columns, titles, style);
     }
 
-    /// A row between the present place and the one that it leaves behind, which are edges and no base lines.
+    /// A row between the present place and the one that it leaves behind, which are edges and no
+    /// base lines.
     fn cells(&mut self, columns: &[Column], cells: &[String], style: Style) {
         let (top, mut x) = (self.y, MARGIN);
         for ((width, is_right), cell) in columns.iter().zip(cells) {

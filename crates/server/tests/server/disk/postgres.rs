@@ -37,8 +37,9 @@ fn said(postgres: &Postgres) -> String {
     std::fs::read_to_string(postgres.folder.path().join("log")).unwrap()
 }
 
-/// PostgreSQL goes on without room for its tables, and has room for a row here and there, in pages that are not full. So some changes
-/// come through, others do not, and all that counts is that each was what its answer said.
+/// PostgreSQL continues without room for its tables, and has room for a row here and there, in
+/// pages that are not full. So some changes come through, others do not, and all that counts is
+/// that each was what its answer said.
 #[test]
 fn without_room_for_its_tables_the_server_loses_nothing_and_heals_by_itself() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
@@ -83,7 +84,8 @@ fn without_room_for_its_tables_the_server_loses_nothing_and_heals_by_itself() {
     holds_all_of(&Server::start_on(folder.path(), Some(&database)).admin, &acknowledged);
 }
 
-/// PostgreSQL stops without room for its log. Then it is a database that is away, until somebody makes room and starts it.
+/// PostgreSQL stops without room for its log. Then it is a database that is away, until somebody
+/// makes room and starts it.
 #[test]
 fn without_room_for_its_log_it_stops_and_the_server_loses_nothing() {
     let Some(disk) = SmallDisk::mount("48m") else { return };

@@ -48,7 +48,8 @@ const SUBCATEGORIES: &[&str] = &[
     "Other (Compute)",
 ];
 
-/// The columns whose feature level is Mandatory in FOCUS 1.3, whether they may be null, and what they hold.
+/// The columns whose feature level is Mandatory in FOCUS 1.3, whether they may be null, and what
+/// they hold.
 const MANDATORY: &[(&str, bool, Holds)] = &[
     ("BilledCost", false, Holds::Decimal),
     ("BillingAccountId", false, Holds::Text),
