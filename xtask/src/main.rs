@@ -101,3 +101,13 @@ fn target_folder() -> PathBuf {
         None => root().join("target"),
     }
 }
+
+/// Where tools and Python environments are kept that take minutes to install, for all checkouts:
+/// `$SLUICE_TEST_CACHE`, or `sluice-tests` in the user's cache.
+fn cache_folder() -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let user = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    variable("SLUICE_TEST_CACHE")
+        .or_else(|| Some(user()?.join("sluice-tests")))
+        .unwrap_or_else(|| target_folder().join("test-cache"))
+}

