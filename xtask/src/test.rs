@@ -131,7 +131,9 @@ fn house(tally: &mut Tally) {
     tally.record("cargo deny", deny());
 }
 
-/// `cargo deny`, installed into `target/` if this machine has none (its compilation takes minutes,
+const CARGO_DENY: &str = "0.20.2";
+
+/// `cargo deny`, installed into the cache if this machine has none (its compilation takes minutes,
 /// once).
 fn deny() -> Result<()> {
     let installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status();
