@@ -49,7 +49,7 @@ pub fn element_type(data_type: u32) -> Option<u32> {
 
 /// The size of an element in bytes, by the number that PTX gives its type.
 pub fn element_bytes(element_type: u32) -> Option<u32> {
-    let size = SIZES.checked_shr(4 * element_type)? & 0xf;
+    let size = SIZES.checked_shr(element_type.checked_mul(4)?)? & 0xf;
     (size != NO_SIZE).then_some(1 << size)
 }
 

@@ -36,13 +36,13 @@
 //!
 //! `run:` names the entry and the launch; shapes of blocks separated by `/` are all tried. Further
 //! keys are `shared` (dynamic bytes), `stack` (bytes per thread, 1024 unless given),
-//! `cooperative=yes` and `interp=no` (for what the interpreter does not have). Below stand the
-//! parameters in order: `T[N]` is a buffer of N elements passed by address, `T{N}` an array and `T`
-//! a number passed by value. Behind `=` stands the content before, behind `->` the one expected
-//! afterwards; without an arrow a buffer must stay as it is, `-> ?` asks only that all back ends
-//! agree, `-> *` nothing. A line `-> fault KIND` expects a failure ([`machine::Fault`]),
-//! `-> refused WORDS` an error of the compiler that contains the words, `-> prints "TEXT"` output
-//! of `vprintf`.
+//! `cooperative=yes`, `finds=KINDS` (what the sanitizer reports, with commas between) and
+//! `interp=no` (for what the interpreter does not have). Below stand the parameters in order:
+//! `T[N]` is a buffer of N elements passed by address, `T{N}` an array and `T` a number passed by
+//! value. Behind `=` stands the content before, behind `->` the one expected afterwards; without an
+//! arrow a buffer must stay as it is, `-> ?` asks only that all back ends agree, `-> *` nothing. A
+//! line `-> fault KIND` expects a failure ([`machine::Fault`]), `-> refused WORDS` an error of the
+//! compiler that contains the words, `-> prints "TEXT"` output of `vprintf`.
 //!
 //! # Contents
 //! Values are separated by blanks: numbers, `0x` and bits (of floats too), `min`, `max`, `inf`,

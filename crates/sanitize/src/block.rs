@@ -3,6 +3,7 @@
 mod access;
 mod sync;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +45,10 @@ pub struct Block<'l> {
     generation: u64,
     /// The line at which each warp came to a barrier last.
     barrier_lines: Vec<u32>,
+    /// Threads that are about to synchronize by a strong access, and whether beyond the block.
+    joining: BTreeMap<u32, bool>,
+    /// The instruction of these accesses, by its address among the kernel's.
+    joining_at: usize,
 }
 
 impl<'l> Block<'l> {
@@ -59,6 +64,8 @@ impl<'l> Block<'l> {
             oldest: 0,
             generation: u64::MAX,
             barrier_lines: Vec::new(),
+            joining: BTreeMap::new(),
+            joining_at: 0,
         }
     }
 
@@ -70,9 +77,24 @@ impl<'l> Block<'l> {
         (self.has_begun, self.index) = (true, index);
         self.number = self.launch.number(index) as u16;
         let threads = self.launch.threads();
+        self.joining.clear();
         self.clocks.begin(threads, self.launch.sanitizer.tick(), self.launch.time);
         self.barrier_lines.clear();
         self.barrier_lines.resize(threads.div_ceil(32), 0);
+    }
+
+    /// Orders threads behind what came before their last strong access.
+    ///
+    /// Accesses are checked before they are made, and what a load has seen may have been written
+    /// since then. So it counts when the block does something else.
+    fn join(&mut self) {
+        if self.joining.is_empty() {
+            return;
+        }
+        let time = self.launch.sanitizer.tick();
+        for (thread, is_wide) in std::mem::take(&mut self.joining) {
+            self.clocks.joined(thread as usize, time, is_wide);
+        }
     }
 
     fn shared_cells(&mut self, bytes: u64) -> &[Cell] {

@@ -125,6 +125,7 @@ mod tests {
         kernel.block_mut(entry).terminator = Terminator::Exit;
         kernel.params.bytes = 8;
         kernel.shared.static_bytes = 128;
+        (kernel.shared.align, kernel.local_align) = (16, 1);
         kernel
     }
 

@@ -44,6 +44,9 @@ impl Block<'_> {
         value: u64,
         present: impl FnOnce(u64) -> u64,
     ) -> bool {
+        if self.joining_at != std::ptr::from_ref(access).addr() {
+            self.join();
+        }
         let attempt = Attempt { access, space: access.space, thread, address, changes_nothing: false };
         match access.space {
             Space::Param => true,
@@ -83,6 +86,8 @@ impl Block<'_> {
         // other's shared memory.
         let is_own = windows.is_cluster || address < windows.shared.start && address < windows.local.start;
         if is_own || !self.launch.sanitizer.tools.memcheck {
+            // The workspace of the grid's barrier is there, too.
+            self.synchronize(attempt);
             return true;
         }
         self.report_access(Kind::OutOfBounds, attempt, None);
@@ -208,10 +213,18 @@ impl Block<'_> {
         if let Some(earlier) = found {
             self.report_race(attempt, &earlier, region);
         }
-        if access.is_strong && access.kind != AccessKind::Write {
-            let is_wide = attempt.space != Space::Shared;
-            self.clocks.joined(attempt.thread as usize, self.launch.sanitizer.tick(), is_wide);
+        self.synchronize(attempt);
+    }
+
+    /// A thread that reads by a strong access is ordered behind what came before.
+    fn synchronize(&mut self, Attempt { access, space, thread, .. }: Attempt<'_>) {
+        if !access.is_strong || access.kind == AccessKind::Write {
+            return;
         }
+        let is_wide = space != Space::Shared;
+        self.clocks.joined(thread as usize, self.launch.sanitizer.tick(), is_wide);
+        self.joining_at = std::ptr::from_ref(access).addr();
+        *self.joining.entry(thread).or_default() |= is_wide;
     }
 
     fn report_access(&self, kind: Kind, attempt: Attempt<'_>, region: Option<report::Region>) {

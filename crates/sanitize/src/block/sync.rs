@@ -13,6 +13,7 @@ impl Block<'_> {
         if !is_sync || !self.launch.sanitizer.tools.racecheck {
             return;
         }
+        self.join();
         let time = self.launch.sanitizer.tick();
         let mut left = lanes;
         while left != 0 {
@@ -28,12 +29,14 @@ impl Block<'_> {
 
     /// Lanes have executed a fence; `is_wide` beyond their block.
     pub fn fence(&mut self, warp: u32, lanes: u32, is_wide: bool) {
+        self.join();
         let time = self.launch.sanitizer.tick();
         bits(lanes).for_each(|lane| self.clocks.joined((warp * 32 + lane) as usize, time, is_wide));
     }
 
     /// Lanes of a warp come to a barrier at this line.
     pub fn comes_to_barrier(&mut self, warp: u32, line: u32) {
+        self.join();
         if let Some(own) = self.barrier_lines.get_mut(warp as usize) {
             *own = line;
         }
