@@ -165,8 +165,9 @@ fn what_was_not_delivered_is_sent_by_the_next_server() {
     let mut command = ServerProcess::command(folder.path(), postgres::database_for(folder.path()).as_deref());
     command.args(["--webhook-allow", "127.0.0.0/8"]);
     let _process = ServerProcess::spawn(&mut command);
-    let admin = settings(folder.path()).client();
     let got = received.recv_timeout(PATIENCE).unwrap();
+    // Its port is another one, and is written down before it sends.
+    let admin = settings(folder.path()).client();
     assert_eq!(got.header("webhook-id"), failed.id);
     let event = got.json();
     assert_eq!((&event["type"], &event["data"]["number"]), (&json!("invoice.issued"), &json!("1")));
