@@ -208,8 +208,7 @@ macro_rules! rows {
 const DEFAULT_STREAMS: &str = "\
 macro_rules! addresses {
     ($($legacy:ident $own:ident,)*) => {
-        /// Each function and its per-thread variant (itself where it has none), in the order of
-        /// `Fn`.
+        /// Each function and its per-thread variant (itself where it has none), in the order of `Fn`.
         static ADDRESSES: [[Address; 2]; Fn::COUNT] =
             [$([Address($legacy as *const c_void), Address($own as *const c_void)]),*];
     };

@@ -316,7 +316,7 @@ pub(super) struct Printing {
 
 /// An invoice as a document, in PDF or HTML
 #[utoipa::path(get, path = "/invoices/{number}/document", tag = "ledger", params(("number" = u64, Path), Printing),
-    responses((status = 200, body = Vec<u8>, content_type = "application/pdf")))]
+    responses((status = 200, content((Vec<u8> = "application/pdf"), (Vec<u8> = "text/html")))))]
 pub(super) async fn invoice_document(
     State(server): State<Arc<Server>>,
     principal: Principal,
@@ -508,7 +508,7 @@ async fn draft_seen(server: &Server, principal: &Principal, number: u64) -> Resu
 
 /// A draft as a document, in PDF or HTML
 #[utoipa::path(get, path = "/drafts/{number}/document", tag = "ledger", params(("number" = u64, Path), Printing),
-    responses((status = 200, body = Vec<u8>, content_type = "application/pdf")))]
+    responses((status = 200, content((Vec<u8> = "application/pdf"), (Vec<u8> = "text/html")))))]
 pub(super) async fn draft_document(
     State(server): State<Arc<Server>>,
     principal: Principal,

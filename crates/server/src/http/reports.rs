@@ -44,7 +44,11 @@ pub(super) struct Rendering {
 /// `compliance` is for tokens that may read the audit log.
 #[utoipa::path(get, path = "/reports/{kind}", tag = "ledger",
     params(("kind" = ReportKind, Path), BillOptions, Rendering),
-    responses((status = 200, body = Vec<u8>, content_type = "text/html")))]
+    responses((status = 200, content(
+        (Vec<u8> = "text/html"),
+        (Vec<u8> = "application/pdf"),
+        (Vec<u8> = "text/csv"),
+    ))))]
 pub(super) async fn tenant_report(
     State(server): State<Arc<Server>>,
     principal: Principal,
