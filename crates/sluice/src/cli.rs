@@ -765,6 +765,31 @@ const GPUS_MAX: u32 = 64;
 mod tests {
     use super::*;
 
+    /// Collects the examples in the help of a command and of those below it.
+    fn examples(command: &clap::Command, found: &mut Vec<String>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.lines().filter_map(|line| line.trim().strip_prefix("sluice "));
+        // Two blanks begin the explanation.
+        let commands = lines.filter_map(|line| line.split("  ").next());
+        let is_plain = |line: &&str| !line.contains(['\\', '\'', '"', '|', ';', '$', '<', '>', '[']);
+        found.extend(commands.filter(is_plain).map(|line| format!("sluice {line}")));
+        command.get_subcommands().for_each(|command| examples(command, found));
+    }
+
+    #[test]
+    fn what_help_shows_can_be_typed() {
+        use clap::CommandFactory;
+        let mut found = Vec::new();
+        examples(&Cli::command(), &mut found);
+        assert!(found.len() > 10, "{found:?}");
+        let wrong = |example: &String| {
+            let line = example.replace("FINGERPRINT", &"0".repeat(64));
+            Some(format!("{example}: {}", Cli::try_parse_from(line.split_whitespace()).err()?))
+        };
+        let wrong: Vec<String> = found.iter().filter_map(wrong).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
     #[test]
     fn the_definition_is_consistent() {
         use clap::CommandFactory;

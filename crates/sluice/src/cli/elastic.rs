@@ -1,11 +1,12 @@
 //! Arguments of the commands that change what a running program has.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::Cap;
 use crate::quantity::{Memory, Share};
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("size").multiple(true)))]
 #[command(after_help = "\
 Examples:
   sluice resize 7 -p 0.5 --memory 16GiB     half of each GPU and 16 GiB of its memory, for lease 7
