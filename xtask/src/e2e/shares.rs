@@ -38,8 +38,11 @@ const TAIL_SECONDS: f64 = 3.0;
 const ALONE_SECONDS: f64 = 2.0;
 /// Points of 100. A scheduler without shares is off by 25 to 40, a session that gets no turns by 75.
 const ERROR_MAX: f64 = 5.0;
-/// Points by which a program alone on the GPU may miss its hard cap.
-const CAP_ERROR_MAX: f64 = 2.0;
+/// Points by which a program alone on the GPU may pass its hard cap.
+const CAP_EXCESS_MAX: f64 = 2.0;
+/// Points that it may stay below its cap: starting and stopping each turn is charged to the cap,
+/// and is not busy time of the GPU. That takes longer where threads are woken late.
+const CAP_LOSS_MAX: f64 = 5.0;
 /// Per cent of the uncapped work that a program capped to 25 % of the time does at least. Each time
 /// slice begins with cold caches and sleeping threads, which costs more of a short slice the busier
 /// the machine's other guests are.
@@ -101,8 +104,7 @@ fn pair_once(node: &Node, left: Competitor<'_>, right: Competitor<'_>, expected:
 }
 
 /// A capped session gets its share and no more, though nobody else computes: of the GPU's time as
-/// the node measures it within two points, and of the work that it finishes without a cap nothing
-/// beyond that.
+/// the node measures it, and of the work that it finishes without a cap.
 fn hard_cap() -> Result<()> {
     let node = one_gpu()?;
     let (free, capped) = (&["-q", "-p", "0.25"][..], &["-q", "-p", "0.25", "--cap", "hard"][..]);
@@ -113,10 +115,10 @@ fn hard_cap() -> Result<()> {
     let work = 100.0 * capped / (0.5 * (before + after));
     eprintln!("   {time:.1} % of the GPU's time, {work:.1} % of the work without a cap");
     ensure!(
-        (time - 25.0).abs() <= CAP_ERROR_MAX,
+        (25.0 - CAP_LOSS_MAX..=25.0 + CAP_EXCESS_MAX).contains(&time),
         "got {time:.1} % of the GPU's time under a hard cap of 25 %"
     );
-    ensure!(work <= 25.0 + CAP_ERROR_MAX, "did {work:.1} % of the work under a hard cap of 25 %");
+    ensure!(work <= 25.0 + CAP_EXCESS_MAX, "did {work:.1} % of the work under a hard cap of 25 %");
     ensure!(work >= CAPPED_WORK_MIN, "did only {work:.1} % of the work under a hard cap of 25 %");
     node.wait_until_free()
 }
