@@ -25,6 +25,7 @@ import time
 import traceback
 from pathlib import Path
 
+import elastic
 import goals
 import machine
 import plan
@@ -301,6 +302,8 @@ def everything(check):
             check.attempt(f"shares {left}/{right}", shares.check_shares, check, left, right, seconds, check.options.quick, leased="only")
         check.attempt("driver facts: all", check.facts, "all", leased=False)
         check.attempt("driver facts: memory", check.facts, "memory", leased=False)
+        for name, step in elastic.STEPS.items():
+            check.attempt(name, step, check, leased="only")
         for step in plan.ALONE:
             check.attempt(step.name, check.alone, step, leased="only")
         check.attempt("bench remoting", goals.remoting, check, leased="only")
@@ -320,7 +323,7 @@ def by_turns(check, what, limit):
 
 def names():
     steps = [*plan.worthy(), *plan.ALONE, *plan.more(), *plan.risky(), *plan.LAST_ALONE]
-    return ["machine", *(step.name for step in steps), *(f"by turns: {what}" for what, _ in goals.TRAINING),
+    return ["machine", *(step.name for step in steps), *elastic.STEPS, *(f"by turns: {what}" for what, _ in goals.TRAINING),
             *(f"shares {left}/{right}" for left, right, _ in shares.SHARES), "bench remoting",
             *(f"driver facts: {name}" for name in ("init", "all", "memory", "kill"))]
 

@@ -89,6 +89,11 @@ def closing_of(output):
     return {**found[-1].groupdict(), "kernels": int(found[-1]["kernels"])} if found else None
 
 
+def went_through(step, closing):
+    """Whether the program's calls came to the node: its kernels, or the bytes of one that launches none."""
+    return bool(closing) and (closing["kernels"] > 0 or not step.kernels and closing["bytes_in"] != "0 B")
+
+
 def compared(step, native, leased):
     """The outcome of a step, and why. What only one of the two can do is told apart from what neither can."""
     parts = [parts_of(run["output"]) for run in (native, leased)]
@@ -110,7 +115,7 @@ def compared(step, native, leased):
         outcome, why = "failed", f"ended with {leased['code']}, natively with 0"
     elif native["code"] == 0 and wrong:
         outcome, why = "failed", f"{len(wrong)} results differ"
-    elif leased["code"] == 0 and step.kernels and not (closing and closing["kernels"]):
+    elif leased["code"] == 0 and not went_through(step, closing):
         outcome = "failed"
         why = "it launched nothing through Sluice: it has found another driver" if closing else "`sluice run` did not say what it used"
     elif native["code"] != 0:

@@ -22,13 +22,13 @@ class NodeFailed(Exception):
 
 
 class Node:
-    def __init__(self, sluice, gpus, log):
+    def __init__(self, sluice, gpus, log, options=()):
         self.sluice, self.gpus, self.log = str(sluice), gpus, Path(log)
         folder = self.folder = tempfile.mkdtemp(prefix="gpu-check-node-")
         output = Path(folder) / "output"
         environment = {**os.environ, "RUST_BACKTRACE": "1", "XDG_CACHE_HOME": folder, "CUDA_CACHE_PATH": f"{folder}/cuda",
                        "XDG_DATA_HOME": folder}
-        command = [self.sluice, "node", "--listen", "127.0.0.1:0", "--linger", "5s", "--gpus", gpus]
+        command = [self.sluice, "node", "--listen", "127.0.0.1:0", "--linger", "5s", "--gpus", gpus, *options]
         with open(self.log, "ab") as errors, open(output, "wb") as out:
             errors.write(f"--- {' '.join(command)}\n".encode())
             errors.flush()

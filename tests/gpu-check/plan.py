@@ -57,9 +57,9 @@ def worthy():
 
 def more():
     steps = [
-        Step("PyTorch expandable segments", program("sequences/torch_modes.py", "expandable"), needs="torch"),
-        Step("PyTorch cudaMallocAsync", program("sequences/torch_modes.py", "mallocasync"), needs="torch"),
-        Step("PyTorch DataLoader", program("sequences/torch_modes.py", "loader"), needs="torch"),
+        Step("PyTorch expandable segments", program("sequences/torch_modes.py", "expandable"), needs="torch", kernels=False),
+        Step("PyTorch cudaMallocAsync", program("sequences/torch_modes.py", "mallocasync"), needs="torch", kernels=False),
+        Step("PyTorch DataLoader", program("sequences/torch_modes.py", "loader"), needs="torch", kernels=False),
         Step("PyTorch NCCL", program("sequences/torch_modes.py", "nccl"), needs="torch"),
         Step("PyTorch profiler", program("sequences/torch_modes.py", "profiler"), needs="torch"),
         Step("numba kernels", program("numba_kernels.py"), needs="numba.cuda"),
@@ -72,7 +72,7 @@ def more():
         Step("linked program", [BIN / "linked"]),
         Step("conditional nodes, nvcc", [BIN / "conditionals"]),
         Step("staged launches", [BIN / "staged-launches"]),
-        Step("sharing between processes", program("sharing.py")),
+        Step("sharing between processes", program("sharing.py"), kernels=False),
         Step("CuPy arrays", program("cupy_arrays.py"), needs="cupy", native_s=180),
     ]
     return steps
@@ -82,12 +82,13 @@ def risky():
     """What was written after documentation alone, or ends badly on purpose."""
     return [
         Step("mapped memory while kernels run", [BIN / "handover"]),
+        Step("tensor maps", [BIN / "tensor-maps"]),
         Step("driver functions", program("driver_functions.py"), parts=True),
         Step("graphs", program("graphs.py"), parts=True),
-        Step("driver attributes", program("driver_attributes.py"), parts=True),
-        Step("green contexts", program("green_contexts.py")),
-        Step("conditional nodes", program("conditionals.py")),
-        Step("processes", [BIN / "processes"]),
+        Step("driver attributes", program("driver_attributes.py"), parts=True, kernels=False),
+        Step("green contexts", program("green_contexts.py"), kernels=False),
+        Step("conditional nodes", program("conditionals.py"), kernels=False),
+        Step("processes", [BIN / "processes"], kernels=False),
         Step("refused calls", program("refused.py"), {"COMPUTES": "1"}),
         Step("illegal address", program("illegal_address.py"), {"CODES": "717 719"}, options=("-p", "0.5", "--memory", "2GiB")),
     ]

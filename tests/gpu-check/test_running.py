@@ -90,7 +90,7 @@ class Whole(unittest.TestCase):
         patches = [mock.patch.object(sys, "argv", words), mock.patch.object(check, "SLUICE", self.folder / "sluice"),
                    mock.patch.object(check, "prepare", lambda: None), mock.patch.object(check, "KEEPER", "print('ready')"),
                    mock.patch.object(plan, "worthy", lambda: steps), mock.patch.object(plan, "more", list),
-                   mock.patch.object(plan, "risky", list), mock.patch.object(machine, "in_full", lambda said: said),
+                   mock.patch.object(plan, "risky", list), mock.patch.object(check.elastic, "STEPS", {}), mock.patch.object(machine, "in_full", lambda said: said),
                    mock.patch.dict(os.environ, environment)]
         printed = io.StringIO()
         with contextlib.ExitStack() as stack:

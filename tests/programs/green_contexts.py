@@ -117,7 +117,7 @@ def splits(device):
     assert left.kind == (SM if left.count else 0)
     again = c_uint32(1)
     code = code_of("cuDevSmResourceSplitByCount", None, byref(again), byref(whole), None, 0, whole.count + 1)
-    equal(code, INVALID_VALUE, "more than there are")
+    equal(code, INVALID_RESOURCE_CONFIGURATION, "more than there are")
     equal(code_of("cuDeviceGetDevResource", device, byref(Resource()), 7), INVALID_RESOURCE_TYPE)
     # A structure that nobody made.
     forged = Resource(kind=SM, count=4, least=1, alignment=1)
@@ -163,7 +163,8 @@ def contexts(device, primary, function, words):
         found = c_void_p()
         call("cuStreamGetGreenCtx", stream, byref(found))
         equal(found.value, green.value)
-        equal(code_of("cuStreamGetCtx", stream, byref(c_void_p())), NOT_SUPPORTED)
+        # The documentation says that this has no answer, and NVIDIA's driver has one.
+        assert code_of("cuStreamGetCtx", stream, byref(c_void_p())) in (0, NOT_SUPPORTED)
         context = c_void_p()
         call("cuStreamGetCtx_v2", stream, byref(context), byref(found))
         equal((context.value, found.value), (primary.value, green.value))
@@ -221,7 +222,8 @@ def contexts(device, primary, function, words):
     other, _ = split(whole, 1, whole.least)
     pair = (Resource * 2)(groups[0], other[0])
     code = code_of("cuDevResourceGenerateDesc", byref(c_void_p()), pair, 2)
-    equal(code, INVALID_RESOURCE_CONFIGURATION)
+    # The documentation says so; driver 580 on an H100 takes them.
+    assert code in (0, INVALID_RESOURCE_CONFIGURATION), code
     green = green_context(device, groups[0])
     owned, count = resource_of("cuGreenCtxGetDevResource", green), c_uint32()
     call("cuDevSmResourceSplitByCount", None, byref(count), byref(owned), None, 0, owned.least)

@@ -29,17 +29,22 @@ const CODE: &[&str] = &[
     "arch=compute_120,code=sm_120",
 ];
 
-/// Programs of nvcc, built here; their options come last.
+/// For cards that copy tensors: what these programs use is not in the PTX of older ones.
+const TENSORS: &[&str] =
+    &["-gencode", "arch=compute_90,code=[sm_90,compute_90]", "-gencode", "arch=compute_120,code=sm_120"];
+
+/// Programs of nvcc, built here, with the cards that each is for.
 const CUDA: &[(&str, &[&str], &[&str])] = &[
-    ("kernels", &["programs/kernels.cu"], &[]),
-    ("bench-kernels", &["bench/kernels.cu"], &[]),
-    ("textures", &["programs/textures.cu"], &[]),
-    ("handover", &["programs/handover.cu"], &[]),
-    ("conditionals", &["programs/conditionals.cu"], &[]),
+    ("kernels", &["programs/kernels.cu"], CODE),
+    ("bench-kernels", &["bench/kernels.cu"], CODE),
+    ("textures", &["programs/textures.cu"], CODE),
+    ("handover", &["programs/handover.cu"], CODE),
+    ("conditionals", &["programs/conditionals.cu"], CODE),
+    ("tensor-maps", &["programs/tensor_maps.cu"], TENSORS),
     (
         "linked",
         &["programs/linked/main.cu", "programs/linked/operations.cu", "programs/linked/shapes.cu"],
-        &["-rdc=true"],
+        CODE,
     ),
 ];
 
@@ -54,6 +59,7 @@ const C: &[(&str, &str)] = &[
 const CHECK: &[&str] = &[
     "check.py",
     "compare.py",
+    "elastic.py",
     "goals.py",
     "machine.py",
     "node.py",
@@ -82,6 +88,7 @@ const PROGRAMS: &[&str] = &[
     "driver_functions.py",
     "endless.py",
     "graphs.py",
+    "held.py",
     "green_contexts.py",
     "illegal_address.py",
     "memory_facts.py",
@@ -125,9 +132,10 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     }
 
     let tests = crate::root().join("tests");
-    for (program, sources, options) in CUDA {
+    for (program, sources, cards) in CUDA {
         let sources: Vec<PathBuf> = sources.iter().map(|source| tests.join(source)).collect();
-        let options: Vec<&str> = CODE.iter().chain(*options).copied().collect();
+        let linked: &[&str] = if sources.len() > 1 { &["-rdc=true"] } else { &[] };
+        let options = [*cards, linked].concat();
         python::nvcc_with(&options, &sources, &bundle.join("bin").join(program))?;
     }
     // With the compiler of a machine they are PTX that its driver compiles.

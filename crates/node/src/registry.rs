@@ -263,7 +263,9 @@ impl Registry {
             let memory_ppm = config.memory_overcommit_ppm;
             books = books.with_overcommit(Overcommit { memory_ppm, swap_memory });
             let policy = SlicePolicy { max_wait_ns: nanos(config.max_wait), ..SlicePolicy::default() };
-            planners = inventory.cards.iter().map(|card| Planner::new(policy, card.memory)).collect();
+            let planner =
+                |card: &Card| Planner::new(policy, card.memory, context_bytes(&inventory.driver, card));
+            planners = inventory.cards.iter().map(planner).collect();
         }
         let meters = vec![Meter::default(); inventory.cards.len()];
         let ledger = Ledger {
@@ -605,6 +607,10 @@ impl Registry {
                     self.give_back(lease, session, gpu, bytes);
                     Ok(())
                 }
+                Packet::CardFull { gpu, free } => {
+                    self.card_is_full(lease, session, gpu, free);
+                    Ok(())
+                }
                 Packet::QueryUsed { gpu } => link.send_now(&Packet::Used(self.used(lease, gpu))),
                 Packet::Export(export) => {
                     link.send_now(&Packet::Exported(self.export(lease, session, export, file)))
@@ -669,7 +675,7 @@ impl Registry {
                 | Packet::Press { .. }
                 | Packet::Recall { .. }
                 | Packet::MoveOut { .. }
-                | Packet::MoveIn
+                | Packet::MoveIn { .. }
                 | Packet::NodeEnds
                 | Packet::Resume { .. } => Ok(()),
             };
@@ -1038,6 +1044,15 @@ fn sum(a: Counts, b: Counts) -> Counts {
         used_ns: a.used_ns + b.used_ns,
         movable: a.movable + b.movable,
         commands: a.commands + b.commands,
+    }
+}
+
+/// Bytes that a session's context takes of its GPU, generously: what a loaded driver takes is not
+/// known before there is one. NVIDIA's takes half a GiB of an H200.
+fn context_bytes(driver: &Driver, card: &Card) -> u64 {
+    match driver {
+        Driver::Library { .. } => (card.memory / 32).min(640 << 20),
+        Driver::Software { .. } | Driver::Recording { .. } => 0,
     }
 }
 

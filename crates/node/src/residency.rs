@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 
 use crate::arbiter::SessionKey;
 
+/// By how much less is expected to fit where a driver refuses what should.
+const FOUND_STEP: u64 = 2 << 20;
+
 /// The lengths of time slices on the memory of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlicePolicy {
@@ -81,8 +84,11 @@ pub(crate) struct Decision {
 #[derive(Debug)]
 pub(crate) struct Planner {
     policy: SlicePolicy,
-    /// Bytes that sessions may have on the GPU together.
-    capacity: u64,
+    /// Bytes of the GPU, and those that its driver takes for each session.
+    total: u64,
+    per_session: u64,
+    /// Bytes that sessions have turned out to fit into, while others than they use the GPU.
+    found: u64,
     sessions: BTreeMap<SessionKey, Session>,
     /// The last ticket that was given out; the queue is in the order of tickets.
     last_ticket: u64,
@@ -177,9 +183,31 @@ impl Session {
 }
 
 impl Planner {
-    /// Plans a GPU with `capacity` bytes, of which none is taken.
-    pub(crate) fn new(policy: SlicePolicy, capacity: u64) -> Planner {
-        Planner { policy, capacity, sessions: BTreeMap::new(), last_ticket: 0 }
+    /// Plans a GPU with `total` bytes, of which none is taken. Its driver takes `per_session` bytes
+    /// of them for the context of each session, which are kept free for a session to come, too.
+    pub(crate) fn new(policy: SlicePolicy, total: u64, per_session: u64) -> Planner {
+        Planner { policy, total, per_session, found: total, sessions: BTreeMap::new(), last_ticket: 0 }
+    }
+
+    /// Bytes that sessions may have on the GPU together.
+    fn capacity(&self) -> u64 {
+        let contexts = self.per_session.saturating_mul(self.sessions.len() as u64 + 1);
+        self.found.min(self.total.saturating_sub(contexts))
+    }
+
+    /// The driver has refused memory that the session was to have, with `free` bytes left. The
+    /// session's request or return is over.
+    pub(crate) fn card_is_full(&mut self, key: SessionKey, free: u64) {
+        let is_returning = |it: &&Session| it.place == Place::MovingIn;
+        let absent = self.sessions.get(&key).filter(is_returning).map_or(0, Session::movable);
+        let fits = (self.held() - absent).saturating_add(free);
+        // A driver may refuse memory that it calls free; less is asked for then.
+        self.found = fits.min(self.capacity().saturating_sub(FOUND_STEP));
+    }
+
+    /// Bytes that something outside of the leases seems to use.
+    pub(crate) fn used_by_others(&self) -> u64 {
+        self.total - self.capacity()
     }
 
     /// A session begins, without memory; that of a fixed one never leaves for another.
@@ -190,6 +218,8 @@ impl Planner {
     /// The session has ended, and its memory is free wherever it was.
     pub(crate) fn leave(&mut self, key: SessionKey) {
         self.sessions.remove(&key);
+        // What else used the GPU may have ended, too.
+        self.found = self.total;
     }
 
     /// The session asks for more bytes, and can wait for them.
@@ -339,7 +369,7 @@ impl Planner {
         let mut decision = Decision::default();
         self.begin_ordered_moves(now_ns, &mut decision);
         // Memory that sessions have been given at once may be more than there is.
-        let excess = self.held().saturating_sub(self.capacity);
+        let excess = self.held().saturating_sub(self.capacity());
         if excess > 0 {
             self.make_room(now_ns, None, excess, &mut decision);
         }
@@ -356,7 +386,7 @@ impl Planner {
             if session.is_moving() {
                 break;
             }
-            let (needs, free) = (session.needs(), self.capacity.saturating_sub(self.held()));
+            let (needs, free) = (session.needs(), self.capacity().saturating_sub(self.held()));
             if needs > free {
                 self.make_room(now_ns, Some(key), needs - free, &mut decision);
                 break;
@@ -382,7 +412,7 @@ impl Planner {
         let others = self.sessions.iter().filter(|(other, _)| **other != key);
         let immovable: u64 = others.map(|(_, session)| session.immovable()).sum();
         self.sessions.get(&key).is_some_and(|session| {
-            session.bytes.saturating_add(session.requested) <= self.capacity.saturating_sub(immovable)
+            session.bytes.saturating_add(session.requested) <= self.capacity().saturating_sub(immovable)
         })
     }
 

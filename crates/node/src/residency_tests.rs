@@ -32,7 +32,7 @@ enum Move {
 impl Card {
     fn new(room: u64) -> Card {
         Card {
-            planner: Planner::new(SlicePolicy::default(), room),
+            planner: Planner::new(SlicePolicy::default(), room, 0),
             now_ns: 0,
             bandwidth: 50,
             moves: BTreeSet::new(),
@@ -59,7 +59,7 @@ impl Card {
             self.moves.insert((self.now_ns + took, of(key)));
         }
         self.wake_at_ns = decision.wake_at_ns;
-        assert!(self.planner.held() <= self.planner.capacity, "the card has no more");
+        assert!(self.planner.held() <= self.planner.capacity(), "the card has no more");
     }
 
     /// Lets time pass until then, and does what falls due.
@@ -153,7 +153,7 @@ fn two_that_wait_for_more_do_not_wait_for_each_other() {
 
 #[test]
 fn one_that_cannot_leave_is_left_alone_for_a_while() {
-    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB);
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     for number in [1, 2] {
         planner.join(0, key(number), false);
         planner.request(key(number), 8 * GIB);
@@ -240,7 +240,7 @@ fn a_suspended_session_leaves_and_asks_for_nothing_until_it_is_resumed() {
 
 #[test]
 fn memory_that_cannot_leave_refuses_what_it_leaves_no_room_for() {
-    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB);
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     for number in [1, 2] {
         planner.join(0, key(number), false);
         planner.request(key(number), 6 * GIB);
@@ -258,7 +258,7 @@ fn memory_that_cannot_leave_refuses_what_it_leaves_no_room_for() {
 
 #[test]
 fn fixed_sessions_never_leave_and_have_others_leave() {
-    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB);
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     planner.join(0, key(1), false);
     planner.request(key(1), 8 * GIB);
     assert_eq!(planner.step(0).actions, [Action::Grant(key(1))]);
@@ -275,7 +275,7 @@ fn fixed_sessions_never_leave_and_have_others_leave() {
 
 #[test]
 fn memory_that_could_not_return_is_tried_again() {
-    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB);
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     planner.join(0, key(1), false);
     planner.request(key(1), 8 * GIB);
     planner.step(0);
@@ -291,7 +291,7 @@ fn memory_that_could_not_return_is_tried_again() {
 
 #[test]
 fn memory_that_is_pinned_at_once_makes_others_leave() {
-    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB);
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     for number in [1, 2] {
         planner.join(0, key(number), false);
         planner.request(key(number), 5 * GIB);
@@ -301,4 +301,44 @@ fn memory_that_is_pinned_at_once_makes_others_leave() {
     assert_eq!(planner.step(S).actions, [Action::MoveOut(key(1))]);
     planner.moved_out(S, key(1), 0);
     assert_eq!(planner.held(), 6 * GIB);
+}
+
+#[test]
+fn what_the_driver_refuses_does_not_fit_until_a_session_ends() {
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
+    for number in [1, 2] {
+        planner.join(0, key(number), false);
+        planner.request(key(number), 5 * GIB);
+    }
+    assert_eq!(planner.step(0).actions, [Action::Grant(key(1)), Action::Grant(key(2))]);
+    // Something else has half a GiB of the GPU, so the second gives back what it was granted.
+    planner.give_back(key(2), 5 * GIB);
+    planner.card_is_full(key(2), 5 * GIB - GIB / 2);
+    assert_eq!(planner.used_by_others(), GIB / 2);
+    planner.request(key(2), 5 * GIB);
+    assert_eq!(planner.step(S).actions, [Action::MoveOut(key(1))]);
+    planner.moved_out(S, key(1), 0);
+    assert_eq!(planner.step(S).actions, [Action::Grant(key(2))]);
+    // The first returns while the driver has less than before: the second leaves for it.
+    planner.want(key(1));
+    planner.evict(key(2));
+    assert_eq!(planner.step(2 * S).actions, [Action::MoveOut(key(2))]);
+    planner.moved_out(2 * S, key(2), 4 * GIB);
+    assert_eq!(planner.step(2 * S).actions, [Action::MoveIn(key(1))]);
+    planner.card_is_full(key(1), 2 * GIB);
+    planner.not_moved_in(2 * S, key(1));
+    assert_eq!(planner.used_by_others(), 4 * GIB);
+    planner.leave(key(2));
+    assert_eq!(planner.step(4 * S).actions, [Action::MoveIn(key(1))]);
+    assert_eq!(planner.used_by_others(), 0, "it may have been of the one that has ended");
+}
+
+#[test]
+fn contexts_take_memory_also_that_of_a_session_to_come() {
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, GIB);
+    planner.join(0, key(1), false);
+    planner.request(key(1), 8 * GIB);
+    assert_eq!(planner.step(0).actions, [Action::Grant(key(1))]);
+    planner.join(S, key(2), false);
+    assert_eq!(planner.step(2 * S).actions, [Action::MoveOut(key(1))], "the third context needs the room");
 }

@@ -150,10 +150,10 @@ impl Resource {
 
     /// Splits into as many equal groups of at least `least` as there can be, and as are wanted.
     pub(crate) fn split_by_count(mut self, wanted: Option<u32>, flags: u32, least: u32) -> Result<Parts> {
-        if flags & !SPLIT_FLAGS != 0 || least > self.count() || wanted == Some(0) {
+        if flags & !SPLIT_FLAGS != 0 || wanted == Some(0) {
             return Err(Status::INVALID_VALUE);
         }
-        if self.is_group {
+        if self.is_group || least > self.count() {
             return Err(Status::INVALID_RESOURCE_CONFIGURATION);
         }
         if flags & IGNORE_COSCHEDULING != 0 {
@@ -268,7 +268,10 @@ mod tests {
 
     #[test]
     fn impossible_splits_are_refused() {
-        assert_eq!(resource(132, 8, 8).split_by_count(None, 0, 133), Err(Status::INVALID_VALUE));
+        assert_eq!(
+            resource(132, 8, 8).split_by_count(None, 0, 133),
+            Err(Status::INVALID_RESOURCE_CONFIGURATION)
+        );
         assert_eq!(resource(132, 8, 8).split_by_count(None, 4, 8), Err(Status::INVALID_VALUE));
         let (groups, left) = resource(20, 8, 8).split_by_count(Some(1), 0, 8).unwrap();
         let again = groups[0].split_by_count(None, 0, 8);

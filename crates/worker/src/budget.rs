@@ -28,7 +28,7 @@ use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sluice_cuda::CUresult;
 use sluice_wire::ExportToken;
@@ -50,7 +50,15 @@ pub(crate) struct Budget {
     taken: Vec<AtomicU64>,
     allowances: Arc<Allowances>,
     presence: Arc<Presence>,
+    /// The driver's `cuMemGetInfo`, where other sessions can make room on the GPU.
+    free: OnceLock<MemGetInfo>,
 }
+
+type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> CUresult;
+
+/// How often memory is asked for that the daemon grants and the driver refuses. Each time the
+/// daemon knows better what fits.
+const GRANTS_MAX: usize = 16;
 
 /// How the client comes by memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +120,8 @@ impl Budget {
         let presence = Presence::new(move || _ = wanting.send(&Packet::Wanted));
         let allowances_here = Arc::clone(&allowances);
         let (answers, takes) = (Mutex::new(answers), Mutex::new(takes));
-        let budget = Budget { link, answers, takes, taken, allowances: allowances_here, presence };
+        let (allowances_here, free) = (allowances_here, OnceLock::new());
+        let budget = Budget { link, answers, takes, taken, allowances: allowances_here, presence, free };
         (budget, Answers { sender, takes: takes_sender, allowances })
     }
 
@@ -125,9 +134,47 @@ impl Budget {
         self.allowances.load(gpu)
     }
 
+    /// Other sessions can make room where the driver has too little, and this says how much it has.
+    pub(crate) fn overcommits(&self, free: Option<MemGetInfo>) {
+        if let Some(free) = free {
+            let _ = self.free.set(free);
+        }
+    }
+
+    /// Tells the daemon that the driver has too little memory on a GPU, whose context is current.
+    pub(crate) fn say_full(&self, gpu: u32) {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is current, and the driver writes two sizes to locals.
+        let known = self.free.get().is_some_and(|get| unsafe { get(&mut free, &mut total) }.is_success());
+        if known {
+            // Without a daemon this process is about to end.
+            let _ = self.link.send(&Packet::CardFull { gpu, free: free as u64 });
+        }
+    }
+
     /// Makes something of the lease's `gpu`th GPU that takes up so many bytes;
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if there are none left.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if there are none left. What the driver refuses is asked for again
+    /// where other sessions can make room.
     pub(crate) fn charge<T>(
+        &self,
+        claim: Claim,
+        (gpu, bytes): (u32, u64),
+        mut make: impl FnMut() -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        for _ in 1..GRANTS_MAX {
+            let mut is_refused = false;
+            let made = self.charge_once(claim, (gpu, bytes), || {
+                make().inspect_err(|&result| is_refused = result == CUresult::OUT_OF_MEMORY)
+            });
+            if made.is_ok() || !is_refused || claim == Claim::Allowed || self.free.get().is_none() {
+                return made;
+            }
+            self.say_full(gpu);
+        }
+        self.charge_once(claim, (gpu, bytes), make)
+    }
+
+    fn charge_once<T>(
         &self,
         claim: Claim,
         (gpu, bytes): (u32, u64),
@@ -594,6 +641,47 @@ mod tests {
             answers.pass_on((Packet::Taken(Some(0)), None));
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
+    }
+
+    #[test]
+    fn what_the_driver_refuses_is_asked_for_again_where_others_can_make_room() {
+        unsafe extern "C" fn get(free: *mut usize, _: *mut usize) -> CUresult {
+            // SAFETY: the caller's to be written.
+            unsafe { *free = 3 << 20 };
+            CUresult::SUCCESS
+        }
+        let (budget, answers, daemon, _outbox) = budget();
+        let bytes = 10 * CHUNK;
+        let next = || daemon.receive::<Packet>().unwrap().unwrap();
+        let granted = || {
+            assert!(matches!(next(), Packet::Take { .. }));
+            answers.pass_on((Packet::Taken(Some(RESERVE)), None));
+        };
+        let charge = |mut refusals: i32| {
+            budget.charge(Claim::Asked, (0, bytes), || {
+                refusals -= 1;
+                if refusals < 0 { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
+            })
+        };
+        // The ballast is given up first, and then there is nobody to make room.
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| charge(2));
+            granted();
+            assert_eq!(asked.join().unwrap(), Err(CUresult::OUT_OF_MEMORY));
+            assert_eq!(next(), Packet::GiveBack { gpu: 0, bytes });
+        });
+        budget.overcommits(Some(get));
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| charge(2));
+            for _ in 0..2 {
+                granted();
+                assert_eq!(next(), Packet::GiveBack { gpu: 0, bytes });
+                assert_eq!(next(), Packet::CardFull { gpu: 0, free: 3 << 20 });
+            }
+            granted();
+            assert_eq!(asked.join().unwrap(), Ok(()));
+        });
+        assert_eq!(budget.taken(0), bytes);
     }
 
     /// A request may have to wait for memory that leaves, and that for threads that ask something

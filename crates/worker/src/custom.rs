@@ -812,6 +812,10 @@ impl Custom for Session {
         graphs::graph_release(self, &command)
     }
 
+    fn FillCaptured(&self, command: commands::FillCaptured) -> Result<(), CUresult> {
+        crate::graphs::fill_captured(self, &command)
+    }
+
     fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
         self.graphs.data.put(command.ticket, command.offset, command.bytes)
     }

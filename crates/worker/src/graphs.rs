@@ -252,12 +252,22 @@ impl Session {
         }
         let named = streams::named_now();
         let streams = if named.is_empty() { self.graphs.capturing() } else { named.clone() };
+        // Where the driver has given the capture up, its end says so.
+        let spoiled = streams.iter().any(|&stream| self.is_spoiled(stream));
         let captured = |stream| self.captured_by(stream).ok().flatten();
         let graphs: Vec<CUgraph> =
             streams.into_iter().filter_map(captured).map(|(graph, ..)| graph).collect();
         let mut state = self.graphs.lock();
         graphs.iter().for_each(|graph| _ = state.refused.entry(graph.0).or_insert(result));
-        !named.is_empty() && !graphs.is_empty()
+        !named.is_empty() && (spoiled || !graphs.is_empty())
+    }
+
+    /// Whether the stream is in a capture that has failed.
+    fn is_spoiled(&self, stream: CUstream) -> bool {
+        let mut status = CUstreamCaptureStatus::NONE;
+        // SAFETY: the stream is live, and the driver writes to a local.
+        let known = self.table.cuStreamIsCapturing.map(|get| unsafe { get(stream, &mut status) });
+        known.is_some_and(|known| known.is_success()) && status == CUstreamCaptureStatus::INVALIDATED
     }
 
     /// Graph, last nodes and their edges of the capture that a stream is in.

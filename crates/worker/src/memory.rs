@@ -37,6 +37,7 @@ use crate::chunks::{CHUNK, Chunks, Run};
 use crate::counters::CounterPage;
 use crate::host_memory::Held;
 use crate::memory::extent::Extent;
+use crate::memory::host::HostPiece;
 use crate::outbox::Push;
 use crate::session::{Device, Session};
 use crate::virtual_memory::{Mapping, Physical};
@@ -64,6 +65,8 @@ pub(crate) struct State {
     allocations: BTreeMap<u64, Allocation>,
     /// Variables of loaded modules: address to size and module id.
     globals: BTreeMap<u64, (u64, u64)>,
+    /// Host memory that extents were in, for the next time that they leave.
+    spare: Vec<HostPiece>,
 }
 
 /// What is behind a run of chunks.
@@ -135,6 +138,7 @@ impl Memory {
             physical: BTreeMap::new(),
             allocations: BTreeMap::new(),
             globals: BTreeMap::new(),
+            spare: Vec::new(),
         };
         let (mover, has_told) = (Mutex::default(), AtomicBool::new(false));
         Memory { state: Mutex::new(state), mover, counters, has_told }

@@ -141,6 +141,9 @@ fn open(
     };
     let told = Arc::clone(&outbox);
     let host_memory = HostMemory::new(start.host_memory, move |text| told.push(Push::Notice(text)));
+    if start.overcommits {
+        budget.overcommits(table.cuMemGetInfo_v2);
+    }
     let session = Arc::new(Session::new(SessionParts {
         table,
         devices: devices.into_iter().map(|(device, _)| device).collect(),
@@ -287,7 +290,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
             }
             Packet::Reserved { gpu, bytes } => answers.reserved(gpu, bytes),
             Packet::Notice(text) => answers.notice(text),
-            asked @ (Packet::MoveOut { .. } | Packet::MoveIn) => {
+            asked @ (Packet::MoveOut { .. } | Packet::MoveIn { .. }) => {
                 if let Some(session) = session {
                     move_memory(session, link, asked);
                 }

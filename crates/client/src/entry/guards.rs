@@ -227,10 +227,13 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
 
 /// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA,
 /// too. What a device has at that address is filled there.
-fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
+fn fill_here<T: Copy + Into<u32>>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
     let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
-    if !blocks::is_pinned(address, bytes as u64) || session::get()?.holds(address, bytes as u64) {
+    if bytes == 0 || session::get()?.holds(address, bytes as u64) {
         return GO_ON;
+    }
+    if !blocks::is_pinned(address, bytes as u64) {
+        return fill_captured(address, value, count, stream);
     }
     if !address.is_multiple_of(align_of::<T>() as u64) {
         return Err(CUresult::INVALID_VALUE);
@@ -241,6 +244,19 @@ fn fill_here<T: Copy>(address: CUdeviceptr, value: T, count: usize, stream: CUst
     // SAFETY: pinned memory of this process, which the program gives to be written in the stream's
     // order.
     unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) }.fill(value);
+    Ok(ControlFlow::Break(()))
+}
+
+/// A capture takes any address: cuDNN captures work on memory that is not there to look at the
+/// graph, and never launches it.
+fn fill_captured<T: Into<u32>>(address: u64, value: T, count: usize, stream: CUstream) -> Guarded {
+    if !capture::of(stream).is_some_and(|capture| capture.is_valid()) {
+        return GO_ON;
+    }
+    let session = session::enter()?;
+    let (hStream, element, count) = (session.find(stream)?, size_of::<T>() as u32, count as u64);
+    let fill = commands::FillCaptured { hStream, address, value: value.into(), element, count };
+    session.call(&fill, |()| ())?;
     Ok(ControlFlow::Break(()))
 }
 

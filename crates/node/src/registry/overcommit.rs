@@ -66,6 +66,15 @@ impl Registry {
         }
     }
 
+    /// The driver has refused memory that a session has been granted, with so much left.
+    pub(super) fn card_is_full(&self, lease: u64, session: u64, gpu: u32, free: u64) {
+        let mut ledger = self.lock();
+        if let Some(on) = ledger.planner_of(lease, gpu) {
+            ledger.planners[on].card_is_full(SessionKey(session), free);
+            self.plan(&mut ledger, on);
+        }
+    }
+
     /// A session has ended, and what it had is free.
     pub(super) fn leave_planners(&self, ledger: &mut Ledger, lease: u64, session: u64) {
         for gpu in ledger.gpus(lease) {
@@ -128,7 +137,7 @@ impl Registry {
                 if let Some(record) = ledger.sessions.get_mut(&session) {
                     record.residence = Residence::returning();
                 }
-                self.answer(ledger, session, &Packet::MoveIn);
+                self.answer(ledger, session, &Packet::MoveIn { keeps: true });
             }
             Action::Grant(SessionKey(session)) => {
                 if let Some((lease, place)) = ledger.place_of(session, gpu) {
@@ -271,7 +280,8 @@ impl Ledger {
 
     /// Why a session cannot have memory that its lease has.
     fn no_room_text(&self, session: u64, gpu: usize, bytes: u64) -> String {
-        let others = self.planners.get(gpu).into_iter().flat_map(Planner::immovable);
+        let planner = self.planners.get(gpu);
+        let others = planner.into_iter().flat_map(Planner::immovable);
         let of = others.filter(|(key, _)| key.0 != session).map(|(key, bytes)| {
             let record = self.sessions.get(&key.0);
             let whose = record.map_or_else(
@@ -280,10 +290,13 @@ impl Ledger {
             );
             format!("{} {whose}", bytes_text(bytes))
         });
+        let outside = planner.map_or(0, Planner::used_by_others);
+        let outside = (outside > 0)
+            .then(|| format!("{} are used by drivers and programs without a lease", bytes_text(outside)));
         format!(
             "GPU {gpu} has no room for {} more, though the lease has: memory that cannot leave the GPU is in the way ({})",
             bytes_text(bytes),
-            of.collect::<Vec<_>>().join("; ")
+            of.chain(outside).collect::<Vec<_>>().join("; ")
         )
     }
 

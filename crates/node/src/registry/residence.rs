@@ -117,7 +117,7 @@ impl Registry {
             }
             (Place::Away, false) => {
                 record.residence = Residence::returning();
-                Packet::MoveIn
+                Packet::MoveIn { keeps: false }
             }
             (Place::Present, false) => {
                 // It is asked again the next time.

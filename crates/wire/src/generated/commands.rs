@@ -2150,11 +2150,21 @@ impl Command for ImageData<'_> {
 }
 
 message! {
+pub struct FillCaptured { hStream: StreamId, address: u64, value: u32, element: u32, count: u64 }
+}
+
+impl Command for FillCaptured {
+    const OP: Op = Op::own(9);
+    const WAITS: bool = true;
+    type Reply<'a> = ();
+}
+
+message! {
 pub struct NodeDataPut<'a> { ticket: u64, offset: u64, bytes: &'a [u8] }
 }
 
 impl Command for NodeDataPut<'_> {
-    const OP: Op = Op::own(9);
+    const OP: Op = Op::own(10);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -2168,7 +2178,7 @@ pub struct NodeDataGetReply<'a> { bytes: &'a [u8] }
 }
 
 impl Command for NodeDataGet {
-    const OP: Op = Op::own(10);
+    const OP: Op = Op::own(11);
     const WAITS: bool = true;
     type Reply<'a> = NodeDataGetReply<'a>;
 }
@@ -2178,7 +2188,7 @@ pub struct HostCallDone { ticket: u64 }
 }
 
 impl Command for HostCallDone {
-    const OP: Op = Op::own(11);
+    const OP: Op = Op::own(12);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -2188,7 +2198,7 @@ pub struct MirrorPush<'a> { beside: bool, address: DevicePtr, bytes: &'a [u8] }
 }
 
 impl Command for MirrorPush<'_> {
-    const OP: Op = Op::own(12);
+    const OP: Op = Op::own(13);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -2202,7 +2212,7 @@ pub struct MirrorFetchReply<'a> { runs: bool, pages: Vec<u32>, bytes: &'a [u8] }
 }
 
 impl Command for MirrorFetch {
-    const OP: Op = Op::own(13);
+    const OP: Op = Op::own(14);
     const WAITS: bool = true;
     type Reply<'a> = MirrorFetchReply<'a>;
 }
@@ -2216,7 +2226,7 @@ pub struct AllocationExportReply { token: ExportToken, start: DevicePtr }
 }
 
 impl Command for AllocationExport {
-    const OP: Op = Op::own(14);
+    const OP: Op = Op::own(15);
     const WAITS: bool = true;
     type Reply<'a> = AllocationExportReply;
 }
@@ -2226,7 +2236,7 @@ pub struct EventWatch { event: EventId }
 }
 
 impl Command for EventWatch {
-    const OP: Op = Op::own(15);
+    const OP: Op = Op::own(16);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2240,7 +2250,7 @@ pub struct EventExportReply { token: ExportToken }
 }
 
 impl Command for EventExport {
-    const OP: Op = Op::own(16);
+    const OP: Op = Op::own(17);
     const WAITS: bool = true;
     type Reply<'a> = EventExportReply;
 }
@@ -2250,7 +2260,7 @@ pub struct EventImport { event: EventId, token: ExportToken }
 }
 
 impl Command for EventImport {
-    const OP: Op = Op::own(17);
+    const OP: Op = Op::own(18);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2264,7 +2274,7 @@ pub struct PeerOfferReply { session: u64, token: PeerToken }
 }
 
 impl Command for PeerOffer {
-    const OP: Op = Op::own(18);
+    const OP: Op = Op::own(19);
     const WAITS: bool = true;
     type Reply<'a> = PeerOfferReply;
 }
@@ -2278,7 +2288,7 @@ pub struct PeerConnectReply { refusal: String }
 }
 
 impl Command for PeerConnect<'_> {
-    const OP: Op = Op::own(19);
+    const OP: Op = Op::own(20);
     const WAITS: bool = true;
     type Reply<'a> = PeerConnectReply;
 }
@@ -2292,7 +2302,7 @@ pub struct PeerCopyReply { lost: String }
 }
 
 impl Command for PeerCopy {
-    const OP: Op = Op::own(20);
+    const OP: Op = Op::own(21);
     const WAITS: bool = true;
     type Reply<'a> = PeerCopyReply;
 }
@@ -2302,7 +2312,7 @@ pub struct Submitted {  }
 }
 
 impl Command for Submitted {
-    const OP: Op = Op::own(21);
+    const OP: Op = Op::own(22);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2312,7 +2322,7 @@ pub struct LiveMap { mirror: u32, address: DevicePtr, bytes: u64 }
 }
 
 impl Command for LiveMap {
-    const OP: Op = Op::own(22);
+    const OP: Op = Op::own(23);
     const WAITS: bool = true;
     type Reply<'a> = ();
 }
@@ -2322,7 +2332,7 @@ pub struct LivePush<'a> { more: bool, words: &'a [u8] }
 }
 
 impl Command for LivePush<'_> {
-    const OP: Op = Op::own(23);
+    const OP: Op = Op::own(24);
     const WAITS: bool = false;
     type Reply<'a> = ();
 }
@@ -2336,7 +2346,7 @@ pub struct LiveAwaitReply<'a> { number: u64, runs: bool, more: bool, words: &'a 
 }
 
 impl Command for LiveAwait {
-    const OP: Op = Op::own(24);
+    const OP: Op = Op::own(25);
     const WAITS: bool = true;
     type Reply<'a> = LiveAwaitReply<'a>;
 }
@@ -2352,6 +2362,7 @@ pub(crate) const OWN: &[&str] = &[
     "ModuleLoadAhead",
     "FunctionNamed",
     "ImageData",
+    "FillCaptured",
     "NodeDataPut",
     "NodeDataGet",
     "HostCallDone",
@@ -2373,5 +2384,5 @@ pub(crate) const OWN: &[&str] = &[
 /// Calls a macro with the name of every message.
 #[macro_export]
 macro_rules! for_each_command {
-($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetSurfRef cuModuleGetTexRef cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuParamSetTexRef cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuArrayGetSparseProperties cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuSurfObjectCreate cuSurfObjectDestroy cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryCommitAllowed PhysicalCreateAllowed ArrayCreateAllowed MemoryDecommit ImagesQuery ModuleLoadAhead FunctionNamed ImageData NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventWatch EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
+($call:ident) => { $call! { cuCtxSetLimit cuCtxSynchronize cuCtxRecordEvent cuCtxWaitEvent cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleEnumerateFunctions cuModuleGetFunctionCount cuModuleGetSurfRef cuModuleGetTexRef cuFuncSetAttribute cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpy3DAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2 cuMemsetD8Async cuMemsetD16Async cuMemsetD32Async cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async cuMemCreate cuMemExportToShareableHandle cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync cuMemRelease cuMemSetAccess cuMemUnmap cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamWaitEvent cuStreamSynchronize cuStreamQuery cuStreamGetCaptureInfo_v3 cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamBeginCaptureToGraph cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuStreamUpdateCaptureDependencies cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2 cuStreamWriteValue64 cuStreamWriteValue64_v2 cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecordWithFlags cuEventQuery cuEventSynchronize cuEventElapsedTime cuEventElapsedTime_v2 cuLaunchKernel cuLaunchKernelEx cuLaunchHostFunc cuParamSetTexRef cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialClusterSize cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy cuGraphAddDependencies cuGraphAddNode_v2 cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDestroyNode cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeSetEvent cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent cuGraphExecGetFlags cuGraphExecGetId cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeFindInClone cuGraphNodeGetContainingGraph cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams cuGraphNodeGetToolsId cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRetainUserObject cuGraphUpload cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuArray3DCreate_v2 cuArrayDestroy cuArrayGetMemoryRequirements cuArrayGetSparseProperties cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuSurfObjectCreate cuSurfObjectDestroy cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTensorMapSetAllocationClass cuTexObjectCreate cuTexObjectDestroy cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuDevResourceGenerateDesc cuDevSmResourceSplit cuDevSmResourceSplitByCount cuDeviceGetDevResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent MemoryCommit MemoryCommitAllowed PhysicalCreateAllowed ArrayCreateAllowed MemoryDecommit ImagesQuery ModuleLoadAhead FunctionNamed ImageData FillCaptured NodeDataPut NodeDataGet HostCallDone MirrorPush MirrorFetch AllocationExport EventWatch EventExport EventImport PeerOffer PeerConnect PeerCopy Submitted LiveMap LivePush LiveAwait } };
 }

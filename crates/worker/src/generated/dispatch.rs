@@ -630,6 +630,10 @@ pub trait Custom {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
     }
+    fn FillCaptured(&self, command: commands::FillCaptured) -> Result<(), CUresult> {
+        let _ = command;
+        Err(CUresult::NOT_SUPPORTED)
+    }
     fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
         let _ = command;
         Err(CUresult::NOT_SUPPORTED)
@@ -2478,96 +2482,102 @@ pub fn dispatch<S: Execute + Custom>(
             Ok(session.ImageData(command)?)
         }
         Some(Target::Own(9)) => {
+            let command = commands::FillCaptured::decode(&mut reader)?;
+            reader.end()?;
+
+            Ok(session.FillCaptured(command)?)
+        }
+        Some(Target::Own(10)) => {
             let command = commands::NodeDataPut::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.NodeDataPut(command)?)
         }
-        Some(Target::Own(10)) => {
+        Some(Target::Own(11)) => {
             let command = commands::NodeDataGet::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.NodeDataGet(command, reply)?)
         }
-        Some(Target::Own(11)) => {
+        Some(Target::Own(12)) => {
             let command = commands::HostCallDone::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.HostCallDone(command)?)
         }
-        Some(Target::Own(12)) => {
+        Some(Target::Own(13)) => {
             let command = commands::MirrorPush::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.MirrorPush(command)?)
         }
-        Some(Target::Own(13)) => {
+        Some(Target::Own(14)) => {
             let command = commands::MirrorFetch::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.MirrorFetch(command, reply)?)
         }
-        Some(Target::Own(14)) => {
+        Some(Target::Own(15)) => {
             let command = commands::AllocationExport::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.AllocationExport(command, reply)?)
         }
-        Some(Target::Own(15)) => {
+        Some(Target::Own(16)) => {
             let command = commands::EventWatch::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.EventWatch(command)?)
         }
-        Some(Target::Own(16)) => {
+        Some(Target::Own(17)) => {
             let command = commands::EventExport::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.EventExport(command, reply)?)
         }
-        Some(Target::Own(17)) => {
+        Some(Target::Own(18)) => {
             let command = commands::EventImport::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.EventImport(command)?)
         }
-        Some(Target::Own(18)) => {
+        Some(Target::Own(19)) => {
             let command = commands::PeerOffer::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerOffer(command, reply)?)
         }
-        Some(Target::Own(19)) => {
+        Some(Target::Own(20)) => {
             let command = commands::PeerConnect::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerConnect(command, reply)?)
         }
-        Some(Target::Own(20)) => {
+        Some(Target::Own(21)) => {
             let command = commands::PeerCopy::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.PeerCopy(command, reply)?)
         }
-        Some(Target::Own(21)) => {
+        Some(Target::Own(22)) => {
             let command = commands::Submitted::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.Submitted(command)?)
         }
-        Some(Target::Own(22)) => {
+        Some(Target::Own(23)) => {
             let command = commands::LiveMap::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.LiveMap(command)?)
         }
-        Some(Target::Own(23)) => {
+        Some(Target::Own(24)) => {
             let command = commands::LivePush::decode(&mut reader)?;
             reader.end()?;
 
             Ok(session.LivePush(command)?)
         }
-        Some(Target::Own(24)) => {
+        Some(Target::Own(25)) => {
             let command = commands::LiveAwait::decode(&mut reader)?;
             reader.end()?;
 

@@ -335,6 +335,26 @@ pub(crate) fn capture_behind(
     .ok()
 }
 
+/// Has a capture fill memory that is not the session's. Launching that reaches no more than the
+/// session's kernels do, which this process and its context bound, on a driver that is loaded; the
+/// software GPU fills memory of this process.
+pub(crate) fn fill_captured(session: &Session, command: &commands::FillCaptured) -> Result<(), CUresult> {
+    session.captured(command.hStream)?.filter(|_| session.is_loaded).ok_or(CUresult::INVALID_VALUE)?;
+    let (stream, table) = (session.find(command.hStream)?, &session.table);
+    let count = usize::try_from(command.count).map_err(|_| CUresult::INVALID_VALUE)?;
+    let missing = CUresult::NOT_SUPPORTED;
+    // SAFETY: the stream is live and captures, so nothing is written here.
+    unsafe {
+        match command.element {
+            1 => table.cuMemsetD8Async.ok_or(missing)?(command.address, command.value as u8, count, stream),
+            2 => table.cuMemsetD16Async.ok_or(missing)?(command.address, command.value as u16, count, stream),
+            4 => table.cuMemsetD32Async.ok_or(missing)?(command.address, command.value, count, stream),
+            _ => CUresult::INVALID_VALUE,
+        }
+    }
+    .ok()
+}
+
 /// Ends a capture, whose graph is a new one or the one that it went into. The nodes of a capture
 /// that has failed are gone with its graph, if that was its own.
 pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapture) -> Result<(), CUresult> {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, DriverTable};
 
 use super::extent::{self, Extent, Place};
-use super::host::HostPiece;
+use super::host::{self, HostPiece};
 use super::{Backing, State, unback};
 use crate::link::{Kept, Packet};
 use crate::session::{Device, Session, make_current};
@@ -87,13 +87,14 @@ pub(crate) fn move_out(session: &Session, terms: Terms) -> Result<Out, NotMoved>
     })
 }
 
-/// Has the memory come back to its addresses, after which the session continues.
-pub(crate) fn move_in(session: &Session) -> Result<Vec<u64>, NotMoved> {
+/// Has the memory come back to its addresses, after which the session continues. The host memory in
+/// which it was is kept for the next time, or given back to the system.
+pub(crate) fn move_in(session: &Session, keeps: bool) -> Result<Vec<u64>, NotMoved> {
     let _mover = session.memory.mover();
     if !session.presence.is_absent() {
         return Ok(vec![0; session.devices.len()]);
     }
-    let moved = while_drivers_run(session, || {
+    let (moved, emptied) = while_drivers_run(session, || {
         if !session.budget.take_reserves() {
             let result = CUresult::OUT_OF_MEMORY;
             return Err(NotMoved::Driver { step: "cuMemCreate", result });
@@ -105,6 +106,9 @@ pub(crate) fn move_in(session: &Session) -> Result<Vec<u64>, NotMoved> {
         back
     })?;
     session.presence.open();
+    if keeps {
+        session.memory.lock().spare = emptied;
+    }
     Ok(moved)
 }
 
@@ -169,12 +173,26 @@ pub(crate) fn obey(session: &Session, asked: &Packet) -> Option<Packet> {
                 Err(error) => Packet::NotMovedOut { reason: error.to_string() },
             }
         }
-        Packet::MoveIn => match move_in(session) {
+        Packet::MoveIn { keeps } => match move_in(session, keeps) {
             Ok(moved) => Packet::MovedIn { moved, took_us: took_us() },
-            Err(error) => Packet::NotMovedIn { reason: error.to_string() },
+            Err(error) => {
+                if let NotMoved::Driver { result: CUresult::OUT_OF_MEMORY, .. } = error {
+                    say_what_is_free(session);
+                }
+                Packet::NotMovedIn { reason: error.to_string() }
+            }
         },
         _ => return None,
     })
+}
+
+/// Tells the daemon how much the GPUs have for memory that cannot return.
+fn say_what_is_free(session: &Session) {
+    for (gpu, device) in (0_u32..).zip(&session.devices) {
+        if make_current(&session.table, device.context).is_ok() {
+            session.budget.say_full(gpu);
+        }
+    }
 }
 
 /// Copies of extents in one direction, on a stream of its own for each GPU.
@@ -315,7 +333,10 @@ fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
     if needed > terms.room {
         return Err(NotMoved::Room { needed, room: terms.room });
     }
-    let pieces = copy_out(session, &moving)?;
+    // What is left of it after this is of other sizes than the memory is now.
+    let mut spare = std::mem::take(&mut state.spare);
+    let pieces = copy_out(session, &moving, &mut spare)?;
+    drop(spare);
     let mut moved = vec![0; session.devices.len()];
     for (extent, piece) in moving.iter().zip(pieces) {
         if terms.poisons
@@ -357,16 +378,24 @@ fn put_back(session: &Session, extent: &Moving, piece: &HostPiece) {
 
 /// Host memory with the contents of extents, in their order. Nothing has changed on the device when
 /// this returns.
-fn copy_out(session: &Session, moving: &[Moving]) -> Result<Vec<HostPiece>, NotMoved> {
+fn copy_out(
+    session: &Session,
+    moving: &[Moving],
+    spare: &mut Vec<HostPiece>,
+) -> Result<Vec<HostPiece>, NotMoved> {
+    let sizes: Vec<u64> = moving.iter().map(|extent| extent.bytes).collect();
     let mut pieces = Vec::with_capacity(moving.len());
     // Declared after the pieces, so that it is dropped, and its copies are over, before them.
     let mut copies = Copies::new(session);
-    for extent in moving {
-        let piece = HostPiece::new(&session.table, extent.bytes)?;
+    host::pieces(&sizes, spare, |mut piece| {
+        let extent = &moving[pieces.len()];
+        // The driver pins memory for a thread that has a context.
+        copies.stream(extent.gpu)?;
+        piece.pin(&session.table);
         let begun = copies.copy_out(extent.gpu, &piece, extent.address, extent.bytes);
         pieces.push(piece);
-        begun?;
-    }
+        begun
+    })?;
     copies.finish()?;
     drop(copies);
     Ok(pieces)
@@ -412,7 +441,8 @@ fn parked(state: &State) -> Vec<Moving> {
     parked
 }
 
-fn come_back(session: &Session) -> Result<Vec<u64>, NotMoved> {
+/// Bytes that are back on each GPU, and the host memory in which they were.
+fn come_back(session: &Session) -> Result<(Vec<u64>, Vec<HostPiece>), NotMoved> {
     let state = &mut *session.memory.lock();
     let moving = parked(state);
     let mut handles = Vec::with_capacity(moving.len());
@@ -427,14 +457,16 @@ fn come_back(session: &Session) -> Result<Vec<u64>, NotMoved> {
         }
         return Err(error);
     }
-    let mut moved = vec![0; session.devices.len()];
+    let (mut moved, mut emptied) = (vec![0; session.devices.len()], Vec::new());
     for (extent, handle) in moving.iter().zip(handles) {
-        if let Some(it) = state.extent_mut(extent.start, extent.index) {
-            it.place = Place::Device(handle);
+        if let Some(it) = state.extent_mut(extent.start, extent.index)
+            && let Place::Parked(piece) = std::mem::replace(&mut it.place, Place::Device(handle))
+        {
+            emptied.push(piece);
         }
         moved[extent.gpu as usize] += extent.bytes;
     }
-    Ok(moved)
+    Ok((moved, emptied))
 }
 
 fn map_all(
@@ -492,7 +524,8 @@ fn join_run(session: &Session, address: u64) -> Result<(), NotMoved> {
     let mut copies = Copies::new(session);
     let device = copies.device(gpu)?;
     copies.stream(gpu)?;
-    let whole = HostPiece::new(table, bytes)?;
+    let mut whole = HostPiece::new(bytes)?;
+    whole.pin(table);
     copies.copy_out(gpu, &whole, start, bytes)?;
     copies.finish()?;
     extent::unmake(table, start, extents).map_err(NotMoved::driver("cuMemUnmap"))?;

@@ -84,8 +84,8 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
         assert!(stage.session().presence.is_absent());
         assert_eq!(move_out(stage.session(), TERMS).unwrap().moved, [0], "nothing is left to move");
         assert_eq!(stage.session().budget.held(0), 0);
-        assert_eq!(move_in(stage.session()).unwrap(), [BYTES]);
-        assert_eq!(move_in(stage.session()).unwrap(), [0]);
+        assert_eq!(move_in(stage.session(), false).unwrap(), [BYTES]);
+        assert_eq!(move_in(stage.session(), false).unwrap(), [0]);
         RUNS.into_iter().for_each(|run| check(&stage, run));
         assert_eq!((free(&stage), stage.session().budget.held(0)), (before, reserve));
     }
@@ -93,7 +93,7 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
     stage.session().presence.open();
     assert_eq!(free(&stage), before + out.moved[0] + reserve);
     move_out(stage.session(), TERMS).unwrap();
-    move_in(stage.session()).unwrap();
+    move_in(stage.session(), false).unwrap();
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn what_others_have_too_stays_and_is_named() {
             ("shared with other processes of the lease", one.1)
         ]
     );
-    move_in(stage.session()).unwrap();
+    move_in(stage.session(), false).unwrap();
     RUNS.into_iter().for_each(|run| check(&stage, run));
 }
 
@@ -221,10 +221,10 @@ fn a_step_that_fails_costs_no_byte() {
             }
         }
         // Part of it may have stayed. The way back fails once at most.
-        if let Err(error) = move_in(stage.session()) {
+        if let Err(error) = move_in(stage.session(), false) {
             failures += 1;
             assert!(stage.session().presence.is_absent(), "{what}: {error}");
-            move_in(stage.session()).unwrap_or_else(|error| panic!("{what}, again: {error}"));
+            move_in(stage.session(), false).unwrap_or_else(|error| panic!("{what}, again: {error}"));
         }
         RUNS.into_iter().for_each(|run| check(stage, run));
         assert_eq!(free(stage), before, "{what}");
