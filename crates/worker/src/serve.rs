@@ -333,10 +333,8 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
 fn move_memory(session: &Arc<Session>, link: &Arc<Link>, asked: Packet) {
     let (session, link) = (Arc::clone(session), Arc::clone(link));
     ending::spawn("memory mover", move || {
-        if let Some(answer) = swap::obey(&session, &asked) {
-            // Without a daemon this process is about to end.
-            let _ = link.send(&answer);
-        }
+        // Without a daemon this process is about to end.
+        swap::obey(&session, &asked, |answer| _ = link.send(&answer));
     });
 }
 

@@ -87,14 +87,24 @@ pub(crate) fn move_out(session: &Session, terms: Terms) -> Result<Out, NotMoved>
     })
 }
 
+/// What has come back to the GPUs.
+#[derive(Debug, Default)]
+pub(crate) struct Back {
+    /// Bytes on each GPU of the lease.
+    pub(crate) moved: Vec<u64>,
+    /// The host memory in which they were, unless it is kept. Giving it back to the system takes as
+    /// long as a part of the copies, and the session need not wait for it.
+    pub(crate) emptied: Vec<HostPiece>,
+}
+
 /// Has the memory come back to its addresses, after which the session continues. The host memory in
-/// which it was is kept for the next time, or given back to the system.
-pub(crate) fn move_in(session: &Session, keeps: bool) -> Result<Vec<u64>, NotMoved> {
+/// which it was may be kept for the next time.
+pub(crate) fn move_in(session: &Session, keeps: bool) -> Result<Back, NotMoved> {
     let _mover = session.memory.mover();
     if !session.presence.is_absent() {
-        return Ok(vec![0; session.devices.len()]);
+        return Ok(Back { moved: vec![0; session.devices.len()], ..Back::default() });
     }
-    let (moved, emptied) = while_drivers_run(session, || {
+    let mut back = while_drivers_run(session, || {
         if !session.budget.take_reserves() {
             let result = CUresult::OUT_OF_MEMORY;
             return Err(NotMoved::Driver { step: "cuMemCreate", result });
@@ -107,9 +117,9 @@ pub(crate) fn move_in(session: &Session, keeps: bool) -> Result<Vec<u64>, NotMov
     })?;
     session.presence.open();
     if keeps {
-        session.memory.lock().spare = emptied;
+        session.memory.lock().spare = std::mem::take(&mut back.emptied);
     }
-    Ok(moved)
+    Ok(back)
 }
 
 /// Makes one extent of the memory of a commitment, so that it can be shared. The caller must not be
@@ -161,11 +171,12 @@ fn while_drivers_run<R>(session: &Session, act: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Does what the daemon asks for, and answers; anything but the two moves is passed over.
-pub(crate) fn obey(session: &Session, asked: &Packet) -> Option<Packet> {
+/// Does what the daemon asks for, and answers by `say`; anything but the two moves is passed over.
+pub(crate) fn obey(session: &Session, asked: &Packet, say: impl FnOnce(Packet)) {
     let begin = Instant::now();
     let took_us = || begin.elapsed().as_micros() as u64;
-    Some(match *asked {
+    let mut emptied = Vec::new();
+    say(match *asked {
         Packet::MoveOut { room, work_limit_ms, poisons } => {
             let patience = Duration::from_millis(work_limit_ms);
             match move_out(session, Terms { patience, room, poisons }) {
@@ -174,7 +185,10 @@ pub(crate) fn obey(session: &Session, asked: &Packet) -> Option<Packet> {
             }
         }
         Packet::MoveIn { keeps } => match move_in(session, keeps) {
-            Ok(moved) => Packet::MovedIn { moved, took_us: took_us() },
+            Ok(back) => {
+                emptied = back.emptied;
+                Packet::MovedIn { moved: back.moved, took_us: took_us() }
+            }
             Err(error) => {
                 if let NotMoved::Driver { result: CUresult::OUT_OF_MEMORY, .. } = error {
                     say_what_is_free(session);
@@ -182,8 +196,10 @@ pub(crate) fn obey(session: &Session, asked: &Packet) -> Option<Packet> {
                 Packet::NotMovedIn { reason: error.to_string() }
             }
         },
-        _ => return None,
-    })
+        _ => return,
+    });
+    // Only now, when all have been told.
+    drop(emptied);
 }
 
 /// Tells the daemon how much the GPUs have for memory that cannot return.
@@ -441,8 +457,7 @@ fn parked(state: &State) -> Vec<Moving> {
     parked
 }
 
-/// Bytes that are back on each GPU, and the host memory in which they were.
-fn come_back(session: &Session) -> Result<(Vec<u64>, Vec<HostPiece>), NotMoved> {
+fn come_back(session: &Session) -> Result<Back, NotMoved> {
     let state = &mut *session.memory.lock();
     let moving = parked(state);
     let mut handles = Vec::with_capacity(moving.len());
@@ -466,7 +481,7 @@ fn come_back(session: &Session) -> Result<(Vec<u64>, Vec<HostPiece>), NotMoved> 
         }
         moved[extent.gpu as usize] += extent.bytes;
     }
-    Ok((moved, emptied))
+    Ok(Back { moved, emptied })
 }
 
 fn map_all(

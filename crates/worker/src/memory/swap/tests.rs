@@ -78,14 +78,16 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
     let before = free(&stage);
     let reserve = stage.session().budget.held(0);
     assert!(reserve > 0);
-    for _ in 0..3 {
+    for keeps in [true, true, false] {
         let out = move_out(stage.session(), TERMS).unwrap();
         assert_eq!(out, Out { moved: vec![BYTES], stays: vec![0], kept: Vec::new() });
         assert!(stage.session().presence.is_absent());
         assert_eq!(move_out(stage.session(), TERMS).unwrap().moved, [0], "nothing is left to move");
         assert_eq!(stage.session().budget.held(0), 0);
-        assert_eq!(move_in(stage.session(), false).unwrap(), [BYTES]);
-        assert_eq!(move_in(stage.session(), false).unwrap(), [0]);
+        let back = move_in(stage.session(), keeps).unwrap();
+        let spare = stage.session().memory.lock().spare.len();
+        assert_eq!((back.moved, back.emptied.is_empty(), spare > 0), (vec![BYTES], keeps, keeps));
+        assert_eq!(move_in(stage.session(), keeps).unwrap().moved, [0]);
         RUNS.into_iter().for_each(|run| check(&stage, run));
         assert_eq!((free(&stage), stage.session().budget.held(0)), (before, reserve));
     }
