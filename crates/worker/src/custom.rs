@@ -1,37 +1,40 @@
 //! The commands that are executed by hand.
+//!
+//! Each method of [`Custom`] calls the module that does the work. Most of these are modules of the
+//! crate; those in this folder hold what only these commands need.
 
 #![allow(non_snake_case)] // CUDA's names
 
-use std::ffi::{CStr, c_void};
-use std::sync::atomic::Ordering::Relaxed;
+mod callbacks;
+mod device_memory;
+mod launches;
+mod loading;
+mod streams;
 
 use sluice_cuda::*;
-use sluice_wire::{
-    BULK_SIZE_MAX, CopyNode, CopySide, DevicePtr, Dim, Encode, FunctionId, FunctionInfo, ImageHash,
-    JitOption, ModuleId, NamedFunction, PeerToken, Pitched, UserObjectId, commands,
-};
+use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, PeerToken, commands};
 
 use crate::arrays;
 use crate::attributes;
 use crate::budget::Claim;
-use crate::checks::{self, bits, plain, span};
 use crate::copies;
 use crate::execute::Execute;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
 use crate::green;
-use crate::memory;
 use crate::mirror;
 use crate::modules;
-use crate::outbox::{Outbox, Push};
 use crate::peers;
 use crate::session::{self, Session};
 use crate::sharing;
-use crate::staging::PIECE;
 use crate::texture_references;
 use crate::textures;
 use crate::tiles;
 use crate::virtual_memory;
+
+pub(crate) use self::callbacks::Call;
+pub(crate) use self::device_memory::described;
+pub(crate) use self::launches::packed;
 
 impl Custom for Session {
     fn cuCtxSynchronize(&self, _command: commands::cuCtxSynchronize) -> Result<(), CUresult> {
@@ -39,27 +42,11 @@ impl Custom for Session {
     }
 
     fn cuStreamWaitEvent(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
-        let wait = self.table.cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (stream, event) = (self.find(command.hStream)?, self.find(command.hEvent)?);
-        // SAFETY: stream and event are live.
-        let wait = || unsafe { wait(stream, event, command.Flags) };
-        match self.graphs.is_capturing() {
-            // It may join the capture.
-            true => self.device()?.1.streams.capture(wait).ok(),
-            false => wait().ok(),
-        }
+        self.stream_wait_event(command)
     }
 
     fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
-        let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (_, device) = self.device()?;
-        checks::limit(command.limit)?;
-        // Heap and buffers of device code come out of the card, not out of the lease's books.
-        if command.value > device.memory.load(Relaxed) {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        // SAFETY: two numbers.
-        unsafe { set(command.limit, command.value as usize) }.ok()
+        self.set_limit(command)
     }
 
     fn cuModuleLoadDataEx(
@@ -77,28 +64,11 @@ impl Custom for Session {
         command: commands::ModuleLoadAhead,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let commands::ModuleLoadAhead { module, image, options } = command;
-        let loaded = self.load(module, image, &options, reply);
-        match loaded {
-            Ok(true) => {}
-            Ok(false) => self.modules.failed(module, CUresult::INVALID_IMAGE),
-            Err(error) => self.modules.failed(module, error),
-        }
-        loaded.map(drop)
+        self.load_ahead(command, reply)
     }
 
     fn cuModuleUnload(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
-        let unload = self.table.cuModuleUnload.ok_or(CUresult::NOT_SUPPORTED)?;
-        let module = self.remove(command.hmod)?;
-        for function in self.modules.remove(command.hmod) {
-            self.remove(function)?;
-        }
-        texture_references::forget(self, command.hmod)?;
-        self.memory.remove_globals(command.hmod.0);
-        // SAFETY: the module was live until now, and nothing in our tables names it any more.
-        unsafe { unload(module) }.ok()?;
-        self.modules.unload(command.hmod);
-        Ok(())
+        self.unload_module(command)
     }
 
     fn cuModuleGetFunction(
@@ -120,24 +90,11 @@ impl Custom for Session {
         command: commands::cuModuleGetGlobal_v2<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let get = self.table.cuModuleGetGlobal_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let module = self.find(command.hmod)?;
-        let (mut address, mut bytes) = (0, 0);
-        // SAFETY: the module is live, the name is NUL-terminated, and the driver writes to two
-        // locals.
-        unsafe { get(&mut address, &mut bytes, module, command.name.as_ptr()) }.ok()?;
-        self.memory.add_global(command.hmod.0, address, bytes as u64);
-        let is_managed = modules::is_managed(&self.table, address);
-        let (dptr, bytes) = (DevicePtr(address), bytes as u64);
-        commands::cuModuleGetGlobal_v2Reply { dptr, bytes, is_managed }.encode(reply);
-        Ok(())
+        self.global(command, reply)
     }
 
     fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
-        let set = self.table.cuFuncSetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
-        checks::settable(command.attrib)?;
-        // SAFETY: the function is live; the rest are numbers.
-        unsafe { set(self.find(command.hfunc)?, command.attrib, command.value) }.ok()
+        self.set_function_attribute(command)
     }
 
     fn cuMemGetInfo_v2(
@@ -145,16 +102,7 @@ impl Custom for Session {
         _command: commands::cuMemGetInfo_v2,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let (gpu, device) = self.device()?;
-        let used = self.budget.used(gpu)?;
-        let total = device.memory.load(Relaxed);
-        let mut free = total.saturating_sub(used);
-        if self.is_loaded && !self.overcommits {
-            // Contexts and other users of the card take what no lease knows of.
-            free = free.min(self.card_free()?.saturating_add(self.budget.held(gpu)));
-        }
-        commands::cuMemGetInfo_v2Reply { free, total }.encode(reply);
-        Ok(())
+        self.memory_info(reply)
     }
 
     fn cuMemAlloc_v2(&self, command: commands::cuMemAlloc_v2, reply: &mut Vec<u8>) -> Result<(), CUresult> {
@@ -169,15 +117,7 @@ impl Custom for Session {
     }
 
     fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
-        tiles::reap(self);
-        let (address, bytes) = (command.address.0, command.bytes);
-        if command.on_host && self.live.commit(self, address, bytes)? {
-            return Ok(());
-        }
-        match command.by_all && self.devices.len() > 1 {
-            true => memory::commit_for_all(self, (address, bytes)),
-            false => self.commit((address, bytes), Claim::Asked),
-        }
+        self.commit_memory(command)
     }
 
     fn MemoryCommitAllowed(&self, command: commands::MemoryCommitAllowed) -> Result<(), CUresult> {
@@ -243,25 +183,11 @@ impl Custom for Session {
     }
 
     fn cuMemcpyDtoDAsync_v2(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
-        let bytes = command.ByteCount;
-        let (to, from) = (self.range(command.dstDevice, bytes)?, self.range(command.srcDevice, bytes)?);
-        // SAFETY: both were looked up.
-        unsafe { self.copy_on_device(to, from, bytes, self.find(command.hStream)?) }
+        self.copy_between(command)
     }
 
     fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
-        let extent = [command.width, command.height, command.depth];
-        if extent.contains(&0) {
-            return Ok(());
-        }
-        let (from, to) = (&command.src, &command.dst);
-        let range = |side: &Pitched| {
-            let bytes = span(side, extent)?;
-            Ok::<_, CUresult>((self.range(side.start, bytes)?, bytes))
-        };
-        let (copy, stream) = (described(to, from, extent), self.find(command.hStream)?);
-        // SAFETY: both boxes lie in the session's memory.
-        unsafe { self.copy_box_on_device(&copy, range(to)?, range(from)?, stream) }
+        self.copy_box(command)
     }
 
     fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
@@ -343,27 +269,7 @@ impl Custom for Session {
     }
 
     fn cuMemcpyAtoHAsync_v2(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
-        let submit = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let copy = CopyNode {
-            dst: CopySide::Host(()),
-            src: CopySide::Array(command.src),
-            width: command.width,
-            height: command.height,
-            depth: command.depth,
-            ticket: 0,
-        };
-        let length = copy.bytes().filter(|bytes| *bytes <= PIECE as u64).ok_or(CUresult::INVALID_VALUE)?;
-        // Checked before a piece is taken.
-        self.describe_copy(&copy, std::ptr::null_mut())?;
-        let stream = self.find(command.hStream)?;
-        let _copy = self.host_copy(stream)?;
-        self.outbox.wait_room_for_small(length as usize);
-        let mut bytes = self.staging.take(&self.table, length as usize)?;
-        let described = self.describe_copy(&copy, bytes.address())?;
-        // SAFETY: the box lies in the array, and the piece, which has as many bytes, stays taken
-        // until its push has been sent, which the stream triggers after the copy.
-        unsafe { submit(&described, stream) }.ok()?;
-        self.call_in_order(stream, Call::Push(Push::Data { ticket: command.ticket, offset: 0, bytes }))
+        self.copy_from_array(command)
     }
 
     fn cuTexObjectCreate(
@@ -454,17 +360,7 @@ impl Custom for Session {
         &self,
         command: commands::cuStreamCreateWithPriority,
     ) -> Result<(), CUresult> {
-        self.vacant(command.phStream)?;
-        let create = self.table.cuStreamCreateWithPriority.ok_or(CUresult::NOT_SUPPORTED)?;
-        bits(command.flags.into(), CU_STREAM_NON_BLOCKING.into())?;
-        let mut stream = CUstream::NULL;
-        // SAFETY: the driver writes one handle to a local.
-        unsafe { create(&mut stream, command.flags, command.priority) }.ok()?;
-        self.insert(command.phStream, stream)?;
-        if let Some(green) = self.green()? {
-            self.green.note_stream(self, command.phStream, green.id);
-        }
-        Ok(())
+        self.create_stream(command)
     }
 
     fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
@@ -472,13 +368,7 @@ impl Custom for Session {
     }
 
     fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
-        let begin = self.table.cuStreamBeginCapture_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        // The client has applied its mode to its own calls; ours on other threads must not break
-        // the capture.
-        let mode = CUstreamCaptureMode::RELAXED;
-        let stream = self.find(command.hStream)?;
-        // SAFETY: the stream is live.
-        self.capture(stream, || unsafe { begin(stream, mode) })
+        self.begin_capture(command)
     }
 
     fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
@@ -510,40 +400,19 @@ impl Custom for Session {
     }
 
     fn cuEventCreate(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
-        self.vacant(command.phEvent)?;
-        let create = self.table.cuEventCreate.ok_or(CUresult::NOT_SUPPORTED)?;
-        let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-        bits(command.Flags.into(), flags.into())?;
-        // What several processes record has no times.
-        if command.Flags & (CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CU_EVENT_INTERPROCESS {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let mut event = CUevent::NULL;
-        // SAFETY: the driver writes one handle to a local.
-        unsafe { create(&mut event, command.Flags) }.ok()?;
-        self.insert(command.phEvent, event)
+        self.create_event(command)
     }
 
     fn cuEventDestroy_v2(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
-        let destroy = self.table.cuEventDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        sharing::forget_event(self, command.hEvent);
-        self.watches.forget(command.hEvent);
-        // SAFETY: the event was live until now, and our table names it no more.
-        unsafe { destroy(self.remove(command.hEvent)?) }.ok()
+        self.destroy_event(command)
     }
 
     fn cuCtxRecordEvent(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
-        let record = self.table.cuCtxRecordEvent.ok_or(CUresult::NOT_SUPPORTED)?;
-        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
-        // SAFETY: the context is retained until this process ends, and the event is live.
-        unsafe { record(device.context, self.find(command.hEvent)?) }.ok()
+        self.record_context(command)
     }
 
     fn cuCtxWaitEvent(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
-        let wait = self.table.cuCtxWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
-        let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
-        // SAFETY: as for the record.
-        unsafe { wait(device.context, self.find(command.hEvent)?) }.ok()
+        self.wait_context(command)
     }
 
     fn cuStreamGetAttribute(
@@ -561,50 +430,11 @@ impl Custom for Session {
     }
 
     fn cuLaunchKernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
-        let launch = self.table.cuLaunchKernel.ok_or(CUresult::NOT_SUPPORTED)?;
-        let function = self.find(command.f)?;
-        self.modules.check_parameters(command.f, command.params.len())?;
-        checks::shape(command.grid, command.block)?;
-        let (stream, [gx, gy, gz], [bx, by, bz]) = (self.find(command.hStream)?, command.grid, command.block);
-        let size = command.params.len();
-        let mut extra = packed(command.params, &size);
-        // SAFETY: function and stream are live; the buffer holds every byte of the parameters and
-        // is read before the call returns. What the kernel does with them is confined to this
-        // process's context.
-        unsafe {
-            launch(
-                function,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                command.sharedMemBytes,
-                stream,
-                std::ptr::null_mut(),
-                extra.as_mut_ptr(),
-            )
-        }
-        .ok()?;
-        self.count_kernel();
-        Ok(())
+        self.launch_kernel(command)
     }
 
     fn cuLaunchKernelEx(&self, command: commands::cuLaunchKernelEx<'_>) -> Result<(), CUresult> {
-        let launch = self.table.cuLaunchKernelEx.ok_or(CUresult::NOT_SUPPORTED)?;
-        let function = self.find(command.f)?;
-        self.modules.check_parameters(command.f, command.params.len())?;
-        checks::shape(command.grid, command.block)?;
-        let mut attributes = plain(command.attrs)?;
-        let mut config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
-        config.hStream = self.find(command.hStream)?;
-        let size = command.params.len();
-        let mut extra = packed(command.params, &size);
-        // SAFETY: as for `cuLaunchKernel`; the attributes are plain numbers and outlive the call.
-        unsafe { launch(&config, function, std::ptr::null_mut(), extra.as_mut_ptr()) }.ok()?;
-        self.count_kernel();
-        Ok(())
+        self.launch_kernel_with(command)
     }
 
     fn cuOccupancyMaxActiveClusters(
@@ -612,17 +442,7 @@ impl Custom for Session {
         command: commands::cuOccupancyMaxActiveClusters,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let ask = self.table.cuOccupancyMaxActiveClusters.ok_or(CUresult::NOT_SUPPORTED)?;
-        let function = self.find(command.func)?;
-        checks::shape(command.grid, command.block)?;
-        let mut attributes = plain(command.attrs)?;
-        let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
-        let mut numClusters = 0;
-        // SAFETY: the function is live, the attributes outlive the call, and the driver writes to a
-        // local.
-        unsafe { ask(&mut numClusters, function, &config) }.ok()?;
-        commands::cuOccupancyMaxActiveClustersReply { numClusters }.encode(reply);
-        Ok(())
+        self.active_clusters(command, reply)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(
@@ -630,16 +450,7 @@ impl Custom for Session {
         command: commands::cuOccupancyMaxPotentialClusterSize,
         reply: &mut Vec<u8>,
     ) -> Result<(), CUresult> {
-        let ask = self.table.cuOccupancyMaxPotentialClusterSize.ok_or(CUresult::NOT_SUPPORTED)?;
-        let function = self.find(command.func)?;
-        checks::shape(command.grid, command.block)?;
-        let mut attributes = plain(command.attrs)?;
-        let config = config(command.grid, command.block, command.sharedMemBytes, &mut attributes);
-        let mut clusterSize = 0;
-        // SAFETY: as for the number of clusters.
-        unsafe { ask(&mut clusterSize, function, &config) }.ok()?;
-        commands::cuOccupancyMaxPotentialClusterSizeReply { clusterSize }.encode(reply);
-        Ok(())
+        self.cluster_size(command, reply)
     }
 
     fn cuGraphInstantiateWithFlags(
@@ -830,13 +641,7 @@ impl Custom for Session {
     }
 
     fn cuLaunchHostFunc(&self, command: commands::cuLaunchHostFunc) -> Result<(), CUresult> {
-        let stream = self.find(command.hStream)?;
-        if !self.host_calls.expect(command.ticket) {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let (ticket, is_callback) = (command.ticket, command.is_callback);
-        self.call_in_order(stream, Call::Client { ticket, is_callback })
-            .inspect_err(|_| self.host_calls.forget(ticket))
+        self.launch_host_function(command)
     }
 
     fn cuDeviceGetDevResource(
@@ -1002,13 +807,7 @@ impl Custom for Session {
     }
 
     fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
-        self.host_calls.done(command.ticket);
-        // Of a user object the destructor has run, so that nothing can use it any more; other
-        // tickets name none.
-        if self.remove(UserObjectId(command.ticket)).is_ok() {
-            self.graphs.references.forget(UserObjectId(command.ticket));
-        }
-        Ok(())
+        self.end_host_call(command)
     }
 
     fn ImagesQuery(&self, command: commands::ImagesQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
@@ -1023,197 +822,5 @@ impl Custom for Session {
 
     fn ImageData(&self, command: commands::ImageData<'_>) -> Result<(), CUresult> {
         self.images.receive(command.image, command.offset, command.total, command.bytes)
-    }
-}
-
-/// What happens when a stream gets to a place.
-pub(crate) enum Call {
-    Push(Push),
-    /// Also once the stream has failed, if it is a callback.
-    Client {
-        ticket: u64,
-        is_callback: bool,
-    },
-}
-
-/// What the driver's callback gets.
-struct Callback {
-    call: Call,
-    outbox: std::sync::Arc<Outbox>,
-    host_calls: std::sync::Arc<crate::host_calls::HostCalls>,
-}
-
-impl Session {
-    /// Backs addresses of the current device.
-    fn commit(&self, range: (u64, u64), claim: Claim) -> Result<(), CUresult> {
-        let (gpu, device) = self.device()?;
-        let device = (gpu, device, std::slice::from_ref(device));
-        self.memory.commit(&self.table, &self.budget, device, range, claim)
-    }
-
-    /// Bytes of the current device that nobody has.
-    fn card_free(&self) -> Result<u64, CUresult> {
-        let get = self.table.cuMemGetInfo_v2.ok_or(CUresult::NOT_SUPPORTED)?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: a context is current, and the driver writes two sizes to locals.
-        unsafe { get(&mut free, &mut total) }.ok()?;
-        Ok(free as u64)
-    }
-
-    /// Enters a function under the id that the client has given it. Loads an image and says what is
-    /// in it, as the client reads the answer of either command; false if it is not here.
-    fn load(
-        &self,
-        module: ModuleId,
-        image: ImageHash,
-        options: &[JitOption],
-        reply: &mut Vec<u8>,
-    ) -> Result<bool, CUresult> {
-        self.vacant(module)?;
-        let mut say = |known, (functions, names): (Vec<NamedFunction>, Vec<String>), log: &[u8]| {
-            commands::cuModuleLoadDataExReply { known, functions, names, log }.encode(reply);
-        };
-        let Some(found) = self.images.find(image)? else {
-            say(false, Default::default(), &[]);
-            return Ok(false);
-        };
-        let held = self.images.take(found.bytes.len() as u64)?;
-        let (loaded, log) = modules::load(&self.table, &found.bytes, options);
-        let Ok(handle) = loaded else {
-            say(true, Default::default(), &log);
-            return loaded.map(|_| true);
-        };
-        self.insert(module, handle)?;
-        self.modules.keep(module, held);
-        say(true, modules::told(&self.table, handle), &log);
-        Ok(true)
-    }
-
-    fn take_function(&self, id: FunctionId, module: ModuleId, name: &CStr) -> Result<FunctionInfo, CUresult> {
-        self.vacant(id)?;
-        let handle = self.find(module).map_err(|error| self.modules.failure(module).unwrap_or(error))?;
-        let (function, info) = modules::function(&self.table, handle, name)?;
-        self.insert(id, function)?;
-        self.modules.add(module, (id, function), &info);
-        Ok(info)
-    }
-
-    /// Has something done when the stream gets there.
-    pub(crate) fn call_in_order(&self, stream: CUstream, call: Call) -> Result<(), CUresult> {
-        let launch = self.table.cuLaunchHostFunc.ok_or(CUresult::NOT_SUPPORTED)?;
-        self.refuse_capture(stream)?;
-        let callback =
-            Box::new(Callback { call, outbox: self.outbox.clone(), host_calls: self.host_calls.clone() });
-        let add = self
-            .table
-            .cuStreamAddCallback
-            .filter(|_| matches!(callback.call, Call::Client { is_callback: true, .. }));
-        let data: *mut c_void = Box::into_raw(callback).cast();
-        // SAFETY: the stream is live, and what is called takes the box over then.
-        let result = unsafe {
-            match add {
-                Some(add) => add(stream, Some(run_stream_callback), data, 0),
-                None => launch(stream, Some(run_callback), data),
-            }
-        }
-        .ok();
-        if result.is_err() {
-            // SAFETY: the driver refused it, so nobody else will ever use the box.
-            drop(unsafe { Box::from_raw(data.cast::<Callback>()) });
-        }
-        result
-    }
-
-    fn count_kernel(&self) {
-        self.counters.kernels.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-/// Runs on a thread of the driver. Nothing in it can panic, and nothing in it calls the driver.
-unsafe extern "C" fn run_callback(data: *mut c_void) {
-    // SAFETY: as this function's.
-    unsafe { run_stream_callback(CUstream::NULL, CUresult::SUCCESS, data) }
-}
-
-/// As [`run_callback`]; the stream may have failed.
-unsafe extern "C" fn run_stream_callback(_: CUstream, status: CUresult, data: *mut c_void) {
-    // SAFETY: `call_in_order` made this box, and the driver calls once.
-    let callback = unsafe { Box::from_raw(data.cast::<Callback>()) };
-    match callback.call {
-        Call::Push(push) => callback.outbox.push(push),
-        Call::Client { ticket, .. } => {
-            let turn = callback.host_calls.begin(ticket);
-            callback.outbox.push(Push::Call { ticket, status: status.0 });
-            if status.is_success() {
-                callback.host_calls.wait_turn(ticket, turn);
-            }
-            callback.host_calls.forget(ticket);
-        }
-    }
-}
-
-/// The `extra` argument of a launch: one buffer with all parameters.
-pub(crate) fn packed(parameters: &[u8], size: &usize) -> [*mut c_void; 5] {
-    let tag = |number: usize| number as *mut c_void;
-    [
-        tag(CU_LAUNCH_PARAM_BUFFER_POINTER),
-        parameters.as_ptr().cast_mut().cast(),
-        tag(CU_LAUNCH_PARAM_BUFFER_SIZE),
-        std::ptr::from_ref(size).cast_mut().cast(),
-        tag(CU_LAUNCH_PARAM_END),
-    ]
-}
-
-/// A launch as the driver wants it described, in the default stream.
-fn config(
-    grid: Dim,
-    block: Dim,
-    sharedMemBytes: u32,
-    attributes: &mut [CUlaunchAttribute],
-) -> CUlaunchConfig {
-    let ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]) = (grid, block);
-    CUlaunchConfig {
-        gridDimX,
-        gridDimY,
-        gridDimZ,
-        blockDimX,
-        blockDimY,
-        blockDimZ,
-        sharedMemBytes,
-        hStream: CUstream::NULL,
-        attrs: attributes.as_mut_ptr(),
-        numAttrs: attributes.len() as u32,
-    }
-}
-
-/// A copy between two places in device memory, as the driver wants it described: the pitch of a
-/// single row is nobody's concern, and is one that every driver takes.
-pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u64; 3]) -> CUDA_MEMCPY3D {
-    CUDA_MEMCPY3D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcZ: 0,
-        srcLOD: 0,
-        srcMemoryType: CUmemorytype::DEVICE,
-        srcHost: std::ptr::null(),
-        srcDevice: from.start.0,
-        srcArray: CUarray::NULL,
-        reserved0: std::ptr::null_mut(),
-        srcPitch: from.pitch.max(width) as usize,
-        srcHeight: from.height.max(height) as usize,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstZ: 0,
-        dstLOD: 0,
-        dstMemoryType: CUmemorytype::DEVICE,
-        dstHost: std::ptr::null_mut(),
-        dstDevice: to.start.0,
-        dstArray: CUarray::NULL,
-        reserved1: std::ptr::null_mut(),
-        dstPitch: to.pitch.max(width) as usize,
-        dstHeight: to.height.max(height) as usize,
-        WidthInBytes: width as usize,
-        Height: height as usize,
-        Depth: depth as usize,
     }
 }
