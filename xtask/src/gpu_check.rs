@@ -29,11 +29,11 @@ const CODE: &[&str] = &[
     "arch=compute_120,code=sm_120",
 ];
 
-/// For cards that copy tensors: what these programs use is not in the PTX of older ones.
+/// For GPUs that copy tensors: what these programs use is not in the PTX of older ones.
 const TENSORS: &[&str] =
     &["-gencode", "arch=compute_90,code=[sm_90,compute_90]", "-gencode", "arch=compute_120,code=sm_120"];
 
-/// Programs of nvcc, built here, with the cards that each is for.
+/// Programs of nvcc, built here, with the GPUs that each is for.
 const CUDA: &[(&str, &[&str], &[&str])] = &[
     ("kernels", &["programs/kernels.cu"], CODE),
     ("bench-kernels", &["bench/kernels.cu"], CODE),

@@ -81,7 +81,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     let mut tally = Tally { last: Some(begin), ..Tally::default() };
     if names.is_empty() {
         house(&mut tally);
-        unit_tests(&mut tally)?;
+        unit_tests(all, &mut tally)?;
     }
     e2e::run(&names, all, &mut tally)?;
     if options.contains(&"--record") {
@@ -163,9 +163,14 @@ fn deny() -> Result<()> {
 }
 
 /// `cargo test`, its counts added to ours.
-fn unit_tests(tally: &mut Tally) -> Result<()> {
+fn unit_tests(all: bool, tally: &mut Tally) -> Result<()> {
     let mut command = process::cargo();
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    if all {
+        command.env("SLUICE_TEST_ALL", "1");
+    } else {
+        tally.skip("the server's tests on PostgreSQL without a follower", "only with --all");
+    }
     eprintln!("$ {}", process::show(&command));
     let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
     let text = String::from_utf8_lossy(&output.stdout);

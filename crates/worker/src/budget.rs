@@ -152,9 +152,9 @@ impl Budget {
         }
     }
 
-    /// Makes something of the lease's `gpu`th GPU that takes up so many bytes;
-    /// `CUDA_ERROR_OUT_OF_MEMORY` if there are none left. What the driver refuses is asked for again
-    /// where other sessions can make room.
+    /// Makes something that takes up these bytes of the lease's `gpu`th GPU. Fails with
+    /// `CUDA_ERROR_OUT_OF_MEMORY` if the lease has none left. What the driver refuses is asked for
+    /// again where other sessions can make room.
     pub(crate) fn charge<T>(
         &self,
         claim: Claim,

@@ -10,6 +10,7 @@ import cupy
 
 mib, seconds = int(sys.argv[1]), float(sys.argv[2])
 numbers = cupy.arange(mib << 18, dtype=cupy.uint32)  # four bytes each
+print(f"{mib} MiB are ready", flush=True)
 rounds, begin = 0, time.monotonic()
 while time.monotonic() < begin + seconds:
     numbers += 7

@@ -7,8 +7,12 @@ use super::elastic::{number, sessions_of, text};
 use super::teams::Process;
 use super::{Test, expect_failure, program_file, sluice_run};
 use crate::node::Node;
+use crate::python;
 
-pub(crate) const TESTS: &[Test] = &[("programs that do not fit on a GPU together", three_programs)];
+pub(crate) const TESTS: &[Test] = &[
+    ("programs that do not fit on a GPU together", three_programs),
+    ("elastic: the guide's three programs", guide),
+];
 
 const MIB: u64 = 1 << 20;
 const GPU: u64 = 256 * MIB;
@@ -58,6 +62,38 @@ fn three_programs() -> Result<()> {
     programs[1].expect_line("computed")?;
     all(&mut programs, &[("check", "right")])?;
     programs.iter_mut().try_for_each(Process::end_its_input)?;
+    node.wait_until_free()
+}
+
+/// What `docs/elastic.md` shows, with CuPy: three programs hold twice the memory of their GPU, one
+/// is resized, and another suspended and resumed.
+fn guide() -> Result<()> {
+    let python = python::CUDA_13.program("python3")?;
+    let node =
+        Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,512MiB", "--overcommit", "2.5"])?;
+    let start = |name: &str| {
+        let mut command = sluice_run(&node, &["-p", "0.3", "--memory", "400MiB"]);
+        command.arg(&python).arg(crate::root().join("docs/examples/elastic/counts.py")).args(["350", "20"]);
+        Process::start(&format!("counts {name}"), &mut command)
+    };
+    let mut programs = ["1", "2", "3"].into_iter().map(start).collect::<Result<Vec<_>>>()?;
+    for program in &mut programs {
+        program.expect_line("350 MiB are ready")?;
+    }
+    let sessions = sessions_of(&node)?;
+    let sum = |name: &str| -> u64 {
+        sessions.as_array().into_iter().flatten().map(|session| number(session, name)).sum()
+    };
+    ensure!(sum("memory_used") > 2 * 512 * MIB && sum("memory_resident") <= 512 * MIB, "{sessions}");
+    let lease = |place: usize| sessions[place]["lease"].to_string();
+    text(&node, &["resize", &lease(0), "-p", "0.4", "--memory", "450MiB"])?;
+    text(&node, &["suspend", &lease(1)])?;
+    ensure!(sessions_of(&node)?[1]["suspended"] == true, "{}", sessions_of(&node)?);
+    text(&node, &["resume", &lease(1)])?;
+    for program in &mut programs {
+        let line = program.line()?;
+        ensure!(line.starts_with("350 MiB, ") && line.ends_with(" rounds: right"), "{line}");
+    }
     node.wait_until_free()
 }
 

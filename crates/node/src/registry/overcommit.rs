@@ -66,7 +66,7 @@ impl Registry {
         }
     }
 
-    /// The driver has refused memory that a session has been granted, with so much left.
+    /// The driver has refused memory that a session has been granted, with `free` bytes left.
     pub(super) fn card_is_full(&self, lease: u64, session: u64, gpu: u32, free: u64) {
         let mut ledger = self.lock();
         if let Some(on) = ledger.planner_of(lease, gpu) {

@@ -117,7 +117,7 @@ fn take(spare: &mut Vec<HostPiece>, bytes: u64) -> Option<HostPiece> {
     Some(spare.swap_remove(at))
 }
 
-/// Makes pieces until nobody takes them any more.
+/// Makes pieces until the receiver is gone.
 fn make<'a>(sizes: impl Iterator<Item = &'a u64>, made: &SyncSender<io::Result<HostPiece>>) {
     for &bytes in sizes {
         if made.send(HostPiece::new(bytes)).is_err() {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_end_where_nobody_takes_more() {
+    fn makers_end_with_the_receiver() {
         let busy = pieces(&[MIB; 100], &mut Vec::new(), |_| Err(NotMoved::Busy(1)));
         assert!(matches!(busy, Err(NotMoved::Busy(1))));
     }

@@ -198,7 +198,7 @@ pub(crate) fn obey(session: &Session, asked: &Packet, say: impl FnOnce(Packet)) 
         },
         _ => return,
     });
-    // Only now, when all have been told.
+    // After the answer, so that the session does not wait for it.
     drop(emptied);
 }
 
