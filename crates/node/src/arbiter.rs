@@ -48,7 +48,17 @@
 //! A *suspended* session is idle as far as the others are concerned, whatever work it has: a turn
 //! that it holds is recalled, and it gets none until it is resumed.
 
+mod buckets;
+mod decisions;
+mod pace;
+mod weight;
+
 use std::collections::BTreeMap;
+
+use self::buckets::Precedence;
+
+pub use self::pace::Pace;
+pub use self::weight::Weight;
 
 /// Parts in a million: the unit of shares.
 pub const PPM: u64 = 1_000_000;
@@ -60,57 +70,6 @@ pub struct LeaseKey(pub u64);
 /// One session on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
-
-/// What one lease may take of the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weight {
-    /// 1 to [`PPM`].
-    pub share_ppm: u32,
-    /// The most that it gets, even while no other waits: not less than the share, and [`PPM`]
-    /// for no limit.
-    pub limit_ppm: u32,
-    /// Its work preempts that of others as long as it stays within its share.
-    pub premium: bool,
-}
-
-/// How long turns last.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// How far sessions may get ahead of each other: the usual length of a turn that another
-    /// waits for.
-    pub quantum_ns: u64,
-    /// No turn is shorter, unless its holder has no work.
-    pub slice_min_ns: u64,
-    /// A lease that is away for no longer than this has not stopped computing.
-    pub gap_ns: u64,
-    /// The most GPU time that a lease is owed for its gaps.
-    pub credit_ns: u64,
-    /// The longest that a session waits while others catch up.
-    pub patience_ns: u64,
-    /// How often a lease runs that is alone and always at its limit.
-    pub period_ns: u64,
-    /// For how long a premium lease may have the whole GPU at once, times its share, after it used
-    /// nothing for a while.
-    pub burst_ns: u64,
-    /// A recalled holder that has not given the turn back after this long no longer keeps the
-    /// others waiting.
-    pub overrun_ns: u64,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
-            quantum_ns: 5_000_000,
-            slice_min_ns: 500_000,
-            gap_ns: 50_000_000,
-            credit_ns: 200_000_000,
-            patience_ns: 50_000_000,
-            period_ns: 100_000_000,
-            burst_ns: 2_000_000_000,
-            overrun_ns: 250_000_000,
-        }
-    }
-}
 
 /// What the shell has to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,17 +124,6 @@ struct Lease {
     precedence: Precedence,
     /// Time for which its sessions had work and waited for the GPU, as far as those waits are over.
     waited_ns: u64,
-}
-
-/// The bucket of a premium lease: GPU time for which it goes before others.
-#[derive(Clone, Copy, Debug)]
-struct Precedence {
-    /// Below zero after a turn that lasted longer.
-    tokens_ns: i64,
-    at_ns: u64,
-    /// It was emptied, and is of no use until a quantum has flowed in: the turn would change hands
-    /// for moments.
-    exhausted: bool,
 }
 
 /// A lease comes back after it had no work.
@@ -402,167 +350,6 @@ impl Arbiter {
         self.settle_arrivals();
     }
 
-    /// What to do at `now_ns`. The shell calls it after every event and when
-    /// [`Decision::wake_at_ns`] has come.
-    pub fn step(&mut self, now_ns: u64) -> Decision {
-        let mut decision = Decision::default();
-        if let Some(holder) = self.holder {
-            self.watch_holder(now_ns, holder, &mut decision);
-        }
-        if self.holder.is_none() {
-            self.grant_next(now_ns, &mut decision);
-        }
-        self.press_holder(&mut decision);
-        decision
-    }
-
-    /// A holder that nobody waits for keeps the turn while it idles: that saves a hand-over per
-    /// kernel.
-    fn press_holder(&mut self, decision: &mut Decision) {
-        let Some(holder) = self.holder else { return };
-        if let State::Holding { since_ns, pressed: false } = self.sessions[&holder].state
-            && self.waiting().next().is_some()
-        {
-            self.set_state(holder, State::Holding { since_ns, pressed: true });
-            decision.actions.push(Action::Press(holder));
-        }
-    }
-
-    /// Recalls the holder when its time is over, gives up on it when it does not listen.
-    fn watch_holder(&mut self, now_ns: u64, holder: SessionKey, decision: &mut Decision) {
-        let Session { state, suspended, .. } = self.sessions[&holder];
-        match state {
-            State::Holding { since_ns, .. } => {
-                let ends_ns = match suspended {
-                    Some(_) => Some(now_ns),
-                    None => self.turn_ends(since_ns, now_ns, holder),
-                };
-                match ends_ns {
-                    Some(at) if at <= now_ns => {
-                        self.set_state(holder, State::Recalled { since_ns, at_ns: now_ns });
-                        decision.actions.push(Action::Recall(holder));
-                        decision.wake_at_ns = Some(now_ns + self.pace.overrun_ns);
-                    }
-                    later => decision.wake_at_ns = later,
-                }
-            }
-            State::Recalled { since_ns, at_ns } => {
-                let patience_ends_ns = at_ns + self.pace.overrun_ns;
-                if patience_ends_ns <= now_ns {
-                    self.set_state(holder, State::Overrunning { since_ns });
-                    self.holder = None;
-                } else {
-                    decision.wake_at_ns = Some(patience_ends_ns);
-                }
-            }
-            State::Idle | State::Waiting { .. } | State::Overrunning { .. } => self.holder = None,
-        }
-    }
-
-    /// When the present turn has to end, if anything wants it to.
-    fn turn_ends(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
-        let own = &self.leases[&self.sessions[&holder].lease];
-        let capped_ns = own.exhausted_at(since_ns);
-        let fair_ns = self.fair_end(since_ns, now_ns, holder);
-        [capped_ns, fair_ns].into_iter().flatten().min()
-    }
-
-    /// The holder may get one quantum ahead of those that wait. One that is owed more gets the turn
-    /// sooner, after `slice_min_ns` at the soonest.
-    fn fair_end(&self, since_ns: u64, now_ns: u64, holder: SessionKey) -> Option<u64> {
-        let Pace { quantum_ns, slice_min_ns, .. } = self.pace;
-        let own_key = self.sessions[&holder].lease;
-        let own = &self.leases[&own_key];
-        // What the holder had used by some moment, if it was busy all the time.
-        let own_at = |at_ns: u64| own.virtual_time + own.weight.virtual_ns(at_ns.saturating_sub(since_ns));
-        let precedence_ends_ns = self.precedes(own, since_ns).then(|| own.precedence_ends(since_ns));
-        let end_for = |waiting: &Session| {
-            let lease = &self.leases[&waiting.lease];
-            if waiting.lease == own_key {
-                return since_ns + quantum_ns;
-            }
-            match (precedence_ends_ns, self.precedes(lease, now_ns)) {
-                (Some(ends_ns), false) => return ends_ns,
-                (None, true) => return since_ns.max(lease.runnable_at_if_limited(quantum_ns)),
-                _ => {}
-            }
-            // As of its arrival: measured against a holder that runs on, nothing would ever be owed
-            // to it.
-            let owed_since = match lease.arrival {
-                Some(arrival) => {
-                    let credit = self.credit(lease.weight, own.weight.virtual_ns(quantum_ns), arrival);
-                    lease.virtual_time.max(own_at(arrival.at_ns) - credit)
-                }
-                None => lease.virtual_time,
-            };
-            let ahead_ns = own.weight.signed_real_ns(owed_since - own.virtual_time);
-            let slice_ns = (ahead_ns + i128::from(quantum_ns)).max(i128::from(slice_min_ns));
-            let fair_ns = since_ns.saturating_add(u64::try_from(slice_ns).unwrap_or(u64::MAX / 2));
-            let impatient_ns = self.impatient_at(waiting).max(since_ns + slice_min_ns);
-            let fair_ns = fair_ns.min(impatient_ns);
-            // One that has used up its cap disturbs no other until it may run.
-            if lease.may_run(now_ns, quantum_ns) {
-                fair_ns
-            } else {
-                fair_ns.max(lease.runnable_at(quantum_ns))
-            }
-        };
-        self.waiting().map(|(_, waiting)| end_for(waiting)).min()
-    }
-
-    fn grant_next(&mut self, now_ns: u64, decision: &mut Decision) {
-        let needs_ns = |session: &Session| self.needs_ns(session.lease);
-        let best = self
-            .waiting()
-            .filter(|(_, s)| self.leases[&s.lease].may_run(now_ns, needs_ns(s)))
-            .min_by_key(|(_, s)| {
-                let lease = &self.leases[&s.lease];
-                let is_patient = self.impatient_at(s) > now_ns;
-                (!self.precedes(lease, now_ns), is_patient, lease.virtual_time, s.arrival())
-            })
-            .map(|(k, _)| k);
-        match best {
-            Some(session) => {
-                let lease = self.sessions[&session].lease;
-                if let Some(lease) = self.leases.get_mut(&lease) {
-                    lease.refill(now_ns, self.pace.credit_ns);
-                }
-                self.end_wait(now_ns, session);
-                self.set_state(session, State::Holding { since_ns: now_ns, pressed: false });
-                self.holder = Some(session);
-                decision.actions.push(Action::Grant(session));
-                decision.wake_at_ns = self.turn_ends(now_ns, now_ns, session);
-            }
-            // All that wait have used up their limits.
-            None => {
-                let runnable_at = |s: &Session| self.leases[&s.lease].runnable_at(needs_ns(s));
-                decision.wake_at_ns = self.waiting().map(|(_, s)| runnable_at(s)).min();
-            }
-        }
-    }
-
-    /// Whether a lease with work goes before leases that are not premium.
-    fn precedes(&self, lease: &Lease, now_ns: u64) -> bool {
-        let Pace { quantum_ns, burst_ns, .. } = self.pace;
-        let left_ns = lease.precedence.refilled(now_ns, lease.weight, burst_ns).tokens_ns;
-        let needs_ns = if lease.precedence.exhausted { quantum_ns } else { 1 };
-        lease.weight.premium && left_ns >= needs_ns as i64
-    }
-
-    /// What has to be in the bucket of a lease before its next turn: a quantum, and for one that is
-    /// alone and at its limit what flows in per period beyond what the turn itself lets flow in.
-    fn needs_ns(&self, key: LeaseKey) -> u64 {
-        let Pace { quantum_ns, period_ns, .. } = self.pace;
-        let lease = &self.leases[&key];
-        let is_alone = self.sessions.values().all(|s| s.lease == key || s.state == State::Idle);
-        if !lease.exhausted || !is_alone {
-            return quantum_ns;
-        }
-        let limit_ppm = u64::from(lease.weight.limit_ppm).min(PPM);
-        let pause_ns = period_ns * (PPM - limit_ppm) / PPM;
-        quantum_ns.max(pause_ns * limit_ppm / PPM)
-    }
-
     /// Newcomers start no further behind those who ran than their credit. A session that is away
     /// between two kernels keeps what the holder got ahead of it meanwhile.
     fn settle_arrivals(&mut self) {
@@ -582,20 +369,6 @@ impl Arbiter {
     fn credit(&self, weight: Weight, held: i128, arrival: Arrival) -> i128 {
         let Pace { quantum_ns, credit_ns, .. } = self.pace;
         held.max(weight.virtual_ns(if arrival.after_gap { credit_ns } else { quantum_ns }))
-    }
-
-    /// When a waiting session has waited long enough, one that is owed more: not before the turn
-    /// that it then gets is its due, so that impatience earns it no more than its share, or than
-    /// its part where all shares are more than the GPU.
-    fn impatient_at(&self, waiting: &Session) -> u64 {
-        let State::Waiting { since_ns, .. } = waiting.state else { return u64::MAX };
-        let Pace { slice_min_ns, patience_ns, .. } = self.pace;
-        let turn_ns = slice_min_ns + waiting.recall_ns;
-        let whole_ns = self.leases[&waiting.lease].weight.virtual_ns(turn_ns);
-        let leased_ppm: u64 = self.leases.values().map(|lease| u64::from(lease.weight.share_ppm)).sum();
-        let due_ns = whole_ns * i128::from(leased_ppm.max(PPM)) / i128::from(PPM);
-        let due_ns = due_ns.min(i128::from(u64::MAX / 4));
-        since_ns + patience_ns.max(due_ns as u64)
     }
 
     /// Whether any session of the lease but this one has work.
@@ -636,126 +409,5 @@ impl Session {
     }
 }
 
-impl Precedence {
-    fn full(now_ns: u64, weight: Weight, burst_ns: u64) -> Precedence {
-        Precedence { tokens_ns: weight.part_of(burst_ns), at_ns: now_ns, exhausted: false }
-    }
-
-    /// With what has flowed in until now.
-    fn refilled(self, now_ns: u64, weight: Weight, burst_ns: u64) -> Precedence {
-        let inflow_ns = weight.part_of(now_ns.saturating_sub(self.at_ns));
-        let tokens_ns = self.tokens_ns.saturating_add(inflow_ns).min(weight.part_of(burst_ns));
-        Precedence { tokens_ns, at_ns: self.at_ns.max(now_ns), ..self }
-    }
-
-    fn spend(&mut self, now_ns: u64, used_ns: u64, weight: Weight, burst_ns: u64) {
-        // What flows in during a turn counts before the bucket overflows.
-        let inflow_ns = weight.part_of(now_ns.saturating_sub(self.at_ns));
-        let tokens_ns = self.tokens_ns.saturating_add(inflow_ns).saturating_sub_unsigned(used_ns);
-        self.tokens_ns = tokens_ns.min(weight.part_of(burst_ns));
-        self.at_ns = self.at_ns.max(now_ns);
-        self.exhausted = self.tokens_ns <= 0;
-    }
-}
-
-impl Weight {
-    /// The part of a time that the share grants.
-    fn part_of(self, time_ns: u64) -> i64 {
-        let part_ns = i128::from(time_ns) * i128::from(self.share_ppm) / i128::from(PPM);
-        i64::try_from(part_ns).unwrap_or(i64::MAX / 4)
-    }
-
-    /// GPU time as the virtual time that it costs this share.
-    fn virtual_ns(self, real_ns: u64) -> i128 {
-        i128::from(real_ns) * i128::from(PPM) / i128::from(self.share_ppm.max(1))
-    }
-
-    fn virtual_of(self, real_ns: i128) -> i128 {
-        real_ns * i128::from(PPM) / i128::from(self.share_ppm.max(1))
-    }
-
-    fn is_limited(self) -> bool {
-        u64::from(self.limit_ppm) < PPM
-    }
-
-    /// GPU time that flows into the bucket of the limit meanwhile.
-    fn inflow_ns(self, elapsed_ns: u64) -> i64 {
-        let inflow_ns = i128::from(elapsed_ns) * i128::from(self.limit_ppm) / i128::from(PPM);
-        i64::try_from(inflow_ns).unwrap_or(i64::MAX / 4)
-    }
-
-    /// How long it takes until this much has flowed in.
-    fn inflow_takes_ns(self, inflow_ns: u64) -> u64 {
-        let takes_ns = i128::from(inflow_ns) * i128::from(PPM) / i128::from(self.limit_ppm.max(1));
-        takes_ns.min(i128::from(u64::MAX / 4)) as u64
-    }
-
-    /// The inverse of [`Weight::virtual_of`].
-    fn signed_real_ns(self, virtual_ns: i128) -> i128 {
-        virtual_ns * i128::from(self.share_ppm) / i128::from(PPM)
-    }
-}
-
-impl Lease {
-    fn refill(&mut self, now_ns: u64, depth_ns: u64) {
-        self.exhausted = false;
-        self.tokens_ns = self.tokens_at(now_ns).min(depth_ns as i64);
-        self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
-    }
-
-    /// What flowed in during the turn counts before the bucket overflows.
-    fn spend(&mut self, now_ns: u64, used_ns: u64, depth_ns: u64) {
-        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(depth_ns as i64);
-        self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
-        self.exhausted = self.weight.is_limited() && self.tokens_ns <= 0;
-    }
-
-    fn tokens_at(&self, now_ns: u64) -> i64 {
-        let elapsed_ns = now_ns.saturating_sub(self.refilled_at_ns);
-        self.tokens_ns.saturating_add(self.weight.inflow_ns(elapsed_ns))
-    }
-
-    /// A limited lease runs again once so much has flowed in: each turn costs its start, and
-    /// shorter ones more of them.
-    fn may_run(&self, now_ns: u64, needs_ns: u64) -> bool {
-        !self.weight.is_limited() || self.tokens_at(now_ns) >= needs_ns as i64
-    }
-
-    fn runnable_at(&self, needs_ns: u64) -> u64 {
-        if !self.weight.is_limited() {
-            return self.refilled_at_ns;
-        }
-        let missing_ns = (needs_ns as i64 - self.tokens_ns).max(0) as u64;
-        self.refilled_at_ns + self.weight.inflow_takes_ns(missing_ns) + 1
-    }
-
-    fn runnable_at_if_limited(&self, needs_ns: u64) -> u64 {
-        if self.weight.is_limited() { self.runnable_at(needs_ns) } else { 0 }
-    }
-
-    /// When a turn that began at `since_ns` with precedence has used that up while it kept filling.
-    fn precedence_ends(&self, since_ns: u64) -> u64 {
-        let inflow_ns = self.weight.part_of(since_ns.saturating_sub(self.precedence.at_ns));
-        let left_ns = self.precedence.tokens_ns.saturating_add(inflow_ns).max(0);
-        let drain_ppm = PPM.saturating_sub(u64::from(self.weight.share_ppm)).max(1);
-        let lasts_ns = i128::from(left_ns) * i128::from(PPM) / i128::from(drain_ppm);
-        since_ns.saturating_add(u64::try_from(lasts_ns).unwrap_or(u64::MAX / 4))
-    }
-
-    /// When a turn that began at `since_ns` has used the bucket up while it kept filling; never
-    /// where there is no limit.
-    fn exhausted_at(&self, since_ns: u64) -> Option<u64> {
-        let drain_ppm = PPM.checked_sub(u64::from(self.weight.limit_ppm)).filter(|&d| d > 0)?;
-        // What the turn has used before the bucket was last looked at is not taken out of it yet.
-        let used_ns = self.refilled_at_ns.saturating_sub(since_ns);
-        let left_ns = i128::from(self.tokens_ns.saturating_sub_unsigned(used_ns).max(0));
-        let lasts_ns = left_ns * i128::from(PPM) / i128::from(drain_ppm);
-        Some(
-            self.refilled_at_ns.max(since_ns).saturating_add(u64::try_from(lasts_ns).unwrap_or(u64::MAX / 4)),
-        )
-    }
-}
-
 #[cfg(test)]
-#[path = "arbiter_tests.rs"]
 mod tests;

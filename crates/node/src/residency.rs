@@ -17,43 +17,19 @@
 //!
 //! A session whose work does not finish is left alone for a while, and others leave instead.
 
+mod decisions;
+mod policy;
+mod session;
+
 use std::collections::BTreeMap;
 
+use self::session::{Place, Session};
 use crate::arbiter::SessionKey;
+
+pub(crate) use self::policy::SlicePolicy;
 
 /// By how much less is expected to fit where a driver refuses what should.
 const FOUND_STEP: u64 = 2 << 20;
-
-/// The lengths of time slices on the memory of a GPU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlicePolicy {
-    /// Length of a slice, in multiples of the time of the session's last exchange.
-    pub slice_per_exchange: u64,
-    /// The shortest slice of a session that is not idle.
-    pub slice_min_ns: u64,
-    /// The longest that the first in the queue waits for slices to end, whatever exchanges cost.
-    pub max_wait_ns: u64,
-    /// A session without work for this time, and for the time of its last exchange, leaves early.
-    pub idle_ns: u64,
-    /// A session that could not leave is asked again after this time.
-    pub leave_again_ns: u64,
-    /// Memory that could not return is tried again after this time.
-    pub return_again_ns: u64,
-}
-
-impl Default for SlicePolicy {
-    fn default() -> SlicePolicy {
-        SlicePolicy {
-            slice_per_exchange: 9,
-            slice_min_ns: 1_000_000_000,
-            max_wait_ns: 30_000_000_000,
-            // A worker counts the time of a long kernel every 100 ms.
-            idle_ns: 250_000_000,
-            leave_again_ns: 10_000_000_000,
-            return_again_ns: 1_000_000_000,
-        }
-    }
-}
 
 /// What the caller has to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,94 +68,6 @@ pub(crate) struct Planner {
     sessions: BTreeMap<SessionKey, Session>,
     /// The last ticket that was given out; the queue is in the order of tickets.
     last_ticket: u64,
-}
-
-#[derive(Debug)]
-struct Session {
-    place: Place,
-    /// Its memory never leaves for another session.
-    is_fixed: bool,
-    /// It gets no GPU time, so its memory does not return.
-    is_suspended: bool,
-    /// Its memory leaves as soon as it can, whether another session waits or not.
-    leaves_now: bool,
-    /// Bytes that it has, wherever they are, and those of them that cannot leave.
-    bytes: u64,
-    pinned: u64,
-    /// Bytes that it asks for.
-    requested: u64,
-    /// Its place in the queue, while it waits for its memory or for more.
-    ticket: Option<u64>,
-    /// Since when its memory has been on the GPU.
-    present_since_ns: u64,
-    /// Since when it has had no work.
-    idle_since_ns: Option<u64>,
-    /// Others have had to leave for it since it began to wait.
-    has_waited: bool,
-    /// It can neither leave nor return before this time.
-    stays_until_ns: u64,
-    /// What the last moves took.
-    out_ns: u64,
-    in_ns: u64,
-    moving_since_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Present,
-    MovingOut,
-    Away,
-    MovingIn,
-}
-
-impl Session {
-    fn new(now_ns: u64, is_fixed: bool) -> Session {
-        Session {
-            place: Place::Present,
-            is_fixed,
-            is_suspended: false,
-            leaves_now: false,
-            bytes: 0,
-            pinned: 0,
-            requested: 0,
-            ticket: None,
-            present_since_ns: now_ns,
-            idle_since_ns: Some(now_ns),
-            has_waited: false,
-            stays_until_ns: 0,
-            out_ns: 0,
-            in_ns: 0,
-            moving_since_ns: 0,
-        }
-    }
-
-    /// Bytes of the GPU that no other session can have now.
-    fn held(&self) -> u64 {
-        if self.place == Place::Away { self.pinned } else { self.bytes }
-    }
-
-    /// Bytes that stay on the GPU whatever happens.
-    fn immovable(&self) -> u64 {
-        if self.is_fixed { self.bytes } else { self.pinned }
-    }
-
-    /// Bytes that leave with it.
-    fn movable(&self) -> u64 {
-        self.bytes - self.immovable()
-    }
-
-    /// Bytes of the GPU that it needs before it can continue.
-    fn needs(&self) -> u64 {
-        self.bytes - self.held() + self.requested
-    }
-
-    fn exchange_ns(&self) -> u64 {
-        self.out_ns + self.in_ns
-    }
-
-    fn is_moving(&self) -> bool {
-        matches!(self.place, Place::MovingIn | Place::MovingOut)
-    }
 }
 
 impl Planner {
@@ -364,142 +252,6 @@ impl Planner {
         self.sessions.iter().map(immovable).filter(|(_, bytes)| *bytes > 0)
     }
 
-    /// Decides what follows from what has happened.
-    pub(crate) fn step(&mut self, now_ns: u64) -> Decision {
-        let mut decision = Decision::default();
-        self.begin_ordered_moves(now_ns, &mut decision);
-        // Memory that sessions have been given at once may be more than there is.
-        let excess = self.held().saturating_sub(self.capacity());
-        if excess > 0 {
-            self.make_room(now_ns, None, excess, &mut decision);
-        }
-        for key in self.waiting() {
-            let Some(session) = self.sessions.get(&key) else { continue };
-            if session.place == Place::Away && session.stays_until_ns > now_ns {
-                wake(&mut decision, session.stays_until_ns);
-                continue;
-            }
-            if !self.can_ever_have_room(key) {
-                self.refuse(key, &mut decision);
-                continue;
-            }
-            if session.is_moving() {
-                break;
-            }
-            let (needs, free) = (session.needs(), self.capacity().saturating_sub(self.held()));
-            if needs > free {
-                self.make_room(now_ns, Some(key), needs - free, &mut decision);
-                break;
-            }
-            self.serve(now_ns, key, &mut decision);
-        }
-        decision
-    }
-
-    /// Begins the moves that were ordered, also without a waiting session.
-    fn begin_ordered_moves(&mut self, now_ns: u64, decision: &mut Decision) {
-        for (&key, session) in &mut self.sessions {
-            if session.leaves_now && session.place == Place::Present && !session.is_fixed {
-                session.place = Place::MovingOut;
-                session.moving_since_ns = now_ns;
-                decision.actions.push(Action::MoveOut(key));
-            }
-        }
-    }
-
-    /// Whether the session would fit if all others left as far as they can.
-    fn can_ever_have_room(&self, key: SessionKey) -> bool {
-        let others = self.sessions.iter().filter(|(other, _)| **other != key);
-        let immovable: u64 = others.map(|(_, session)| session.immovable()).sum();
-        self.sessions.get(&key).is_some_and(|session| {
-            session.bytes.saturating_add(session.requested) <= self.capacity().saturating_sub(immovable)
-        })
-    }
-
-    /// Refuses what the session asked for. One that is away stays in the queue.
-    fn refuse(&mut self, key: SessionKey, decision: &mut Decision) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
-        if session.place == Place::Present {
-            session.ticket = None;
-        }
-        if std::mem::take(&mut session.requested) > 0 {
-            decision.actions.push(Action::Refuse(key));
-        }
-    }
-
-    /// Gives the session what it waits for.
-    fn serve(&mut self, now_ns: u64, key: SessionKey, decision: &mut Decision) {
-        let Some(session) = self.sessions.get_mut(&key) else { return };
-        session.ticket = None;
-        if session.place == Place::Away {
-            session.place = Place::MovingIn;
-            session.moving_since_ns = now_ns;
-            decision.actions.push(Action::MoveIn(key));
-        }
-        if std::mem::take(&mut session.has_waited) {
-            // Its slice begins when it can continue.
-            session.present_since_ns = now_ns;
-        }
-        if session.requested > 0 {
-            session.bytes += std::mem::take(&mut session.requested);
-            decision.actions.push(Action::Grant(key));
-        }
-    }
-
-    /// Has sessions leave until `bytes` more are free, or says when the next of them may.
-    fn make_room(
-        &mut self,
-        now_ns: u64,
-        for_session: Option<SessionKey>,
-        missing: u64,
-        decision: &mut Decision,
-    ) {
-        if let Some(session) = for_session.and_then(|key| self.sessions.get_mut(&key)) {
-            session.has_waited = true;
-        }
-        let leaving = |it: &Session| if it.place == Place::MovingOut { it.movable() } else { 0 };
-        let mut missing = missing.saturating_sub(self.sessions.values().map(leaving).sum());
-        let mut candidates: Vec<(u64, SessionKey, u64)> = self
-            .sessions
-            .iter()
-            .filter(|(key, it)| Some(**key) != for_session && it.place == Place::Present && it.movable() > 0)
-            .map(|(&key, it)| (self.leaves_at(it), key, it.movable()))
-            .collect();
-        candidates.sort_unstable();
-        for (at_ns, key, bytes) in candidates {
-            if missing == 0 {
-                return;
-            }
-            if at_ns > now_ns {
-                return wake(decision, at_ns);
-            }
-            missing = missing.saturating_sub(bytes);
-            if let Some(session) = self.sessions.get_mut(&key) {
-                session.place = Place::MovingOut;
-                session.moving_since_ns = now_ns;
-            }
-            decision.actions.push(Action::MoveOut(key));
-        }
-    }
-
-    /// When a session that is present has to leave, if another waits.
-    fn leaves_at(&self, session: &Session) -> u64 {
-        let SlicePolicy { slice_per_exchange, slice_min_ns, max_wait_ns, idle_ns, .. } = self.policy;
-        let waiting = self.sessions.values().filter(|it| it.ticket.is_some()).count().max(1) as u64;
-        let longest = (max_wait_ns / waiting).max(slice_min_ns.min(max_wait_ns));
-        let slice = (slice_per_exchange * session.exchange_ns()).max(slice_min_ns).min(longest);
-        let slice_ends = session.present_since_ns.saturating_add(slice);
-        let early = match session.idle_since_ns {
-            // One that waits for more memory does nothing meanwhile.
-            _ if session.ticket.is_some() || session.is_suspended => session.present_since_ns,
-            Some(idle_since) => {
-                idle_since.max(session.present_since_ns).saturating_add(idle_ns.max(session.exchange_ns()))
-            }
-            None => u64::MAX,
-        };
-        slice_ends.min(early).max(session.stays_until_ns)
-    }
-
     fn queue(&mut self, key: SessionKey) {
         self.last_ticket += 1;
         let ticket = self.last_ticket;
@@ -507,23 +259,7 @@ impl Planner {
             session.ticket.get_or_insert(ticket);
         }
     }
-
-    /// The sessions that wait, in the order in which they are served. Suspended ones wait until
-    /// they are resumed.
-    fn waiting(&self) -> Vec<SessionKey> {
-        let ticket = |(&key, it): (&SessionKey, &Session)| {
-            it.ticket.filter(|_| !it.is_suspended).map(|ticket| (ticket, key))
-        };
-        let mut waiting: Vec<(u64, SessionKey)> = self.sessions.iter().filter_map(ticket).collect();
-        waiting.sort_unstable();
-        waiting.into_iter().map(|(_, key)| key).collect()
-    }
-}
-
-fn wake(decision: &mut Decision, at_ns: u64) {
-    decision.wake_at_ns = Some(decision.wake_at_ns.map_or(at_ns, |earlier| earlier.min(at_ns)));
 }
 
 #[cfg(test)]
-#[path = "residency_tests.rs"]
 mod tests;

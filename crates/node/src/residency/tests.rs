@@ -1,3 +1,5 @@
+//! The planner in simulated time, on a GPU on which moves take time by their bytes.
+
 use std::collections::BTreeSet;
 
 use super::*;
