@@ -32,9 +32,9 @@ pub(super) fn run() -> Result<String> {
     let ratio = |name: &str, baseline: &str| show(ratios(&moves, name, baseline));
     let ms = |name: &str| show(values(&moves, name));
     Ok(format!(
-        "A software GPU on {}. A plain copy is `memcpy` of as many bytes, into memory\n\
-         that was written before, in the same run; of both ways at once two threads copy at once.\n\
-         Measured by `cargo xtask bench {NAME}`; median of {RUNS} runs, lowest and highest in brackets.\n\n\
+        "A software GPU on {}. A plain copy is `memcpy`\n\
+         of as many bytes, into memory that was written before, in the same run; of both ways at once\n\
+         two threads copy at once. Measured by `cargo xtask bench {NAME}`; median of {RUNS} runs, lowest and highest in brackets.\n\n\
          | {} MiB leave or return | rate, as a part of a plain copy's | ms |\n|---|---|---|\n\
          | to host memory | {} | {} |\n| back | {} | {} |\n| to host memory, while another program's return | {} | {} |\n\
          | back, while another program's leave | {} | {} |\n| `sluice suspend`, from its start to its end | - | {} |\n\
