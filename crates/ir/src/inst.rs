@@ -627,6 +627,9 @@ pub enum RuntimeFunction {
     /// address is an offset in the windows; without a guard `guard` is 1. `value` is what a store
     /// of one element writes.
     CheckAccess,
+    /// `(counter: I32)`: adds the number of threads that execute it together to a counter of the
+    /// launch, an index into [`crate::Kernel::counters`]. The argument is a constant.
+    CountThreads,
 }
 
 impl RuntimeFunction {
@@ -637,7 +640,7 @@ impl RuntimeFunction {
             RuntimeFunction::AssertFail => &[Type::I64, Type::I64, Type::I32, Type::I64, Type::I64],
             RuntimeFunction::Malloc | RuntimeFunction::Free => &[Type::I64],
             RuntimeFunction::SurfaceLoad => &[Type::I64, Type::I32, Type::I32, Type::I32, Type::I32],
-            RuntimeFunction::Missing => &[Type::I32],
+            RuntimeFunction::Missing | RuntimeFunction::CountThreads => &[Type::I32],
             RuntimeFunction::StackOverflow => &[],
             RuntimeFunction::CheckAccess => &[Type::I64, Type::I32, Type::I32, Type::I64],
             RuntimeFunction::SurfaceStore => {
@@ -655,7 +658,8 @@ impl RuntimeFunction {
             | RuntimeFunction::Free
             | RuntimeFunction::SurfaceStore
             | RuntimeFunction::Missing
-            | RuntimeFunction::StackOverflow => None,
+            | RuntimeFunction::StackOverflow
+            | RuntimeFunction::CountThreads => None,
         }
     }
 }

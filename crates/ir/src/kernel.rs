@@ -32,6 +32,9 @@ pub struct Kernel {
     /// What [`crate::RuntimeFunction::CheckAccess`] checks: the memory accesses of a kernel that
     /// was instrumented ([`crate::passes::instrument`]).
     pub accesses: Vec<Access>,
+    /// What [`crate::RuntimeFunction::CountThreads`] counts: for each counter the lines of the PTX
+    /// text that its threads execute ([`crate::lower::lower_kernel_with_counters`]).
+    pub counters: Vec<Vec<u32>>,
     /// Whether the kernel was instrumented, so that its back end also reports synchronization.
     pub is_instrumented: bool,
     pub values: Vec<ValueData>,

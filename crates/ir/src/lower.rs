@@ -14,6 +14,7 @@ mod call;
 mod cluster;
 mod compare;
 mod convert;
+mod counters;
 mod float;
 mod half;
 mod integer;
@@ -43,6 +44,7 @@ use crate::kernel::{Kernel, Target, Terminator};
 use crate::ssa::{Variable, Variables};
 use crate::types::{BlockId, GlobalId, Type, Value};
 use call::Candidates;
+use counters::Counting;
 use layout::{Home, Layout};
 use subroutine::{StackFrame, Subroutine};
 
@@ -61,12 +63,21 @@ pub const CALL_DEPTH_MAX: usize = 128;
 /// The entry named `entry` as a kernel, with everything it calls inlined. The result satisfies
 /// [`crate::verify`] and has not been through any pass.
 pub fn lower_kernel(module: &Module, entry: &str) -> Result<Kernel, LowerError> {
+    lower(module, entry, None)
+}
+
+/// [`lower_kernel`] with a counter in each basic block ([`Kernel::counters`]).
+pub fn lower_kernel_with_counters(module: &Module, entry: &str) -> Result<Kernel, LowerError> {
+    lower(module, entry, Some(Counting::default()))
+}
+
+fn lower(module: &Module, entry: &str, counting: Option<Counting>) -> Result<Kernel, LowerError> {
     let fail = |line, kind| LowerError { entry: entry.to_owned(), line, kind };
     let function = module
         .function(entry)
         .filter(|function| function.is_entry)
         .ok_or_else(|| fail(0, LowerErrorKind::NoSuchEntry))?;
-    let mut lowering = Lowering::new(module, function).map_err(|kind| fail(function.line, kind))?;
+    let mut lowering = Lowering::new(module, function, counting).map_err(|kind| fail(function.line, kind))?;
     let aliases = lowering.run(function).map_err(|kind| fail(lowering.line, kind))?;
     let Lowering { mut kernel, variables, .. } = lowering;
     variables.finish_with(&mut kernel, aliases);
@@ -133,6 +144,7 @@ struct Lowering<'m> {
     activation: usize,
     /// Where the running subroutine's frame starts.
     stack_pointer: Variable,
+    counting: Option<Counting>,
 }
 
 /// One instance of a function's body.
@@ -179,7 +191,7 @@ impl<'m> Frame<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    fn new(module: &'m Module, function: &'m Function) -> Lowered<Self> {
+    fn new(module: &'m Module, function: &'m Function, counting: Option<Counting>) -> Lowered<Self> {
         let layout = Layout::new(module, function)?;
         let candidates = Candidates::new(module, &layout.addressed);
         let mut kernel = Kernel {
@@ -216,6 +228,7 @@ impl<'m> Lowering<'m> {
             frames,
             activation: 0,
             stack_pointer,
+            counting,
         })
     }
 
@@ -249,10 +262,12 @@ impl<'m> Lowering<'m> {
                 _ if self.block.is_none() => {} // Nothing jumps here.
                 Statement::Instruction(instruction) => {
                     self.line = instruction.line;
+                    self.count_line();
                     self.instruction(instruction)?;
                 }
                 Statement::Call(call) => {
                     self.line = call.line;
+                    self.count_line();
                     self.call(call)?;
                 }
             }

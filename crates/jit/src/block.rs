@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
 use crate::cluster::{Arrivals, ClusterBarrier};
 use crate::context::{BARRIERS, FUEL, LANES, WarpContext, WarpFunction, status};
@@ -41,6 +42,7 @@ pub(crate) struct LaunchShape {
     pub memory_size: u64,
     pub params: *const u8,
     pub globals: *const u64,
+    pub counters: *const AtomicU64,
     pub grid_workspace: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -432,6 +434,7 @@ impl<'a> BlockRun<'a> {
             header.local_stride = u64::from(shape.local_bytes);
             header.params = shape.params;
             header.globals = shape.globals;
+            header.counters = shape.counters;
             header.grid_workspace = shape.grid_workspace;
             header.warps = shape.warps;
             let first = shape.threads.min(shape.code.traits.lanes);

@@ -114,6 +114,12 @@ impl CompiledKernel {
         &self.kernel.accesses
     }
 
+    /// What each counter of the kernel counts: the threads that execute these lines of the PTX
+    /// text.
+    pub fn counters(&self) -> &[Vec<u32>] {
+        &self.kernel.counters
+    }
+
     /// Makes the machine code for blocks of this shape, unless it is there.
     pub fn load(&self, block: [u32; 3]) -> Result<(), CompileError> {
         self.code(block).map(drop)

@@ -1,6 +1,7 @@
 //! What a launch is given, and what it gives back.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 use sluice_sanitize::Launch;
 
@@ -40,6 +41,9 @@ pub struct LaunchConfig<'a> {
     pub grid_id: u64,
     /// What watches an instrumented kernel; another kernel is not watched.
     pub monitor: Option<&'a Launch>,
+    /// What a kernel with counters counts in ([`crate::CompiledKernel::counters`]): as many as it
+    /// has. Several launches may count in the same.
+    pub counters: &'a [AtomicU64],
 }
 
 impl LaunchConfig<'_> {
@@ -79,6 +83,7 @@ impl Default for LaunchConfig<'_> {
             order: BlockOrder::default(),
             grid_id: 0,
             monitor: None,
+            counters: &[],
         }
     }
 }

@@ -4,7 +4,7 @@
 //! describes. Compiled code keeps the header's address in one register and reaches everything from
 //! there.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -29,6 +29,8 @@ pub(crate) struct WarpContext {
     pub local_stride: u64,
     pub params: *const u8,
     pub globals: *const u64,
+    /// The launch's counters, as many as the kernel has.
+    pub counters: *const AtomicU64,
     /// Where the blocks of a cooperative launch meet; 0 without.
     pub grid_workspace: u64,
     /// The warp that has its turn when this one stops; null for none.

@@ -120,6 +120,7 @@ impl Executor {
             memory_size: memory.range.end - memory.range.start,
             params,
             globals: config.globals.as_ptr(),
+            counters: config.counters.as_ptr(),
             grid_workspace,
             grid: config.grid,
             block: config.block,
@@ -186,6 +187,10 @@ impl Executor {
         let (given, expected) = (config.globals.len(), kernel.globals().len());
         if given != expected {
             return Err(LaunchError::Globals { given, expected });
+        }
+        let (given, expected) = (config.counters.len(), kernel.counters().len());
+        if given != expected {
+            return Err(LaunchError::Counters { given, expected });
         }
         let (range, arena) = (&memory.range, &memory.arena);
         let inside = range.start <= arena.start && arena.start <= arena.end && arena.end <= range.end;

@@ -20,6 +20,8 @@ pub enum LaunchError {
     Params { given: usize, expected: usize },
     #[error("{given} addresses of module variables, the kernel uses {expected}")]
     Globals { given: usize, expected: usize },
+    #[error("{given} counters, the kernel has {expected}")]
+    Counters { given: usize, expected: usize },
     #[error("the arena has {given} bytes, this launch needs {needed}")]
     Arena { given: u64, needed: u64 },
     #[error("the arena is outside of the device address range or not 256-byte aligned")]

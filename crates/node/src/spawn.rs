@@ -127,8 +127,14 @@ fn spawn_worker(command: &WorkerCommand, confined: bool, inheritance: &Inheritan
 }
 
 /// Variables that the drivers linked into the worker read.
-const OF_OWN_DRIVERS: [&str; 5] =
-    ["RUST_BACKTRACE", "SLUICE_BLOCK_ORDER", "SLUICE_RECORDING", "SLUICE_SANITIZE", "SLUICE_SOFTGPU"];
+const OF_OWN_DRIVERS: [&str; 6] = [
+    "RUST_BACKTRACE",
+    "SLUICE_BLOCK_ORDER",
+    "SLUICE_COVERAGE",
+    "SLUICE_RECORDING",
+    "SLUICE_SANITIZE",
+    "SLUICE_SOFTGPU",
+];
 
 /// Whether a worker gets a variable of the node's environment, which may hold secrets. A CUDA
 /// library reads variables that nobody lists, so there all are passed but Sluice's own and those of

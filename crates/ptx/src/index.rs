@@ -155,6 +155,16 @@ impl ModuleIndex {
         }
     }
 
+    /// The function of this name with its body.
+    pub fn parse_function(&self, name: &str) -> Option<Result<Function, ParseError>> {
+        let declaration = self.declaration(name)?;
+        match self.parse_declaration(declaration) {
+            Ok(Some(Item::Function(function))) => Some(Ok(*function)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// Parses a function and everything it refers to, directly or not, as a module of its own. What
     /// only a table of more than [`TABLE_FOLLOWED_MAX`] functions refers to is left out, and
     /// counted: libraries have a kernel from which all of their functions can be reached.

@@ -42,6 +42,11 @@ impl SourceLines {
         lines
     }
 
+    /// Whether the text has no line information.
+    pub fn is_empty(&self) -> bool {
+        self.places.iter().all(|(_, place)| place.is_none())
+    }
+
     /// File and line of the source for a line of the PTX.
     pub fn find(&self, ptx_line: u32) -> Option<(&str, u32)> {
         let behind = self.places.partition_point(|&(line, _)| line <= ptx_line);
@@ -72,5 +77,12 @@ mod tests {
         for text in ["", ".loc", ".loc 1", ".loc x 1 2", ".file 1", ".loc 1 2 3", ".loc 4294967296 1 1"] {
             assert_eq!(SourceLines::new(text.as_bytes()).find(9), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_text_that_only_names_files_has_no_line_information() {
+        let text = b".visible .entry a()\n{\n\tret;\n}\n\t.file 1 \"a.cu\"\n";
+        assert!(SourceLines::new(text).is_empty());
+        assert!(!SourceLines::new(&[&text[..], b"\t.loc 1 1 1\n"].concat()).is_empty());
     }
 }

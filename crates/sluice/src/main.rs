@@ -11,6 +11,7 @@ mod bench;
 mod block_order;
 mod child;
 mod cli;
+mod coverage;
 mod doctor;
 mod fit;
 mod hold;

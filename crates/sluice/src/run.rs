@@ -14,6 +14,7 @@ use sluice_wire::control::{DeviceSnapshot, LeaseGranted, LeaseRequest, SHARE_WHO
 use crate::block_order;
 use crate::child::{self, EXIT_SLUICE_FAILED, NotStarted};
 use crate::cli::{Cap, GpuChoice, RunArgs};
+use crate::coverage::{self, Coverage};
 use crate::lease::ask_node;
 use crate::output::with_causes;
 use crate::place::{self, Part, PrivateNode, Source};
@@ -30,9 +31,11 @@ use crate::tasks::{Outcome, Tasks};
 /// preempted runs again once it has another place.
 pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let sanitize = Sanitize::begin(arguments)?;
+    let coverage = Coverage::begin(arguments)?;
     let mut report = Report::begin(arguments)?;
     let code = run_reported(arguments, &mut report)?;
     let code = report.end(code)?;
+    let code = coverage.map_or(Ok(code), |coverage| coverage.end(code))?;
     sanitize.map_or(Ok(code), |sanitize| sanitize.end(code))
 }
 
@@ -47,11 +50,10 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
         Some(_) => Source::Private,
         None => Source::choose(arguments.server.as_deref(), node).map_err(failed_with)?,
     };
-    if arguments.ci.block_order.is_some() && !matches!(source, Source::Private) {
-        return Err(failed("--block-order needs a software GPU of this machine: add --gpus software"));
-    }
-    if arguments.ci.sanitize.is_some() && !matches!(source, Source::Private) {
-        return Err(failed("--sanitize needs a software GPU of this machine: add --gpus software"));
+    if let Some(option) = arguments.ci.software_gpu_option()
+        && !matches!(source, Source::Private)
+    {
+        return Err(failed(format!("{option} needs a software GPU of this machine: add --gpus software")));
     }
     if !matches!(source, Source::Server(_))
         && let Some((option, why)) = arguments.server_option()
@@ -74,6 +76,7 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
             let held = lease_on(private.address(), arguments.gpu_count, place, arguments)?;
             block_order::check(arguments, &held.lease)?;
             sanitize::check(arguments, &held.lease)?;
+            coverage::check(arguments, &held.lease)?;
             run_under(vec![held], arguments, &libraries, report)
         }
     }

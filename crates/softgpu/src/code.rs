@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_image::ComputeCapability;
 use sluice_image::Image;
-use sluice_ir::lower::{Global, lower_kernel, module_globals};
+use sluice_ir::lower::{Global, lower_kernel, lower_kernel_with_counters, module_globals};
 use sluice_ir::{Space, passes};
 use sluice_jit::CompiledKernel;
 use sluice_ptx::ast::{self, Variable};
@@ -19,6 +19,7 @@ use sluice_ptx::{ModuleIndex, SourceLines};
 
 use crate::conditional;
 use crate::context::LOCAL_BYTES_MAX;
+use crate::coverage::{CoveredModule, KernelCoverage};
 use crate::device::driver;
 use crate::execution;
 use crate::launch::PARAMS_MAX;
@@ -134,6 +135,8 @@ struct PtxCode {
     is_small: bool,
     entries: Mutex<HashMap<String, Arc<Slot>>>,
     lines: OnceLock<Arc<SourceLines>>,
+    /// Where the coverage of its kernels is recorded.
+    coverage: Option<CoveredModule>,
 }
 
 /// An entry's place: empty until somebody asks, then its code or why there is none.
@@ -149,6 +152,8 @@ pub(crate) struct Entry {
     pub(crate) registers: u32,
     /// Lines of the source, for reports of the sanitizer.
     pub(crate) lines: Option<Arc<SourceLines>>,
+    /// Where its coverage is recorded.
+    pub(crate) coverage: Option<KernelCoverage>,
 }
 
 impl Entry {
@@ -189,7 +194,8 @@ impl PtxCode {
         if index.address_size() != 64 {
             return Err(format!("{}-bit addresses: only 64-bit PTX runs", index.address_size()));
         }
-        Ok(Self { index, is_small, entries: Mutex::default(), lines: OnceLock::new() })
+        let coverage = CoveredModule::new(&index);
+        Ok(Self { index, is_small, entries: Mutex::default(), lines: OnceLock::new(), coverage })
     }
 
     /// The entry as it is declared; device functions are not entries.
@@ -208,7 +214,11 @@ impl PtxCode {
             complain(&error);
             Status::INVALID_PTX
         })?;
-        let mut kernel = lower_kernel(&module, name).map_err(|error| {
+        let lower = match self.coverage {
+            Some(_) => lower_kernel_with_counters,
+            None => lower_kernel,
+        };
+        let mut kernel = lower(&module, name).map_err(|error| {
             complain(&error);
             Status::INVALID_PTX
         })?;
@@ -234,7 +244,8 @@ impl PtxCode {
         let needs_heap = module.function(DEVICE_MALLOC).is_some();
         let globals = module_globals(&module);
         let lines = sanitizer().map(|_| Arc::clone(self.lines()));
-        Ok(Arc::new(Entry { kernel: prepared, globals, needs_heap, registers, lines }))
+        let coverage = self.coverage.as_ref().map(|module| module.add_kernel(prepared.counters()));
+        Ok(Arc::new(Entry { kernel: prepared, globals, needs_heap, registers, lines, coverage }))
     }
 }
 

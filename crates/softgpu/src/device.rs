@@ -14,6 +14,7 @@ use sluice_jit::{Control, Executor};
 use crate::account::OwnMemory;
 use crate::code::Compiling;
 use crate::context::Primary;
+use crate::coverage;
 use crate::heap::Heap;
 use crate::machine::{Limits, Machine};
 use crate::sanitizer;
@@ -192,6 +193,8 @@ pub(crate) fn init() -> Result<()> {
         // SAFETY: the handler only stores a flag, which is safe in a child of a process with
         // threads.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        // It opens its files, which a confined process cannot do later.
+        coverage::recorder();
         let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Setup { cards, machine, threads } = setup.unwrap_or_else(|| Config::default().into());
         let devices = cards.into_iter().take(DEVICES_MAX).enumerate();

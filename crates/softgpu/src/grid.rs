@@ -72,6 +72,7 @@ impl Kernel for Entry {
             order: execution::block_order(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             monitor: launch.as_ref(),
+            counters: self.coverage.as_ref().map_or(&[], |coverage| coverage.counters.values()),
         };
         let executor = execution::executor(grid.context.device)?;
         let space = space()?;
@@ -88,6 +89,9 @@ impl Kernel for Entry {
         let running = execution::Running::start(grid.context.device);
         let outcome = executor.launch(&self.kernel, &config, &memory, running.control());
         running.finish();
+        if let Some(coverage) = &self.coverage {
+            coverage.save();
+        }
         outcome.map(drop).map_err(|error| failure(grid.name, &self.kernel, &error))
     }
 }

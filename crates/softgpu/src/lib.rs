@@ -32,6 +32,7 @@ mod shared_event;
 mod stream;
 
 mod code;
+mod coverage;
 mod function;
 mod grid;
 mod jit_options;
@@ -56,6 +57,7 @@ mod copy;
 mod heap;
 mod memory;
 mod pool;
+mod process;
 mod ranges;
 mod sanitizer;
 mod tiles;

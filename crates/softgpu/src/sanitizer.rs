@@ -9,6 +9,7 @@ use sluice_sanitize::{Launch, LaunchInfo, NewRegion, Sanitizer, Source, Tools};
 
 use crate::allocation::Kind;
 use crate::machine::Grid;
+use crate::process;
 
 /// Names the tools of the sanitizer and, behind a colon, the folder into which each process writes
 /// what was found.
@@ -52,10 +53,7 @@ fn from_environment() -> Option<Arc<Sanitizer>> {
         }
     };
     let log = folder.and_then(|folder| {
-        // Each worker may be the first process of a namespace.
-        let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let name = format!("{}-{}.jsonl", std::process::id(), nanoseconds.map_or(0, |time| time.as_nanos()));
-        let path = folder.join(name);
+        let path = folder.join(format!("{}.jsonl", process::unique_name()));
         let file = OpenOptions::new().create_new(true).append(true).open(&path);
         file.inspect_err(|error| eprintln!("sluice: {}: {error}", path.display())).ok()
     });

@@ -7,6 +7,7 @@ mod bad_input;
 mod bench;
 mod bounds;
 mod ci;
+mod coverage;
 pub(crate) mod cuts;
 mod dist;
 mod elastic;
@@ -80,6 +81,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         .chain(nodes::TESTS)
         .chain(overcommit::TESTS)
         .chain(sanitize::TESTS)
+        .chain(coverage::TESTS)
     {
         if wanted(name) {
             eprintln!("-- {name}");

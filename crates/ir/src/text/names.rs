@@ -83,7 +83,7 @@ named! {
     RuntimeFunction {
         "vprintf" Vprintf, "assertfail" AssertFail, "malloc" Malloc, "free" Free, "suld" SurfaceLoad,
         "sust" SurfaceStore, "missing" Missing, "stack_overflow" StackOverflow,
-        "check_access" CheckAccess,
+        "check_access" CheckAccess, "count_threads" CountThreads,
     }
 }
 

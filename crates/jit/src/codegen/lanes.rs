@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
+use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, Value as Clif, types};
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
     Inst, InstId, IntCond, RuntimeFunction, Scope, SpecialRegister, Target, Type, Value, Window,
@@ -66,6 +66,9 @@ impl Emitter<'_> {
                 self.b.ins().store(frame_flags(), none, self.ctx, offset_of!(WarpContext, fuel) as i32);
             }
             Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => self.arrive(id),
+            Inst::CallRuntime { function: RuntimeFunction::CountThreads, args } => {
+                self.count_threads(args[0]);
+            }
             Inst::Compare { .. } if self.plan.is_varying(data.result(0)) => {
                 let bits = self.lane_compare(id);
                 self.predicates.insert(data.result(0), bits);
@@ -498,6 +501,16 @@ impl Emitter<'_> {
         self.field(types::I64, offset)
     }
 
+    /// Adds the lanes of the node to a counter.
+    fn count_threads(&mut self, counter: Value) {
+        let counter = self.kernel.constant(counter).expect("a counter's number is a constant");
+        let counters = self.fixed_field(types::I64, offset_of!(WarpContext, counters));
+        let address = self.b.ins().iadd_imm_u(counters, 8 * counter as i64);
+        let threads = self.b.ins().popcnt(self.mask);
+        let threads = self.b.ins().uextend(types::I64, threads);
+        self.b.ins().atomic_rmw(types::I64, frame_flags(), AtomicRmwOp::Add, address, threads);
+    }
+
     fn call_runtime(&mut self, function: RuntimeFunction, args: &[Clif]) -> Clif {
         let address = match function {
             RuntimeFunction::Vprintf => runtime::vprintf as *const (),
@@ -509,6 +522,7 @@ impl Emitter<'_> {
             RuntimeFunction::Missing => runtime::missing as *const (),
             RuntimeFunction::StackOverflow => runtime::stack_overflow as *const (),
             RuntimeFunction::CheckAccess => runtime::check_access as *const (),
+            RuntimeFunction::CountThreads => unreachable!("done once for the warp"),
         };
         let mut all = vec![self.ctx];
         all.extend_from_slice(args);

@@ -13,7 +13,8 @@ use std::collections::HashSet;
 
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
-    BarrierKind, BlockId, Definition, Effect, Inst, InstId, IntCond, Kernel, Ordering, Space, Type, Value,
+    BarrierKind, BlockId, Definition, Effect, Inst, InstId, IntCond, Kernel, Ordering, RuntimeFunction,
+    Space, Type, Value,
 };
 
 use super::Tids;
@@ -402,9 +403,11 @@ fn is_once(kernel: &Kernel, shapes: &[Shape], id: InstId) -> bool {
     let mut are_args_uniform = true;
     data.inst.for_each_arg(|value| are_args_uniform &= shapes[value.index()] == Shape::Uniform);
     match data.inst {
-        Inst::Fence { .. } | Inst::Nanosleep { .. } | Inst::Barrier { .. } | Inst::ClusterBarrier { .. } => {
-            true
-        }
+        Inst::Fence { .. }
+        | Inst::Nanosleep { .. }
+        | Inst::Barrier { .. }
+        | Inst::ClusterBarrier { .. }
+        | Inst::CallRuntime { function: RuntimeFunction::CountThreads, .. } => true,
         // Each lane has local memory of its own.
         Inst::Store { place, .. } | Inst::Load { place, .. } if place.space == Space::Local => false,
         Inst::Store { .. } | Inst::Load { .. } => are_results_known && are_args_uniform,

@@ -33,6 +33,11 @@ pub(crate) struct CiArgs {
     )]
     pub(crate) sanitize: Option<Tools>,
 
+    /// On this machine's software GPU: write into this file how many threads have executed each
+    /// line of the kernels, as an lcov tracefile. Counts are added to those that the file has
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["node", "server", "lease", "nodes", "tasks"])]
+    pub(crate) coverage: Option<PathBuf>,
+
     /// Write what --sanitize has found into this file as well, as JSON
     #[arg(long, value_name = "FILE", requires = "sanitize")]
     pub(crate) sanitize_report: Option<PathBuf>,
@@ -41,6 +46,18 @@ pub(crate) struct CiArgs {
     /// for any text
     #[arg(long, value_name = "FILE", requires = "sanitize")]
     pub(crate) suppressions: Option<PathBuf>,
+}
+
+impl CiArgs {
+    /// An option that is there and needs a software GPU of this machine.
+    pub(crate) fn software_gpu_option(&self) -> Option<&'static str> {
+        let options = [
+            (self.block_order.is_some(), "--block-order"),
+            (self.sanitize.is_some(), "--sanitize"),
+            (self.coverage.is_some(), "--coverage"),
+        ];
+        options.into_iter().find(|(is_there, _)| *is_there).map(|(_, option)| option)
+    }
 }
 
 /// `fixed`, `random`, or `random:SEED`
