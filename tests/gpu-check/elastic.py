@@ -94,6 +94,7 @@ def suspended_training(check):
         while not (sessions := check.node.ask("sessions")) or sessions[0]["kernels"] < 5_000:
             if one.code() is not None or time.monotonic() > until:
                 raise Wrong(f"it ended with {one.code()} before it had launched 5,000 kernels")
+            time.sleep(0.05)
         lease, before = sessions[0]["lease"], used_on_card()
         begin = time.monotonic()
         must(check.node, "suspend", lease)
@@ -107,7 +108,7 @@ def suspended_training(check):
         begin = time.monotonic()
         must(check.node, "resume", lease)
         figures["resume_ms"] = 1e3 * (time.monotonic() - begin)
-    except (Wrong, KeyError) as error:
+    except (Wrong, KeyError, subprocess.TimeoutExpired) as error:
         why = f"{type(error).__name__}: {error}"
     leased = one.wait(check.limit(90) if why is None else 5, check.node.stacks)
     entry = {"step": TRAINING.name, "native": native, "leased": leased, **compared(TRAINING, native, leased), "figures": {"leased": figures}}
@@ -206,9 +207,11 @@ def overcommitted(check):
                 "moving_again_s": moved_again, "moves": sum(one["memory_moves"] for one in sessions),
                 "moving_s": sum(one["memory_moving_us"] for one in sessions) / 1e6}
 
-    finished(check, name, programs, body)
-    print(own.said_since(own.begin)[-1500:], flush=True)
-    own.close()
+    try:
+        finished(check, name, programs, body)
+        print(own.said_since(own.begin)[-1500:], flush=True)
+    finally:
+        own.close()
 
 
 STEPS = {TRAINING.name: suspended_training, "memory that leaves and returns": moving, "programs that do not fit together": overcommitted}

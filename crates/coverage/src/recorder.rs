@@ -47,7 +47,9 @@ impl Recorder {
         let create = |ending: &str| {
             OpenOptions::new().create_new(true).write(true).open(folder.join(format!("{name}.{ending}")))
         };
-        let (log, counts) = (create("jsonl")?, create("counts")?);
+        // A process may be killed in between: a log has its counts.
+        let counts = create("counts")?;
+        let log = create("jsonl")?;
         let modules = HashSet::new();
         Ok(Recorder { files: Mutex::new(Files { log, counts, counters: 0, modules, has_failed: false }) })
     }

@@ -63,8 +63,10 @@ pub(crate) struct Planner {
     /// Bytes of the GPU, and those that its driver takes for each session.
     total: u64,
     per_session: u64,
-    /// Bytes that sessions have turned out to fit into, while others than they use the GPU.
+    /// Bytes that sessions have turned out to fit into while something else uses the GPU, which is
+    /// taken to be so until this time.
     found: u64,
+    found_until_ns: u64,
     sessions: BTreeMap<SessionKey, Session>,
     /// The last ticket that was given out; the queue is in the order of tickets.
     last_ticket: u64,
@@ -74,26 +76,40 @@ impl Planner {
     /// Plans a GPU with `total` bytes, of which none is taken. Its driver takes `per_session` bytes
     /// of them for the context of each session, which are kept free for a session to come, too.
     pub(crate) fn new(policy: SlicePolicy, total: u64, per_session: u64) -> Planner {
-        Planner { policy, total, per_session, found: total, sessions: BTreeMap::new(), last_ticket: 0 }
+        let sessions = BTreeMap::new();
+        Planner { policy, total, per_session, found: total, found_until_ns: 0, sessions, last_ticket: 0 }
     }
 
-    /// Bytes that sessions may have on the GPU together.
+    /// Bytes that sessions may have on the GPU together, beside their contexts.
     fn capacity(&self) -> u64 {
-        let contexts = self.per_session.saturating_mul(self.sessions.len() as u64 + 1);
-        self.found.min(self.total.saturating_sub(contexts))
+        self.beside_contexts(0)
     }
 
-    /// The driver has refused memory that the session was to have, with `free` bytes left. The
-    /// session's request or return is over.
-    pub(crate) fn card_is_full(&mut self, key: SessionKey, free: u64) {
-        let is_returning = |it: &&Session| it.place == Place::MovingIn;
-        let absent = self.sessions.get(&key).filter(is_returning).map_or(0, Session::movable);
+    /// Bytes up to which sessions are granted more: the context of one more session fits, too.
+    fn grantable(&self) -> u64 {
+        self.beside_contexts(1)
+    }
+
+    fn beside_contexts(&self, more: u64) -> u64 {
+        let contexts = self.sessions.values().filter(|session| session.has_context).count() as u64 + more;
+        self.found.min(self.total.saturating_sub(self.per_session.saturating_mul(contexts)))
+    }
+
+    /// The driver has refused memory that the session was granted, or that was to return, with
+    /// `free` bytes left. Each grant and return is refused once at most.
+    pub(crate) fn card_is_full(&mut self, now_ns: u64, key: SessionKey, free: u64) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        if !std::mem::take(&mut session.may_be_refused) {
+            return;
+        }
+        let absent = if session.place == Place::MovingIn { session.movable() } else { 0 };
         let fits = (self.held() - absent).saturating_add(free);
         // A driver may refuse memory that it calls free; less is asked for then.
         self.found = fits.min(self.capacity().saturating_sub(FOUND_STEP));
+        self.found_until_ns = now_ns.saturating_add(self.policy.found_ns);
     }
 
-    /// Bytes that something outside of the leases seems to use.
+    /// Bytes that contexts and programs without a lease seem to use.
     pub(crate) fn used_by_others(&self) -> u64 {
         self.total - self.capacity()
     }
@@ -101,6 +117,12 @@ impl Planner {
     /// A session begins, without memory; that of a fixed one never leaves for another.
     pub(crate) fn join(&mut self, now_ns: u64, key: SessionKey, is_fixed: bool) {
         self.sessions.entry(key).or_insert(Session::new(now_ns, is_fixed));
+    }
+
+    /// Memory that sessions share begins to be counted, under a key of its own.
+    pub(crate) fn join_shared(&mut self, now_ns: u64, key: SessionKey) {
+        let shared = || Session { has_context: false, ..Session::new(now_ns, true) };
+        self.sessions.entry(key).or_insert_with(shared);
     }
 
     /// The session has ended, and its memory is free wherever it was.

@@ -37,7 +37,7 @@ impl Coverage {
         let path = std::path::absolute(path)
             .map_err(|error| failed(format!("--coverage {}: {error}", path.display())))?;
         // What cannot be added to is found before the program runs.
-        open(&path).and_then(|mut file| read(&mut file)).map_err(|error| refusal(&path, &error))?;
+        check_file(&path).map_err(|error| refusal(&path, &error))?;
         let folder = scratch()?;
         // SAFETY: the node is not started yet, and no other thread here reads the environment.
         unsafe { std::env::set_var(VARIABLE, folder.path()) };
@@ -70,9 +70,10 @@ impl Coverage {
         file.lock()?;
         let mut sum = read(&mut file)?;
         sum.add(&tracefile);
+        let text = sum.to_string();
         file.rewind()?;
-        file.set_len(0)?;
-        file.write_all(sum.to_string().as_bytes())?;
+        file.write_all(text.as_bytes())?;
+        file.set_len(text.len() as u64)?;
         Ok(summary(&tracefile))
     }
 }
@@ -87,6 +88,13 @@ pub(crate) fn check(arguments: &RunArgs, lease: &LeaseGranted) -> Result<(), Not
         ))),
         _ => Ok(()),
     }
+}
+
+/// Whether counts can be added to the file, which another run may be writing.
+fn check_file(path: &Path) -> anyhow::Result<()> {
+    let mut file = open(path)?;
+    file.lock_shared()?;
+    read(&mut file).map(drop)
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {
@@ -139,7 +147,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("main.rs");
         std::fs::write(&path, "fn main() {}\n").unwrap();
-        let error = open(&path).and_then(|mut file| read(&mut file)).unwrap_err();
+        let error = check_file(&path).unwrap_err();
         let message = refusal(&path, &error).message;
         assert!(message.contains("line 1 does not belong in an lcov tracefile"), "{message}");
         assert!(message.contains("name another file"), "{message}");

@@ -34,9 +34,11 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let coverage = Coverage::begin(arguments)?;
     let mut report = Report::begin(arguments)?;
     let code = run_reported(arguments, &mut report)?;
-    let code = report.end(code)?;
-    let code = coverage.map_or(Ok(code), |coverage| coverage.end(code))?;
-    sanitize.map_or(Ok(code), |sanitize| sanitize.end(code))
+    // Each writes what it has, also where another cannot.
+    let report = report.end(code);
+    let coverage = coverage.map_or(Ok(code), |coverage| coverage.end(code));
+    let sanitize = sanitize.map_or(Ok(code), |sanitize| sanitize.end(code));
+    report.and(coverage).and(sanitize)
 }
 
 fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStarted> {

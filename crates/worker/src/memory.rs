@@ -259,7 +259,27 @@ impl Memory {
                 Backing::Mapped(_) | Backing::Pending => {}
             }
         }
+        drop(state);
+        self.trim_spare();
         Ok(())
+    }
+
+    /// Gives host memory back that is kept for memory which cannot leave any more. A context is
+    /// current.
+    pub(crate) fn trim_spare(&self) {
+        let mut state = self.lock();
+        let movable = self.counters.movable.load(Ordering::Relaxed);
+        let mut kept: u64 = state.spare.iter().map(HostPiece::bytes).sum();
+        let mut surplus = Vec::new();
+        while kept > movable
+            && let Some(piece) = state.spare.pop()
+        {
+            kept -= piece.bytes();
+            surplus.push(piece);
+        }
+        // It is unpinned without the lock, which takes a while.
+        drop(state);
+        drop(surplus);
     }
 
     /// An allocation at an address of the driver's choice.

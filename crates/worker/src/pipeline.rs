@@ -453,6 +453,9 @@ fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> R
     if is_bookkeeping(op) || op == commands::EventWatch::OP {
         return dispatch(session, op, &job.payload, reply);
     }
+    if op == commands::FillCaptured::OP {
+        session.graphs.note_captured(op, &job.payload, session)?;
+    }
     if !waits(op) {
         session.graphs.note_captured(op, &job.payload, session)?;
         if is_large_copy(op, &job.payload) {

@@ -67,6 +67,7 @@ pub(crate) fn export_allocation(
 ) -> Result<(ExportToken, DevicePtr), CUresult> {
     loop {
         if let Some(exported) = export_joined(session, address)? {
+            session.memory.trim_spare();
             return Ok(exported);
         }
         // A descriptor is of one piece of memory. To make one of several, all that may use them has

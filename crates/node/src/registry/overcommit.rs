@@ -70,7 +70,7 @@ impl Registry {
     pub(super) fn card_is_full(&self, lease: u64, session: u64, gpu: u32, free: u64) {
         let mut ledger = self.lock();
         if let Some(on) = ledger.planner_of(lease, gpu) {
-            ledger.planners[on].card_is_full(SessionKey(session), free);
+            ledger.planners[on].card_is_full(self.now_ns(), SessionKey(session), free);
             self.plan(&mut ledger, on);
         }
     }
@@ -229,7 +229,7 @@ impl Ledger {
     pub(super) fn plan_export(&mut self, lease: u64, session: u64, gpu: u32, bytes: u64, now_ns: u64) {
         if let Some(on) = self.planner_of(lease, gpu) {
             // Leases and sessions are counted in one sequence.
-            self.planners[on].join(now_ns, SessionKey(lease), true);
+            self.planners[on].join_shared(now_ns, SessionKey(lease));
             self.planners[on].give_back(SessionKey(session), bytes);
             self.planners[on].pin(SessionKey(lease), bytes);
         }

@@ -9,6 +9,13 @@ impl Planner {
     /// Decides what follows from what has happened.
     pub(crate) fn step(&mut self, now_ns: u64) -> Decision {
         let mut decision = Decision::default();
+        if self.found < self.total {
+            match now_ns < self.found_until_ns {
+                true => wake(&mut decision, self.found_until_ns),
+                // What else used the GPU may have ended.
+                false => self.found = self.total,
+            }
+        }
         self.begin_ordered_moves(now_ns, &mut decision);
         // Memory that sessions have been given at once may be more than there is.
         let excess = self.held().saturating_sub(self.capacity());
@@ -28,7 +35,7 @@ impl Planner {
             if session.is_moving() {
                 break;
             }
-            let (needs, free) = (session.needs(), self.capacity().saturating_sub(self.held()));
+            let (needs, free) = (session.needs(), self.room_for(session).saturating_sub(self.held()));
             if needs > free {
                 self.make_room(now_ns, Some(key), needs - free, &mut decision);
                 break;
@@ -36,6 +43,11 @@ impl Planner {
             self.serve(now_ns, key, &mut decision);
         }
         decision
+    }
+
+    /// Bytes that sessions may have together once this one has what it waits for.
+    fn room_for(&self, session: &Session) -> u64 {
+        if session.requested > 0 { self.grantable() } else { self.capacity() }
     }
 
     /// Begins the moves that were ordered, also without a waiting session.
@@ -54,7 +66,8 @@ impl Planner {
         let others = self.sessions.iter().filter(|(other, _)| **other != key);
         let immovable: u64 = others.map(|(_, session)| session.immovable()).sum();
         self.sessions.get(&key).is_some_and(|session| {
-            session.bytes.saturating_add(session.requested) <= self.capacity().saturating_sub(immovable)
+            session.bytes.saturating_add(session.requested)
+                <= self.room_for(session).saturating_sub(immovable)
         })
     }
 
@@ -73,6 +86,7 @@ impl Planner {
     fn serve(&mut self, now_ns: u64, key: SessionKey, decision: &mut Decision) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         session.ticket = None;
+        session.may_be_refused = true;
         if session.place == Place::Away {
             session.place = Place::MovingIn;
             session.moving_since_ns = now_ns;

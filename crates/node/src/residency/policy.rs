@@ -15,6 +15,8 @@ pub(crate) struct SlicePolicy {
     pub leave_again_ns: u64,
     /// Memory that could not return is tried again after this time.
     pub return_again_ns: u64,
+    /// A driver that had too little memory is taken to have no more for this time.
+    pub found_ns: u64,
 }
 
 impl Default for SlicePolicy {
@@ -27,6 +29,7 @@ impl Default for SlicePolicy {
             idle_ns: 250_000_000,
             leave_again_ns: 10_000_000_000,
             return_again_ns: 1_000_000_000,
+            found_ns: 10_000_000_000,
         }
     }
 }

@@ -6,6 +6,10 @@ pub(super) struct Session {
     pub(super) place: Place,
     /// Its memory never leaves for another session.
     pub(super) is_fixed: bool,
+    /// The driver has memory of the GPU for it, whether it has any or not.
+    pub(super) has_context: bool,
+    /// Memory was granted to it, or began to return, and the driver may refuse that.
+    pub(super) may_be_refused: bool,
     /// It gets no GPU time, so its memory does not return.
     pub(super) is_suspended: bool,
     /// Its memory leaves as soon as it can, whether another session waits or not.
@@ -44,6 +48,8 @@ impl Session {
         Session {
             place: Place::Present,
             is_fixed,
+            has_context: true,
+            may_be_refused: false,
             is_suspended: false,
             leaves_now: false,
             bytes: 0,

@@ -306,7 +306,7 @@ fn memory_that_is_pinned_at_once_makes_others_leave() {
 }
 
 #[test]
-fn what_the_driver_refuses_does_not_fit_until_a_session_ends() {
+fn what_the_driver_refuses_does_not_fit_for_a_while() {
     let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
     for number in [1, 2] {
         planner.join(0, key(number), false);
@@ -315,32 +315,54 @@ fn what_the_driver_refuses_does_not_fit_until_a_session_ends() {
     assert_eq!(planner.step(0).actions, [Action::Grant(key(1)), Action::Grant(key(2))]);
     // Something else has half a GiB of the GPU, so the second gives back what it was granted.
     planner.give_back(key(2), 5 * GIB);
-    planner.card_is_full(key(2), 5 * GIB - GIB / 2);
+    planner.card_is_full(0, key(2), 5 * GIB - GIB / 2);
     assert_eq!(planner.used_by_others(), GIB / 2);
+    planner.card_is_full(0, key(2), 0);
+    assert_eq!(planner.used_by_others(), GIB / 2, "it was refused once");
     planner.request(key(2), 5 * GIB);
     assert_eq!(planner.step(S).actions, [Action::MoveOut(key(1))]);
     planner.moved_out(S, key(1), 0);
     assert_eq!(planner.step(S).actions, [Action::Grant(key(2))]);
-    // The first returns while the driver has less than before: the second leaves for it.
-    planner.want(key(1));
-    planner.evict(key(2));
-    assert_eq!(planner.step(2 * S).actions, [Action::MoveOut(key(2))]);
-    planner.moved_out(2 * S, key(2), 4 * GIB);
-    assert_eq!(planner.step(2 * S).actions, [Action::MoveIn(key(1))]);
-    planner.card_is_full(key(1), 2 * GIB);
-    planner.not_moved_in(2 * S, key(1));
-    assert_eq!(planner.used_by_others(), 4 * GIB);
-    planner.leave(key(2));
-    assert_eq!(planner.step(4 * S).actions, [Action::MoveIn(key(1))]);
-    assert_eq!(planner.used_by_others(), 0, "it may have been of the one that has ended");
+    planner.step(10 * S);
+    assert_eq!(planner.used_by_others(), 0);
 }
 
 #[test]
-fn contexts_take_memory_also_that_of_a_session_to_come() {
+fn memory_that_could_not_return_for_something_else_returns_later() {
+    let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, 0);
+    planner.join(0, key(1), false);
+    planner.request(key(1), 8 * GIB);
+    planner.step(0);
+    planner.evict(key(1));
+    planner.step(0);
+    planner.want(key(1));
+    planner.moved_out(0, key(1), 0);
+    assert_eq!(planner.step(0).actions, [Action::MoveIn(key(1))]);
+    planner.not_moved_in(0, key(1));
+    planner.card_is_full(0, key(1), 2 * GIB);
+    assert_eq!(planner.step(5 * S), Decision { actions: vec![], wake_at_ns: Some(10 * S) });
+    assert_eq!(planner.step(10 * S).actions, [Action::MoveIn(key(1))]);
+}
+
+#[test]
+fn contexts_take_memory_and_grants_leave_room_for_one_more() {
     let mut planner = Planner::new(SlicePolicy::default(), 10 * GIB, GIB);
     planner.join(0, key(1), false);
+    planner.request(key(1), 9 * GIB);
+    assert_eq!(planner.step(0).actions, [Action::Refuse(key(1))], "there would be no second context");
     planner.request(key(1), 8 * GIB);
     assert_eq!(planner.step(0).actions, [Action::Grant(key(1))]);
     planner.join(S, key(2), false);
-    assert_eq!(planner.step(2 * S).actions, [Action::MoveOut(key(1))], "the third context needs the room");
+    assert_eq!(planner.step(2 * S).actions, [], "both contexts fit beside it");
+    planner.request(key(2), GIB);
+    assert_eq!(planner.step(2 * S).actions, [Action::MoveOut(key(1))]);
+    planner.moved_out(2 * S, key(1), 0);
+    assert_eq!(planner.step(2 * S).actions, [Action::Grant(key(2))]);
+    planner.want(key(1));
+    assert_eq!(planner.step(4 * S).actions, [Action::MoveOut(key(2))]);
+    planner.moved_out(4 * S, key(2), 0);
+    assert_eq!(planner.step(4 * S).actions, [Action::MoveIn(key(1))]);
+    // What sessions share has no context.
+    planner.join_shared(4 * S, key(3));
+    assert_eq!(planner.used_by_others(), 2 * GIB);
 }

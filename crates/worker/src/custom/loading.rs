@@ -71,8 +71,8 @@ impl Session {
         unsafe { set(self.find(command.hfunc)?, command.attrib, command.value) }.ok()
     }
 
-    /// Enters a function under the id that the client has given it. Loads an image and says what is
-    /// in it, as the client reads the answer of either command; false if it is not here.
+    /// Loads an image and says what is in it, as the client reads the answer of either command; false
+    /// if it is not here.
     pub(super) fn load(
         &self,
         module: ModuleId,
@@ -100,6 +100,7 @@ impl Session {
         Ok(true)
     }
 
+    /// Enters a function under the id that the client has given it.
     pub(super) fn take_function(
         &self,
         id: FunctionId,

@@ -1,9 +1,12 @@
 //! Host memory that holds parked extents: pages of this process without a name or a file, which go
 //! back to the system zeroed.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -31,7 +34,8 @@ pub(crate) struct HostPiece {
 unsafe impl Send for HostPiece {}
 
 impl HostPiece {
-    /// Pages that exist, so that neither pinning nor copying has to wait for them.
+    /// Pages that exist where the system makes them ahead of their use (Linux 5.14), so that neither
+    /// pinning nor copying has to wait for them.
     pub(crate) fn new(bytes: u64) -> io::Result<HostPiece> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -62,6 +66,10 @@ impl HostPiece {
         }
     }
 
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// For the driver to read and write.
     pub(crate) fn address(&self) -> *mut c_void {
         self.start.as_ptr().cast()
@@ -80,54 +88,84 @@ impl Drop for HostPiece {
 }
 
 /// Passes on a piece for each of these sizes, in their order: a spare one where there is one of the
-/// size, else a new one, of which several threads make the pages meanwhile.
+/// size, else a new one, of which several threads make the pages meanwhile. Spare ones of other sizes
+/// are released first.
 pub(crate) fn pieces(
     sizes: &[u64],
-    spare: &mut Vec<HostPiece>,
+    mut spare: Vec<HostPiece>,
     mut pass_on: impl FnMut(HostPiece) -> Result<(), NotMoved>,
 ) -> Result<(), NotMoved> {
-    let mut found: Vec<Option<HostPiece>> = sizes.iter().map(|&bytes| take(spare, bytes)).collect();
+    let found: Vec<Option<HostPiece>> = sizes.iter().map(|&bytes| take(&mut spare, bytes)).collect();
+    drop(spare);
     let missing: Vec<u64> =
         sizes.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(&bytes, _)| bytes).collect();
-    let makers = missing.len().min(MAKERS_MAX).min(thread::available_parallelism().map_or(1, usize::from));
     thread::scope(|scope| {
-        let made: Vec<Receiver<io::Result<HostPiece>>> = (0..makers)
-            .map(|maker| {
-                let (sender, receiver) = sync_channel(1);
-                let missing = &missing;
-                scope.spawn(move || make(missing.iter().skip(maker).step_by(makers), &sender));
-                receiver
-            })
-            .collect();
-        let mut next = made.iter().cycle();
-        for found in &mut found {
-            let piece = match found.take() {
-                Some(piece) => piece,
-                // They are made in turn, so they come in order.
-                None => next.next().and_then(|maker| maker.recv().ok()).unwrap_or_else(no_maker)?,
-            };
-            pass_on(piece)?;
+        let mut made = Made::begin(scope, &missing);
+        for found in found {
+            pass_on(found.map_or_else(|| made.next(), Ok)?)?;
         }
         Ok(())
     })
 }
 
 fn take(spare: &mut Vec<HostPiece>, bytes: u64) -> Option<HostPiece> {
-    let at = spare.iter().position(|piece| piece.bytes as u64 == bytes)?;
+    let at = spare.iter().position(|piece| piece.bytes() == bytes)?;
     Some(spare.swap_remove(at))
 }
 
-/// Makes pieces until the receiver is gone.
-fn make<'a>(sizes: impl Iterator<Item = &'a u64>, made: &SyncSender<io::Result<HostPiece>>) {
-    for &bytes in sizes {
-        if made.send(HostPiece::new(bytes)).is_err() {
-            return;
+/// New pieces of these sizes, in their order.
+struct Made<'a> {
+    sizes: &'a [u64],
+    next: usize,
+    receiver: Receiver<(usize, io::Result<HostPiece>)>,
+    /// Pieces that were made before those in front of them.
+    early: BTreeMap<usize, io::Result<HostPiece>>,
+}
+
+impl<'a> Made<'a> {
+    /// Starts threads that make them, as far as the system has threads.
+    fn begin<'scope>(scope: &'scope thread::Scope<'scope, '_>, sizes: &'a [u64]) -> Made<'a>
+    where
+        'a: 'scope,
+    {
+        let makers = thread::available_parallelism().map_or(1, usize::from).min(MAKERS_MAX).min(sizes.len());
+        let (sender, receiver) = sync_channel(makers);
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 0..makers {
+            let (sender, next) = (sender.clone(), Arc::clone(&next));
+            let spawned = thread::Builder::new().spawn_scoped(scope, move || make(sizes, &next, &sender));
+            if spawned.is_err() {
+                break;
+            }
+        }
+        Made { sizes, next: 0, receiver, early: BTreeMap::new() }
+    }
+
+    fn next(&mut self) -> io::Result<HostPiece> {
+        let place = self.next;
+        self.next += 1;
+        loop {
+            if let Some(piece) = self.early.remove(&place) {
+                return piece;
+            }
+            match self.receiver.recv() {
+                Ok((other, piece)) => _ = self.early.insert(other, piece),
+                // There was no thread for it.
+                Err(_) => return HostPiece::new(self.sizes[place]),
+            }
         }
     }
 }
 
-fn no_maker() -> io::Result<HostPiece> {
-    Err(io::Error::other("a thread that made pages has ended"))
+/// Makes pieces until there are enough, or the receiver is gone.
+fn make(sizes: &[u64], next: &AtomicUsize, made: &SyncSender<(usize, io::Result<HostPiece>)>) {
+    loop {
+        let place = next.fetch_add(1, Relaxed);
+        let Some(&bytes) = sizes.get(place) else { return };
+        if made.send((place, HostPiece::new(bytes))).is_err() {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -138,10 +176,10 @@ mod tests {
 
     #[test]
     fn pieces_come_in_order_and_spare_ones_are_used_again() {
-        let mut spare = vec![HostPiece::new(4 * MIB).unwrap(), HostPiece::new(3 * MIB).unwrap()];
+        let spare = vec![HostPiece::new(4 * MIB).unwrap(), HostPiece::new(3 * MIB).unwrap()];
         let known = spare[0].address();
         let (sizes, mut got) = ([2 * MIB, 4 * MIB, 2 * MIB, MIB, 4 * MIB], Vec::new());
-        pieces(&sizes, &mut spare, |piece| {
+        pieces(&sizes, spare, |piece| {
             got.push(piece);
             Ok(())
         })
@@ -149,12 +187,11 @@ mod tests {
         assert_eq!(got.iter().map(|piece| piece.bytes as u64).collect::<Vec<_>>(), sizes);
         assert_eq!(got[1].address(), known);
         assert_ne!(got[4].address(), known);
-        assert_eq!(spare.len(), 1, "of another size");
     }
 
     #[test]
     fn makers_end_with_the_receiver() {
-        let busy = pieces(&[MIB; 100], &mut Vec::new(), |_| Err(NotMoved::Busy(1)));
+        let busy = pieces(&[MIB; 100], Vec::new(), |_| Err(NotMoved::Busy(1)));
         assert!(matches!(busy, Err(NotMoved::Busy(1))));
     }
 }

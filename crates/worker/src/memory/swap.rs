@@ -202,12 +202,13 @@ pub(crate) fn obey(session: &Session, asked: &Packet, say: impl FnOnce(Packet)) 
     drop(emptied);
 }
 
-/// Tells the daemon how much the GPUs have for memory that cannot return.
+/// Tells the daemon how much the GPU has for memory that cannot return. Sessions on several GPUs do
+/// not leave for others, so nothing is planned around them.
 fn say_what_is_free(session: &Session) {
-    for (gpu, device) in (0_u32..).zip(&session.devices) {
-        if make_current(&session.table, device.context).is_ok() {
-            session.budget.say_full(gpu);
-        }
+    if let [device] = &*session.devices
+        && make_current(&session.table, device.context).is_ok()
+    {
+        session.budget.say_full(0);
     }
 }
 
@@ -349,10 +350,8 @@ fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
     if needed > terms.room {
         return Err(NotMoved::Room { needed, room: terms.room });
     }
-    // What is left of it after this is of other sizes than the memory is now.
-    let mut spare = std::mem::take(&mut state.spare);
-    let pieces = copy_out(session, &moving, &mut spare)?;
-    drop(spare);
+    let spare = std::mem::take(&mut state.spare);
+    let pieces = copy_out(session, &moving, spare)?;
     let mut moved = vec![0; session.devices.len()];
     for (extent, piece) in moving.iter().zip(pieces) {
         if terms.poisons
@@ -394,18 +393,17 @@ fn put_back(session: &Session, extent: &Moving, piece: &HostPiece) {
 
 /// Host memory with the contents of extents, in their order. Nothing has changed on the device when
 /// this returns.
-fn copy_out(
-    session: &Session,
-    moving: &[Moving],
-    spare: &mut Vec<HostPiece>,
-) -> Result<Vec<HostPiece>, NotMoved> {
+fn copy_out(session: &Session, moving: &[Moving], spare: Vec<HostPiece>) -> Result<Vec<HostPiece>, NotMoved> {
     let sizes: Vec<u64> = moving.iter().map(|extent| extent.bytes).collect();
     let mut pieces = Vec::with_capacity(moving.len());
     // Declared after the pieces, so that it is dropped, and its copies are over, before them.
     let mut copies = Copies::new(session);
+    // The driver pins and releases memory for a thread that has a context.
+    if let Some(first) = moving.first() {
+        copies.stream(first.gpu)?;
+    }
     host::pieces(&sizes, spare, |mut piece| {
         let extent = &moving[pieces.len()];
-        // The driver pins memory for a thread that has a context.
         copies.stream(extent.gpu)?;
         piece.pin(&session.table);
         let begun = copies.copy_out(extent.gpu, &piece, extent.address, extent.bytes);

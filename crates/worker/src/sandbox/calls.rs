@@ -107,13 +107,16 @@ fn mprotect() -> Result<Vec<Form>, BackendError> {
     Ok(vec![vec![without(2, libc::PROT_EXEC)?], vec![without(2, libc::PROT_WRITE)?]])
 }
 
-/// What the C library's allocator and threads, and device memory, advise; not what poisons pages or
+/// What the C library's allocator and threads, device memory, and memory that it is moved to
+/// advise; not what poisons pages or
 /// merges them with others'.
-const ADVICE: [u64; 6] = [
+const ADVICE: [u64; 8] = [
     libc::MADV_DONTNEED as u64,
     libc::MADV_FREE as u64,
     libc::MADV_HUGEPAGE as u64,
     libc::MADV_NOHUGEPAGE as u64,
+    libc::MADV_DONTDUMP as u64,
+    libc::MADV_POPULATE_WRITE as u64,
     MADV_GUARD_INSTALL,
     MADV_GUARD_REMOVE,
 ];

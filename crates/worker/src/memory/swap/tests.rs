@@ -91,6 +91,16 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
         RUNS.into_iter().for_each(|run| check(&stage, run));
         assert_eq!((free(&stage), stage.session().budget.held(0)), (before, reserve));
     }
+    // What is kept is for memory that can leave.
+    move_out(stage.session(), TERMS).unwrap();
+    move_in(stage.session(), true).unwrap();
+    let [one, several] = RUNS;
+    let kept =
+        |stage: &mut Stage| -> u64 { stage.session().memory.lock().spare.iter().map(HostPiece::bytes).sum() };
+    assert_eq!(kept(&mut stage), BYTES);
+    say(&stage, &commands::MemoryDecommit { address: DevicePtr(several.0), bytes: several.1 }).unwrap();
+    assert!(kept(&mut stage) <= one.1);
+    commit(&stage, several);
     let out = move_out(stage.session(), TERMS).unwrap();
     stage.session().presence.open();
     assert_eq!(free(&stage), before + out.moved[0] + reserve);
