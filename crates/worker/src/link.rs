@@ -125,8 +125,8 @@ pub enum Packet {
     Spend { gpu: u32, bytes: u64 },
     /// Gives device memory back.
     GiveBack { gpu: u32, bytes: u64 },
-    /// The driver refuses memory that the daemon has granted, or that was to return, and has so many
-    /// bytes free.
+    /// The driver refuses memory that the daemon has granted, or that was to return, and has so
+    /// many bytes free.
     CardFull { gpu: u32, free: u64 },
     /// Asks what all sessions of the lease have taken on this GPU; answered by `Used`.
     QueryUsed { gpu: u32 },
@@ -195,8 +195,8 @@ pub enum Packet {
     /// once the work that it has given the GPUs has finished; in `work_limit_ms` at most. Device
     /// memory is overwritten first if it `poisons`.
     MoveOut { room: u64, work_limit_ms: u64, poisons: bool },
-    /// The memory is to come back. If it is likely to leave again, the worker `keeps` the host memory
-    /// that it was in.
+    /// The memory is to come back. If it is likely to leave again, the worker `keeps` the host
+    /// memory that it was in.
     MoveIn { keeps: bool },
     /// The node is about to end: the client is told, and the worker ends.
     NodeEnds,

@@ -22,8 +22,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// What each of the two programs has of a GPU of 1 GiB.
 const HELD: u64 = 600 * MIB;
 
-/// Programs that use memory in different ways, and need nothing but the driver. Where a stream waits
-/// for a value, as in `held_copies.py`, each attempt to move waits 10 s for it.
+/// Programs that use memory in different ways, and need nothing but the driver. Where a stream
+/// waits for a value, as in `held_copies.py`, each attempt to move waits 10 s for it.
 const CHURNED: [&str; 11] = [
     "driver_functions.py",
     "graphs.py",

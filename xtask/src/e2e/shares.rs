@@ -40,8 +40,8 @@ const ALONE_SECONDS: f64 = 2.0;
 const ERROR_MAX: f64 = 5.0;
 /// Points by which a program alone on the GPU may pass its hard cap.
 const CAP_EXCESS_MAX: f64 = 2.0;
-/// Points that it may stay below its cap: starting and stopping each turn is charged to the cap,
-/// and is not busy time of the GPU. That takes longer where threads are woken late.
+/// Points that it may stay below its cap: the start and end of each time slice are charged to the
+/// cap, and are not busy time of the GPU. They take longer where threads are woken late.
 const CAP_LOSS_MAX: f64 = 5.0;
 /// Per cent of the uncapped work that a program capped to 25 % of the time does at least. Each time
 /// slice begins with cold caches and sleeping threads, which costs more of a short slice the busier

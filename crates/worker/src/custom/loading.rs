@@ -71,8 +71,8 @@ impl Session {
         unsafe { set(self.find(command.hfunc)?, command.attrib, command.value) }.ok()
     }
 
-    /// Loads an image and says what is in it, as the client reads the answer of either command; false
-    /// if it is not here.
+    /// Loads an image and says what is in it, as the client reads the answer of either command;
+    /// false if it is not here.
     pub(super) fn load(
         &self,
         module: ModuleId,

@@ -343,8 +343,8 @@ pub(crate) fn fill_captured(session: &Session, command: &commands::FillCaptured)
     let (stream, table) = (session.find(command.hStream)?, &session.table);
     let count = usize::try_from(command.count).map_err(|_| CUresult::INVALID_VALUE)?;
     let missing = CUresult::NOT_SUPPORTED;
-    // SAFETY: the stream is live. It captures unless another command has ended that just now; what is
-    // written then is confined to this process's context, as by the session's kernels.
+    // SAFETY: the stream is live. It captures unless another command has ended that just now; what
+    // is written then is confined to this process's context, as by the session's kernels.
     unsafe {
         match command.element {
             1 => table.cuMemsetD8Async.ok_or(missing)?(command.address, command.value as u8, count, stream),

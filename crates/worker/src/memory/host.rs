@@ -34,8 +34,8 @@ pub(crate) struct HostPiece {
 unsafe impl Send for HostPiece {}
 
 impl HostPiece {
-    /// Pages that exist where the system makes them ahead of their use (Linux 5.14), so that neither
-    /// pinning nor copying has to wait for them.
+    /// Pages that exist where the system makes them ahead of their use (Linux 5.14), so that
+    /// neither pinning nor copying has to wait for them.
     pub(crate) fn new(bytes: u64) -> io::Result<HostPiece> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -88,8 +88,8 @@ impl Drop for HostPiece {
 }
 
 /// Passes on a piece for each of these sizes, in their order: a spare one where there is one of the
-/// size, else a new one, of which several threads make the pages meanwhile. Spare ones of other sizes
-/// are released first.
+/// size, else a new one, of which several threads make the pages meanwhile. Spare ones of other
+/// sizes are released first.
 pub(crate) fn pieces(
     sizes: &[u64],
     mut spare: Vec<HostPiece>,
