@@ -24,7 +24,7 @@ const HELD: u64 = 600 * MIB;
 
 /// Programs that use memory in different ways, and need nothing but the driver. Where a stream
 /// waits for a value, as in `held_copies.py`, each attempt to move waits 10 s for it.
-const CHURNED: [&str; 11] = [
+const CHURNED: [&str; 10] = [
     "driver_functions.py",
     "graphs.py",
     "stream_order.py",
@@ -32,7 +32,6 @@ const CHURNED: [&str; 11] = [
     "conditionals.py",
     "freed_copies.py",
     "green_contexts.py",
-    "host_memory.py",
     "sharing.py",
     "sparse_arrays.py",
     "refused.py",
