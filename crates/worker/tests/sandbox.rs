@@ -162,7 +162,10 @@ fn calls_that_are_many_are_allowed_in_part() {
     for advice in [libc::MADV_HWPOISON, libc::MADV_SOFT_OFFLINE, libc::MADV_MERGEABLE, libc::MADV_REMOVE] {
         assert_filtered("madvise", libc::SYS_madvise, [memory, page, advice.into(), 0, 0]);
     }
-    assert_eq!(call(libc::SYS_madvise, [memory, page, libc::MADV_DONTNEED.into(), 0, 0]), Ok(0));
+    // What memory needs that programs' memory is moved to.
+    for advice in [libc::MADV_DONTNEED, libc::MADV_DONTDUMP, libc::MADV_POPULATE_WRITE] {
+        assert_eq!(call(libc::SYS_madvise, [memory, page, advice.into(), 0, 0]), Ok(0), "{advice}");
+    }
     assert_filtered("membarrier", libc::SYS_membarrier, [libc::MEMBARRIER_CMD_GLOBAL.into(), 0, 0, 0, 0]);
     let huge = libc::c_long::from(libc::MFD_HUGETLB);
     assert_filtered("huge pages", libc::SYS_memfd_create, [name.as_ptr() as libc::c_long, huge, 0, 0, 0]);
