@@ -120,7 +120,7 @@ impl Budget {
         let presence = Presence::new(move || _ = wanting.send(&Packet::Wanted));
         let allowances_here = Arc::clone(&allowances);
         let (answers, takes) = (Mutex::new(answers), Mutex::new(takes));
-        let (allowances_here, free) = (allowances_here, OnceLock::new());
+        let free = OnceLock::new();
         let budget = Budget { link, answers, takes, taken, allowances: allowances_here, presence, free };
         (budget, Answers { sender, takes: takes_sender, allowances })
     }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use sluice_cuda::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
     CUDA_KERNEL_NODE_PARAMS, CUdeviceptr, CUfunction, CUfunction_attribute, CUgraphNode, CUmemAccessDesc,
-    CUmemLocationType, CUmodule, CUresult,
+    CUmemLocationType, CUmodule, CUresult, CUstreamCaptureMode,
 };
 use sluice_wire::{
     DevicePtr, FunctionId, GraphId, GraphNodeId, GraphPlace, ImageHash, KernelNode, ModuleId, NodePlace,
-    NodeWork, commands, decode,
+    NodeWork, StreamId, commands, decode,
 };
 
 use crate::chunks::CHUNK;
@@ -168,6 +168,31 @@ fn memory_for_all_gpus_is_one_gpus_where_there_is_no_way_to_it() {
     assert_eq!(say(&stage, &commit(2, true)).map(drop), Err(CUresult::INVALID_VALUE), "it is taken");
     say(&stage, &commands::MemoryDecommit { address: DevicePtr(RESERVATION), bytes: 3 * CHUNK }).unwrap();
     stage.session().devices.pop();
+}
+
+#[test]
+fn a_capture_takes_a_fill_of_memory_that_was_not_checked() {
+    const STREAM: StreamId = StreamId(1 << 20);
+    const GRAPH: GraphId = GraphId(1 << 24);
+    let mut stage = Stage::new();
+    let address = DevicePtr(RESERVATION);
+    say(&stage, &commands::MemoryCommit { address, bytes: CHUNK, on_host: false, by_all: false }).unwrap();
+    say(&stage, &commands::cuStreamCreateWithPriority { phStream: STREAM, flags: 1, priority: 0 }).unwrap();
+    let fill = |stage: &Stage, element| {
+        let fill =
+            commands::FillCaptured { hStream: STREAM, address: RESERVATION, value: 7, element, count: 8 };
+        say(stage, &fill).map(drop)
+    };
+    let capture = commands::cuStreamBeginCapture_v2 { hStream: STREAM, mode: CUstreamCaptureMode::RELAXED };
+    stage.session().is_loaded = true;
+    assert_eq!(fill(&stage, 1), Err(CUresult::INVALID_VALUE), "nothing is captured");
+    say(&stage, &capture).unwrap();
+    [1, 2, 4].into_iter().for_each(|element| fill(&stage, element).unwrap());
+    stage.session().is_loaded = false;
+    assert_eq!(fill(&stage, 1), Err(CUresult::INVALID_VALUE), "our own drivers fill memory of this process");
+    say(&stage, &commands::cuStreamEndCapture { hStream: STREAM, phGraph: GRAPH }).unwrap();
+    let reply = say(&stage, &commands::cuGraphGetNodes { hGraph: GRAPH }).unwrap();
+    assert_eq!(decode::<commands::cuGraphGetNodesReply>(&reply).unwrap().nodes.len(), 3);
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Arbiter {
         decision
     }
 
-    /// A holder that nobody waits for keeps the turn while it idles: that saves a hand-over per
+    /// A holder that no session waits for keeps the turn while it idles: that saves a hand-over per
     /// kernel.
     fn press_holder(&mut self, decision: &mut Decision) {
         let Some(holder) = self.holder else { return };

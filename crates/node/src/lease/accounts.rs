@@ -12,8 +12,8 @@ pub(super) struct Account {
     pub(super) swapped: u64,
     /// The part of `taken` that the session still waits for.
     pub(super) awaited: u64,
-    /// What is kept for it, so that its client may use it unasked. Nobody else gets it, and nobody
-    /// is shown it as used.
+    /// Bytes that are reserved for it, so that its client may use them unasked. No other session
+    /// gets them, and they are not shown as used.
     pub(super) reserve: u64,
 }
 

@@ -93,7 +93,7 @@ impl Books {
         let elsewhere: u64 = (0..self.cards.len()).filter(|other| *other != gpu).map(swapped_elsewhere).sum();
         let swap_left =
             overcommit.swap_memory.saturating_sub(elsewhere.saturating_add(movable(gpu).sum::<u64>()));
-        // One that is fixed leaves for nobody, but others may have to leave for it.
+        // A fixed lease never leaves for another, but others may have to leave for it.
         let swappable = if is_fixed && swap_left > 0 { card } else { swap_left };
         let without_swapping = card.saturating_sub(leased);
         promised.min(alone).min(swappable.max(without_swapping))
@@ -137,7 +137,7 @@ impl Books {
         Ok(self.enter(id, ask, fitting))
     }
 
-    /// Enters a lease on the GPUs that somebody else has chosen.
+    /// Enters a lease on GPUs that the server has chosen.
     pub fn grant_on(&mut self, id: u64, ask: Ask, gpus: &[usize]) -> Result<&Lease, Refusal> {
         check_compute(ask.share_ppm, ask.limit_ppm)?;
         let distinct: BTreeSet<usize> = gpus.iter().copied().collect();
@@ -236,7 +236,7 @@ impl Books {
             && memory <= self.memory_beside(None, gpu, ask.is_fixed())
     }
 
-    /// What a lease that asks for this may have of a GPU. A whole GPU is nobody else's, however
+    /// What a lease that asks for this may have of a GPU. A whole GPU is not shared, however
     /// much is promised of its parts.
     fn free_ppm(&self, gpu: usize, ask: &Ask) -> u64 {
         free_beside(self.on(gpu), ask)

@@ -96,7 +96,7 @@ impl Registry {
     pub(crate) fn end_all(&self) {
         let mut ledger = self.lock();
         for session in ledger.sessions.values() {
-            // A worker that hears nothing is killed with the others.
+            // A worker that does not receive it is killed with the others.
             let _ = session.link.send_now(&Packet::NodeEnds);
         }
         let deadline = Instant::now() + LAST_WORDS;

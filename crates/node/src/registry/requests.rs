@@ -55,7 +55,7 @@ impl Registry {
                 Packet::Take { gpu, bytes, reserve } => {
                     let taken =
                         self.account(lease, |books| books.take(lease, session, gpu as usize, bytes, reserve));
-                    // Before the answer, so that the client hears of it first.
+                    // Before the answer, so that the client receives it first.
                     let filled =
                         if taken.is_some() { self.fill_reserve(lease, session, gpu, link) } else { Ok(()) };
                     filled.and_then(|()| link.send_now(&Packet::Taken(taken)))

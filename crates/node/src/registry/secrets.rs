@@ -5,7 +5,7 @@ pub(super) fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |different, (x, y)| different | (x ^ y)) == 0
 }
 
-/// A secret nobody can guess.
+/// A secret that cannot be guessed.
 pub(crate) fn random() -> [u8; 32] {
     let mut secret = [0_u8; 32];
     loop {

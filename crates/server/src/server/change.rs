@@ -235,7 +235,8 @@ impl Change<'_> {
         self.done = self.writes.is_empty() && !self.books.fleet.has_changed();
     }
 
-    /// Lets it be written; the fleet is free again. not if what it was built on has failed.
+    /// Lets it be written, after which the fleet is free again. Fails if what the change was built
+    /// on has failed.
     pub(super) fn hand_over(mut self) -> Result<Ticket, Lost> {
         // What nobody asked for.
         self.audit_leases(&Principal::server());

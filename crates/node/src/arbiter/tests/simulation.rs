@@ -160,7 +160,9 @@ pub(super) fn simulate_with(
                 Action::Press(_) => {}
                 Action::Recall(SessionKey(i)) => {
                     let i = i as usize;
-                    let Phase::Running { since_ns, stops_ns } = phase[i] else { panic!("recalled nobody") };
+                    let Phase::Running { since_ns, stops_ns } = phase[i] else {
+                        panic!("recalled a program that does not run")
+                    };
                     let stops_ns = stops_ns.min(now + programs[i].overrun_ns);
                     phase[i] = Phase::Running { since_ns, stops_ns };
                 }
@@ -183,7 +185,7 @@ pub(super) fn simulate_with(
     Outcome { used_ns, used_before, grants, longest_wait_ns }
 }
 
-/// With the part of the turn that somebody has at that moment.
+/// GPU time of each program, with the part of its time slice that has passed at that moment.
 pub(super) fn used_at(now_ns: u64, used_ns: &[u64], phase: &[Phase]) -> Vec<u64> {
     let running = |phase: &Phase| match *phase {
         Phase::Running { since_ns, .. } => now_ns - since_ns,
