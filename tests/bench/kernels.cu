@@ -1,4 +1,4 @@
-// What `kernels.c` computes, as CUDA programmers write it. Times include the launch and the wait for its end.
+// Three kernels as CUDA programmers write them. Times include the launch and the wait for its end.
 #include <cstdio>
 #include <cstdlib>
 #include <algorithm>

@@ -9,6 +9,7 @@
 //! give a value and do not trap. Integer division by zero gives all ones, the remainder then is the
 //! dividend; `MIN / -1` wraps.
 
+use crate::matrix::MatrixForm;
 use crate::texture::Sampling;
 use crate::types::{GlobalId, Type, Value};
 
@@ -176,6 +177,14 @@ pub enum Inst {
         op: ReduxOp,
         ty: Type,
         value: Value,
+        mask: Value,
+    },
+    /// `mma.sync`: D = A x B + C, one sum after the other, each step with one rounding in the order
+    /// of K. `args` are the registers of A and B (I32), then those of C; the results are those of
+    /// D.
+    MatrixMultiply {
+        form: MatrixForm,
+        args: Box<[Value]>,
         mask: Value,
     },
     /// `bar.warp.sync`.
@@ -686,6 +695,7 @@ impl Inst {
                 | Inst::Vote { .. }
                 | Inst::Match { .. }
                 | Inst::Redux { .. }
+                | Inst::MatrixMultiply { .. }
                 | Inst::WarpSync { .. }
                 | Inst::Barrier { .. }
                 | Inst::ClusterBarrier { .. }
@@ -728,6 +738,7 @@ impl Inst {
             | Inst::Vote { .. }
             | Inst::Match { .. }
             | Inst::Redux { .. }
+            | Inst::MatrixMultiply { .. }
             | Inst::WarpSync { .. }
             | Inst::Barrier { .. }
             | Inst::ClusterBarrier { .. }
@@ -756,6 +767,7 @@ impl Inst {
             Inst::GlobalAddress { .. } | Inst::WindowBase { .. } => f(Type::I64),
             Inst::Load { ty, count, .. } => (0..*count).for_each(|_| f(*ty)),
             Inst::Sample { .. } => (0..4).for_each(|_| f(Type::I32)),
+            Inst::MatrixMultiply { form, .. } => (0..form.sums()).for_each(|_| f(form.sum_type())),
             Inst::Shuffle { .. } => {
                 f(Type::I32);
                 f(Type::I1);
@@ -820,6 +832,10 @@ impl Inst {
             Inst::Match { value, mask, .. } | Inst::Redux { value, mask, .. } => {
                 [*value, *mask].into_iter().for_each(f);
             }
+            Inst::MatrixMultiply { args, mask, .. } => {
+                args.iter().copied().for_each(&mut f);
+                f(*mask);
+            }
             Inst::WarpSync { mask } => f(*mask),
             Inst::Barrier { id, count, predicate, .. } => {
                 f(*id);
@@ -875,6 +891,10 @@ impl Inst {
             Inst::Vote { predicate, mask, .. } => [predicate, mask].into_iter().for_each(f),
             Inst::Match { value, mask, .. } | Inst::Redux { value, mask, .. } => {
                 [value, mask].into_iter().for_each(f);
+            }
+            Inst::MatrixMultiply { args, mask, .. } => {
+                args.iter_mut().for_each(&mut f);
+                f(mask);
             }
             Inst::WarpSync { mask } => f(mask),
             Inst::Barrier { id, count, predicate, .. } => {

@@ -9,6 +9,7 @@
 //! enough for kernels whose blocks wait only for those of their cluster and for earlier ones.
 
 mod cluster;
+mod matrix;
 mod memory;
 mod scalar;
 #[cfg(test)]

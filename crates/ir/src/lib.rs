@@ -30,6 +30,7 @@ pub mod inst;
 pub mod interp;
 pub mod kernel;
 pub mod lower;
+pub mod matrix;
 pub mod passes;
 pub mod ssa;
 pub mod tensor;
@@ -48,4 +49,5 @@ pub use kernel::{
     Access, AccessKind, Block, Definition, InstData, Kernel, ParamLayout, ParamSlot, SharedLayout, Target,
     Terminator, ValueData,
 };
+pub use matrix::{MatrixElement, MatrixForm};
 pub use types::{BlockId, GlobalId, InstId, Type, Value};

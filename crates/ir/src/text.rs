@@ -26,7 +26,9 @@ mod parse;
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::{ConvertOp, FloatOp, Inst, InstData, Kernel, MemoryOrder, Place, Target, Terminator, Value};
+use crate::{
+    ConvertOp, FloatOp, Inst, InstData, Kernel, MatrixForm, MemoryOrder, Place, Target, Terminator, Value,
+};
 use names::Named;
 
 pub use parse::{TextError, parse};
@@ -201,6 +203,12 @@ impl Display for Inst {
             Inst::Vote { kind, predicate, mask } => write!(f, "vote.{} {predicate}, {mask}", kind.name()),
             Inst::Match { kind, ty, value, mask } => write!(f, "match.{}.{ty} {value}, {mask}", kind.name()),
             Inst::Redux { op, ty, value, mask } => write!(f, "redux.{}.{ty} {value}, {mask}", op.name()),
+            Inst::MatrixMultiply { form, args, mask } => {
+                let MatrixForm { m, n, k, a, b } = form;
+                write!(f, "matrix.{m}.{n}.{k}.{}.{}", a.name(), b.name())?;
+                operands(f, args)?;
+                write!(f, ", {mask}")
+            }
             Inst::WarpSync { mask } => write!(f, "warpsync {mask}"),
             Inst::ActiveMask => f.write_str("activemask"),
             Inst::Barrier { kind, id, count, predicate } => {

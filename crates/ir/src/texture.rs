@@ -5,9 +5,13 @@
 //! Kernels name an image by a number that a driver has put into the tables here. Entries are
 //! shared: one that is found stays as it is for as long as the finder keeps it.
 
+mod plane;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+pub use plane::Plane;
 
 /// How a channel of an element is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,8 +352,9 @@ impl<'t> Look<'t> {
         let mut sum = [0.0_f32; 4];
         for neighbour in 0..1_usize << dimensions {
             let step = |axis: usize| (neighbour >> axis & 1) as i64;
-            let at =
-                std::array::from_fn(|axis| if axis < dimensions { corner[axis] + step(axis) } else { 0 });
+            let at = std::array::from_fn(|axis| {
+                if axis < dimensions { corner[axis].saturating_add(step(axis)) } else { 0 }
+            });
             let share: f32 = (0..dimensions)
                 .map(|axis| if step(axis) == 1 { weight[axis] } else { 1.0 - weight[axis] })
                 .product();
@@ -376,7 +381,7 @@ impl<'t> Look<'t> {
         let corner = place.map(|at| floor(at - 0.5));
         let mut result = [0; 4];
         for (result, (x, y)) in result.iter_mut().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
-            let at = [corner[0] + x, corner[1] + y, 0];
+            let at = [corner[0].saturating_add(x), corner[1].saturating_add(y), 0];
             *result = self.element(at, dimensions, layer, texels)?[usize::from(channel & 3)];
         }
         Ok(result)

@@ -330,6 +330,14 @@ impl Verifier<'_> {
                 want(*value, *ty)?;
                 want(*mask, Type::I32)
             }
+            Inst::MatrixMultiply { form, args, mask } => {
+                let factors = form.a_registers() + form.b_registers();
+                shape(form.is_valid() && args.len() == factors + form.sums())?;
+                let (factors, sums) = args.split_at(factors);
+                all(factors, Type::I32)?;
+                all(sums, form.sum_type())?;
+                want(*mask, Type::I32)
+            }
             Inst::WarpSync { mask } => want(*mask, Type::I32),
             Inst::Barrier { id, count, predicate, .. } => {
                 want(*id, Type::I32)?;

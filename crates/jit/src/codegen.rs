@@ -4,14 +4,17 @@
 //! writes the control flow; [`lanes`], [`chunks`], [`chains`], [`scalar`], [`memory`] and
 //! [`collective`] write the instructions.
 
+mod atomics;
 mod chains;
 mod chunks;
 mod collective;
 mod emitter;
+mod halves;
 mod lanes;
 mod machine;
 mod memory;
 mod plan;
+mod rounding;
 mod scalar;
 mod shapes;
 mod textures;
@@ -53,7 +56,7 @@ pub(crate) fn compile(
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
     let mut emitter = emitter::Emitter::new(builder, kernel, &plan, machine);
     emitter.function();
-    let unsupported = emitter.unsupported.take();
+    let (unsupported, tiles) = (emitter.unsupported.take(), std::mem::take(&mut emitter.tiles));
     emitter.b.finalize(machine.isa.frontend_config());
     if let Some(what) = unsupported {
         return Err(CompileError::Unsupported { kernel: kernel.name.clone(), what });
@@ -65,6 +68,6 @@ pub(crate) fn compile(
     if let Some(relocation) = code.buffer.relocs().first() {
         return Err(backend(format!("it refers to {:?}", relocation.target)));
     }
-    MachineCode::new(code.code_buffer(), plan.traits())
+    MachineCode::new(code.code_buffer(), plan.traits(), tiles)
         .map_err(|error| CompileError::Memory(error.to_string()))
 }

@@ -84,7 +84,8 @@ pub(crate) struct WarpContext {
     pub run: *const (),
 }
 
-/// How a warp function returns: added to the address of the warp that it stopped in, a multiple of 64.
+/// How a warp function returns: added to the address of the warp that it stopped in, a multiple of
+/// 64.
 pub(crate) mod status {
     /// No lane is ready: all have exited or wait at barriers.
     pub(crate) const STOPPED: u32 = 0;

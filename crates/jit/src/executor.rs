@@ -144,6 +144,10 @@ impl Executor {
                 launch,
                 accesses: kernel.accesses(),
                 arena: memory.arena.clone(),
+                workspace: match config.cooperative {
+                    true => grid_workspace..grid_workspace + GRID_WORKSPACE_BYTES,
+                    false => 0..0,
+                },
             }),
             blocks: config.blocks(),
             // Blocks that wait for those before them would wait forever.

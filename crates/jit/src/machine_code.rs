@@ -5,6 +5,7 @@ use std::ptr::{self, NonNull};
 
 use crate::block::Code;
 use crate::context::{FrameLayout, WarpFunction};
+use crate::math::Tiles;
 
 /// A mapping that holds machine code, readable and executable; unmapped on drop.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct MachineCode {
     memory: NonNull<u8>,
     len: usize,
     traits: CodeTraits,
+    /// What the code has the addresses of.
+    _tiles: Tiles,
 }
 
 /// What the runtime must know about the code.
@@ -39,8 +42,8 @@ unsafe impl Sync for MachineCode {}
 
 impl MachineCode {
     /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this
-    /// layout.
-    pub(crate) fn new(bytes: &[u8], traits: CodeTraits) -> io::Result<MachineCode> {
+    /// layout, which may refer to the tiles.
+    pub(crate) fn new(bytes: &[u8], traits: CodeTraits, tiles: Tiles) -> io::Result<MachineCode> {
         let len = bytes.len().max(1);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new private mapping touches nothing that exists.
@@ -51,7 +54,7 @@ impl MachineCode {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(address.cast::<u8>()).expect("a mapping is not at null");
-        let code = MachineCode { memory, len, traits };
+        let code = MachineCode { memory, len, traits, _tiles: tiles };
         // SAFETY: the mapping is writable, ours alone and `len` long; then it becomes executable
         // instead.
         let protected = unsafe {

@@ -1,10 +1,10 @@
 //! Functions that compiled code calls for what the processor has no instruction for.
 
 mod approximate;
-mod fma_chain;
+mod fma_tile;
 
 pub(crate) use approximate::*;
-pub(crate) use fma_chain::{fma_chain, strides};
+pub(crate) use fma_tile::{Column, Tile, Tiles, fma_tile};
 
 /// `prmt` in its default mode (PTX ISA, "prmt"): four bytes picked by the nibbles of `selector`.
 pub(crate) extern "C" fn permute(low: u32, high: u32, selector: u32) -> u32 {

@@ -16,6 +16,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) accesses: &'a [Access],
     /// The launch's arena.
     pub(crate) arena: Range<u64>,
+    /// Its part for the grid's barrier; empty where the launch is not cooperative.
+    pub(crate) workspace: Range<u64>,
 }
 
 /// What watches the blocks that one thread of the executor runs.
@@ -60,6 +62,7 @@ impl<'a> Monitor<'a> {
             shared: memory.shared..memory.shared + u64::from(shape.shared_bytes),
             local: local..local + u64::from(shape.local_bytes),
             arena: self.watch.arena.clone(),
+            workspace: self.watch.workspace.clone(),
             is_cluster: shape.cluster != [1; 3],
         };
         let present = |address: u64| {

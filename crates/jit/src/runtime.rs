@@ -7,6 +7,8 @@
 pub(crate) mod atomics;
 mod checks;
 pub(crate) mod lanes;
+mod matrix;
+mod planes;
 mod printf;
 mod textures;
 
@@ -16,6 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) use atomics::*;
 pub(crate) use checks::*;
 pub(crate) use lanes::{matching, redux, shuffle, union, vote};
+pub(crate) use matrix::matrix_multiply;
 pub(crate) use textures::*;
 
 use crate::block::BlockRun;

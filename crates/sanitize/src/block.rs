@@ -24,6 +24,8 @@ pub struct Windows {
     pub local: Range<u64>,
     /// Memory that holds the windows of all threads and blocks, and the parameters.
     pub arena: Range<u64>,
+    /// The workspace of the grid's barrier, which is in the arena; empty where there is none.
+    pub workspace: Range<u64>,
     /// Whether the blocks of the arena may use each other's shared memory.
     pub is_cluster: bool,
 }

@@ -85,6 +85,15 @@ impl OwnMemory {
     }
 }
 
+/// Bytes that the driver has taken for what it allocates by address, the variables of modules, on
+/// the device with this ordinal.
+pub fn own_memory(ordinal: i32) -> u64 {
+    let Ok(device) = crate::device::device(ordinal) else { return 0 };
+    let own = device.own.lock();
+    let shared = own.shared.values().map(|(_, charge)| charge.bytes);
+    shared.chain(own.whole.values().map(|charge| charge.bytes)).sum()
+}
+
 /// The address of `size` bytes (not zero) that are charged.
 pub(crate) fn allocate(device: &'static Device, size: u64) -> Result<u64> {
     let is_small = size <= heap::SHARED_MAX;

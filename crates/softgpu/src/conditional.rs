@@ -15,6 +15,7 @@ use crate::device::driver;
 use crate::graph::Steps;
 use crate::heap::map_hidden_chunks;
 use crate::op::Op;
+use crate::sanitizer;
 use crate::status::{Result, Status};
 
 /// The device runtime's function, which modules declare and leave to the linker (CUDA C++
@@ -53,6 +54,7 @@ impl Variable {
         let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);
         if vacant.is_empty() {
             let start = map_hidden_chunks(CHUNK)?;
+            sanitizer::has_own_memory(start, CHUNK, "the conditions of graphs");
             vacant.extend((0..CHUNK / STRIDE).rev().map(|index| start + index * STRIDE));
         }
         let address = vacant.pop().ok_or(Status::OUT_OF_MEMORY)?;

@@ -259,7 +259,7 @@ impl Context {
         };
         // If another thread was first, this one is given back.
         if whole.device_heap.set(own).is_ok() {
-            sanitizer::has_device_heap(start, size);
+            sanitizer::has_own_memory(start, size, "the heap of device-side malloc");
         }
         Ok(())
     }
@@ -433,6 +433,13 @@ pub(crate) fn pop() -> Result<usize> {
 /// The handle of a device's primary context, whether or not anybody retains it.
 pub fn primary_context(device: CUdevice) -> Result<CUcontext> {
     Ok(CUcontext(crate::device::device(device)?.lock_primary().handle()))
+}
+
+/// Whether device code of this device's primary context may have memory of device-side `malloc`.
+pub fn has_device_heap(device: CUdevice) -> bool {
+    let Ok(device) = crate::device::device(device) else { return false };
+    let context = device.lock_primary().context.clone();
+    context.is_some_and(|context| context.device_heap().is_some())
 }
 
 /// Sets what is called with the handle of each context that has been destroyed or reset, for those

@@ -72,9 +72,9 @@ mod table;
 
 use sluice_cuda::DriverTable;
 
-pub use account::{DeviceMemoryAccount, set_device_memory_account};
+pub use account::{DeviceMemoryAccount, own_memory, set_device_memory_account};
 pub use api::{export_event, import_event};
-pub use context::{Context, on_context_destroyed, primary_context};
+pub use context::{Context, has_device_heap, on_context_destroyed, primary_context};
 pub use copy::wait_to_read;
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use engine::{has_room, wait_for_room};
@@ -84,6 +84,7 @@ pub use execution::{
 };
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use messages::{Messages, set_messages};
+pub use module::{Variable, place_variable, variables};
 pub use sanitizer::{invalid_copy, sanitizes, set_sanitizer};
 pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};
 

@@ -260,6 +260,41 @@ fn store_address(variable: Placed, relocation: &GlobalRelocation, address: u64) 
     Ok(())
 }
 
+/// A module's variable that has its place in device memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    pub module: CUmodule,
+    pub name: String,
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// All variables that have their place, in the order in which they got it.
+pub fn variables() -> Vec<Variable> {
+    let mut found: Vec<(u64, Variable)> = MODULES
+        .all()
+        .iter()
+        .flat_map(|module| {
+            let variable = |(name, placed): (&String, &Placed)| {
+                let (name, module) = (name.clone(), CUmodule(module.handle));
+                let variable = Variable { module, name, address: placed.address, bytes: placed.bytes };
+                (placed.allocation, variable)
+            };
+            module.variables().iter().map(variable).collect::<Vec<_>>()
+        })
+        .collect();
+    found.sort_by_key(|(allocation, _)| *allocation);
+    found.into_iter().map(|(_, variable)| variable).collect()
+}
+
+/// Gives a variable of a module its place, unless it has it, and says where that is; `None` where
+/// there is no such variable, or no memory for it.
+pub fn place_variable(module: CUmodule, name: &str) -> Option<u64> {
+    let placed = Module::get(module).and_then(|module| module.variable(name));
+    placed.ok().map(|placed| placed.address)
+}
+
 /// Looks up a function by handle; a kernel's handle stands for its function in the current context.
 pub(crate) fn function(handle: CUfunction) -> Result<Arc<Function>> {
     match FUNCTIONS.get(handle.0) {

@@ -78,10 +78,9 @@ pub(crate) fn allocated(base: u64, bytes: u64, kind: Kind) {
     sanitizer.allocated(NewRegion { base, bytes, label, is_written: !is_device, can_leak: is_device });
 }
 
-/// The heap for device-side `malloc` is there.
-pub(crate) fn has_device_heap(base: u64, bytes: u64) {
+/// There is memory of the driver's own that kernels use.
+pub(crate) fn has_own_memory(base: u64, bytes: u64, label: &'static str) {
     if let Some(sanitizer) = sanitizer() {
-        let label = "the heap of device-side malloc";
         sanitizer.allocated(NewRegion { base, bytes, label, is_written: true, can_leak: false });
     }
 }

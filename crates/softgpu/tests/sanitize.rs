@@ -3,12 +3,13 @@
 //! A case in `sanitize/` is a body with a header:
 //!
 //! ```text
-//! //! NAME grid=BLOCKS block=THREADS shared=BYTES args=ARGUMENT,... expect=KIND@THREAD
+//! //! NAME grid=BLOCKS block=THREADS shared=BYTES together=1 args=ARG,... expect=KIND@THREAD
 //! //~ NAME | TEXT#OCCURRENCE | REPLACEMENT | expect=KIND
 //! ```
 //!
 //! Arguments are buffers of so many bytes, written (`w`), never written (`u`) or freed (`f`), or
-//! numbers. A line with `~` is a mutant: the same case with a part of its text replaced.
+//! numbers. With `together` it is a cooperative launch. A line with `~` is a mutant: the same case
+//! with a part of its text replaced.
 
 use std::sync::{Arc, Once, OnceLock};
 
@@ -41,6 +42,8 @@ struct Case {
     grid: u32,
     block: u32,
     shared: u32,
+    /// Whether the launch is cooperative.
+    is_together: bool,
     args: Vec<String>,
     expect: String,
     body: String,
@@ -75,6 +78,7 @@ fn case(header: &str) -> Case {
             "grid" => case.grid = value.parse().expect("blocks"),
             "block" => case.block = value.parse().expect("threads"),
             "shared" => case.shared = value.parse().expect("bytes"),
+            "together" => case.is_together = value == "1",
             "args" => case.args = value.split(',').filter(|arg| !arg.is_empty()).map(str::to_owned).collect(),
             "expect" => case.expect = value.to_owned(),
             _ => panic!("{word} in the header of {}", case.name),
@@ -111,19 +115,14 @@ impl Case {
         let kernel = function(module(&text), &self.name);
         let mut values: Vec<u64> = self.args.iter().map(|arg| argument(arg)).collect();
         let mut pointers: Vec<*mut std::ffi::c_void> = values.iter_mut().map(arg).collect();
-        let launched = result!(cuLaunchKernel(
-            kernel,
-            self.grid,
-            1,
-            1,
-            self.block,
-            1,
-            1,
-            self.shared,
-            CUstream::NULL,
-            pointers.as_mut_ptr(),
-            std::ptr::null_mut()
-        ));
+        let params = pointers.as_mut_ptr();
+        let (grid, block, shared, stream) = (self.grid, self.block, self.shared, CUstream::NULL);
+        let launched = if self.is_together {
+            result!(cuLaunchCooperativeKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, params))
+        } else {
+            let extra = std::ptr::null_mut();
+            result!(cuLaunchKernel(kernel, grid, 1, 1, block, 1, 1, shared, stream, params, extra))
+        };
         assert_eq!(launched, CUresult::SUCCESS, "{}", self.name);
         // Some fault, as they would without a sanitizer.
         let _ = result!(cuCtxSynchronize());

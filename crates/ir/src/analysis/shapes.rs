@@ -14,6 +14,7 @@
 //! is carried out of a loop that lanes leave at different times.
 
 use crate::analysis::divergence::Regions;
+use crate::analysis::quads::{self, QuadShape};
 use crate::analysis::ranges::Ranges;
 use crate::inst::{
     BinaryOp, ConvertOp, Effect, Inst, IntCond, MatchKind, ShuffleMode, Space, SpecialRegister, UnaryOp,
@@ -51,6 +52,8 @@ pub enum BlockShape {
 pub struct Shapes {
     /// By value.
     values: Vec<Shape>,
+    /// By value, how the lanes of a quad relate; empty where nothing is known of any.
+    quads: Vec<Option<QuadShape>>,
     /// By block: whether lanes may leave it for different successors.
     divergent: Vec<bool>,
 }
@@ -70,11 +73,11 @@ impl Shapes {
             divergent: vec![false; kernel.blocks.len()],
         };
         while solver.sweep(&mut regions) {}
-        Shapes {
-            // What was never reached is undefined.
-            values: solver.shapes.into_iter().map(|shape| shape.unwrap_or(Shape::Varying)).collect(),
-            divergent: solver.divergent,
-        }
+        // What was never reached is undefined.
+        let values: Vec<Shape> =
+            solver.shapes.into_iter().map(|shape| shape.unwrap_or(Shape::Varying)).collect();
+        let quads = quads::solve(kernel, block_shape, &values, &regions);
+        Shapes { values, quads, divergent: solver.divergent }
     }
 
     /// What holds without looking, whatever the order in which lanes run: constants are uniform,
@@ -91,11 +94,16 @@ impl Shapes {
             values[data.first_result.index()] = shape;
         }
         let divergent = kernel.blocks.iter().map(|block| block.terminator.condition().is_some()).collect();
-        Shapes { values, divergent }
+        Shapes { values, quads: Vec::new(), divergent }
     }
 
     pub fn shape(&self, value: Value) -> Shape {
         self.values[value.index()]
+    }
+
+    /// How the lanes of each quad relate, if they do.
+    pub fn quad(&self, value: Value) -> Option<QuadShape> {
+        self.quads.get(value.index()).copied().flatten()
     }
 
     pub fn is_uniform(&self, value: Value) -> bool {
@@ -154,7 +162,7 @@ impl Solver<'_> {
                         shape = shape.map(|_| Shape::Varying);
                     }
                     if regions.is_join(target.block)
-                        && !self.passes_same_everywhere(regions, target.block, *param)
+                        && !passes_same_everywhere(self.kernel, regions, target.block, *param)
                     {
                         shape = shape.map(|_| Shape::Varying);
                     }
@@ -171,19 +179,6 @@ impl Solver<'_> {
             }
         }
         changed
-    }
-
-    /// Whether all edges to a block pass the same uniform value for a parameter.
-    fn passes_same_everywhere(&self, regions: &Regions, block: BlockId, param: Value) -> bool {
-        let Definition::Param { index, .. } = self.kernel.values[param.index()].definition else {
-            return false;
-        };
-        let mut args = regions.preds(block).iter().flat_map(|pred| {
-            let targets = self.kernel.block(*pred).terminator.targets();
-            targets.filter(|target| target.block == block).map(|target| target.args[index as usize])
-        });
-        let first = args.next();
-        args.all(|arg| Some(arg) == first)
     }
 
     fn lower_to(&mut self, value: Value, shape: Option<Shape>) -> bool {
@@ -260,6 +255,7 @@ impl Solver<'_> {
             }
             Inst::Shuffle { .. }
             | Inst::Match { .. }
+            | Inst::MatrixMultiply { .. }
             | Inst::Atomic { .. }
             | Inst::Sample { .. }
             | Inst::CallRuntime { .. } => Some(Varying),
@@ -359,9 +355,27 @@ impl Solver<'_> {
     }
 }
 
+/// Whether all edges to a block pass the same value for a parameter.
+pub(super) fn passes_same_everywhere(
+    kernel: &Kernel,
+    regions: &Regions,
+    block: BlockId,
+    param: Value,
+) -> bool {
+    let Definition::Param { index, .. } = kernel.values[param.index()].definition else {
+        return false;
+    };
+    let mut args = regions.preds(block).iter().flat_map(|pred| {
+        let targets = kernel.block(*pred).terminator.targets();
+        targets.filter(|target| target.block == block).map(|target| target.args[index as usize])
+    });
+    let first = args.next();
+    args.all(|arg| Some(arg) == first)
+}
+
 /// Whether an instruction gives a thread the same result whenever it is executed, so that lanes
 /// that have left a loop have what the loop continues with.
-fn is_same_in_all_iterations(inst: &Inst) -> bool {
+pub(super) fn is_same_in_all_iterations(inst: &Inst) -> bool {
     match inst {
         Inst::Const { .. } | Inst::GlobalAddress { .. } | Inst::WindowBase { .. } => true,
         Inst::Special { .. } => inst.effect() == Effect::Pure,

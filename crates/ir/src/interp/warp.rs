@@ -1,6 +1,6 @@
 //! What lanes of a warp and threads of a block do together.
 
-use super::{InterpFault, RunningBlock, State, scalar};
+use super::{InterpFault, RunningBlock, State, matrix, scalar};
 use crate::{BarrierKind, Inst, InstId, Kernel, MatchKind, ShuffleMode, VoteKind};
 
 impl RunningBlock {
@@ -36,6 +36,20 @@ impl RunningBlock {
 
     fn together(&mut self, kernel: &Kernel, id: InstId, first: usize, members: &[usize]) {
         let data = kernel.inst(id);
+        if let Inst::MatrixMultiply { form, args, .. } = &data.inst {
+            let registers = |arg: usize, lane: usize| match members.contains(&(first + lane)) {
+                true => self.value(first + lane, args[arg]) as u32,
+                // PTX has all lanes take part.
+                false => 0,
+            };
+            let sums = matrix::multiply(*form, registers);
+            for &lane in members {
+                for (value, register) in data.results().zip(&sums) {
+                    self.set(lane, value, register[lane - first].into());
+                }
+            }
+            return;
+        }
         let mask = members.iter().fold(0u64, |mask, lane| mask | 1 << (lane - first));
         // Results are computed from the values before any lane's is written.
         let results: Vec<[u64; 2]> =
@@ -159,6 +173,7 @@ fn member_mask(inst: &Inst) -> crate::Value {
         | Inst::Vote { mask, .. }
         | Inst::Match { mask, .. }
         | Inst::Redux { mask, .. }
+        | Inst::MatrixMultiply { mask, .. }
         | Inst::WarpSync { mask } => *mask,
         _ => unreachable!("{inst:?} has no member mask"),
     }

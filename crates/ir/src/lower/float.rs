@@ -2,8 +2,8 @@
 //! Point Instructions").
 //!
 //! 16-bit formats compute in F32, whose 24 bits make one further rounding to 11 or 8 bits harmless
-//! for everything but fused multiply-add, which takes F64 (and rounds to odd there for `bf16`,
-//! whose exponents reach further than F64's digits). Packed formats do each half by itself.
+//! for everything but fused multiply-add, which rounds to odd (in F64 for `bf16`, whose exponents
+//! reach further). Packed formats do each half by itself.
 
 use sluice_ptx::ast::Instruction;
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -166,6 +166,8 @@ impl<'m> Lowering<'m> {
             _ => {}
         }
         let (wide, rounding) = match operation {
+            // A product of halves is exact in F32.
+            Operation::Fma(Rounding::Near) if half == Half::Ieee => (Type::F32, Rounding::Near),
             Operation::Fma(rounding) => (Type::F64, rounding),
             Operation::Arithmetic(_, rounding) => (Type::F32, rounding),
             _ => (Type::F32, Rounding::Near),
@@ -178,7 +180,7 @@ impl<'m> Lowering<'m> {
             wides.push(self.build().convert(half.widen(), wide, arg));
         }
         let result = match operation {
-            Operation::Fma(Rounding::Near) if half == Half::Bfloat => self.fma_to_odd(&wides),
+            Operation::Fma(Rounding::Near) => self.fma_to_odd(wide, &wides),
             _ => self.compute(i, operation, &wides),
         };
         let result = self.clamp(i, result);
@@ -196,9 +198,10 @@ impl<'m> Lowering<'m> {
         build.select(is_subnormal, zero, value)
     }
 
-    /// `a * b + c` of `bf16` values in F64, rounded to odd: an addend too small for F64 to hold
-    /// must still decide a tie of the rounding to 8 bits that follows. The product is exact.
-    fn fma_to_odd(&mut self, args: &[Value]) -> Value {
+    /// `a * b + c` of 16-bit floats in F32 or F64, rounded to odd: an addend too small for that to
+    /// hold must still decide a tie of the rounding to fewer bits that follows. The product is
+    /// exact.
+    fn fma_to_odd(&mut self, ty: Type, args: &[Value]) -> Value {
         let near = Rounding::Near;
         let mut build = self.build();
         let product = build.float(FloatOp::Mul, near, args[0], args[1]);
@@ -211,19 +214,19 @@ impl<'m> Lowering<'m> {
         let lost = build.float(FloatOp::Add, near, lost_product, lost_addend);
         // An even sum that lost something gives way to its neighbour on that side: one step up or
         // down in magnitude.
-        let zero = build.f64(0.0);
+        let zero = build.constant(ty, 0);
         let is_inexact = build.float_compare(FloatCond::Ne, lost, zero);
-        let [sum_bits, lost_bits] = [sum, lost].map(|value| build.bitcast(Type::I64, value));
+        let [sum_bits, lost_bits] = [sum, lost].map(|value| build.bitcast(ty.as_int(), value));
         let signs = build.binary(BinaryOp::Xor, sum_bits, lost_bits);
-        let direction = build.binary_imm(BinaryOp::ShrS, signs, 63);
+        let direction = build.binary_imm(BinaryOp::ShrS, signs, u64::from(ty.bits() - 1));
         let step = build.binary_imm(BinaryOp::Or, direction, 1);
         let neighbour = build.binary(BinaryOp::Add, sum_bits, step);
         let lowest = build.binary_imm(BinaryOp::And, sum_bits, 1);
-        let one = build.constant(Type::I64, 1);
+        let one = build.constant(ty.as_int(), 1);
         let is_even = build.compare(IntCond::Ne, lowest, one);
         let steps = build.binary(BinaryOp::And, is_inexact, is_even);
         let bits = build.select(steps, neighbour, sum_bits);
-        build.bitcast(Type::F64, bits)
+        build.bitcast(ty, bits)
     }
 
     /// Two F32 in an I64.

@@ -1,17 +1,9 @@
 //! Matrix instructions (PTX ISA, "Warp Level Matrix Instructions"): `mma`, `wmma`, `ldmatrix`,
 //! `stmatrix`.
 //!
-//! Spelled out in shuffles and multiply-adds, so that no back end needs to know them. All fragments
-//! have one layout. With g = lane / 4 and t = lane % 4, and E elements of an operand per register:
-//!
-//! | | register | row | column |
-//! |---|---|---|---|
-//! | A (M x K) | r * (M / 8) + m | 8m + g | 4Er + Et + element |
-//! | B (K x N) | n * (K / 4E) + r | 4Er + Et + element | 8n + g |
-//! | C, D (M x N) | (n * (M / 8) + m) * 2 + i | 8m + g | 8n + 2t + i |
-//!
-//! which is what PTX prescribes for `mma`; for `wmma` it is ours to choose. Registers of a `wmma`
-//! fragment that this does not fill are 0. A 16-bit C has both i of a pair in one register.
+//! Fragments have the layout of [`crate::matrix`]. Products of doubles are spelled out in shuffles
+//! and multiply-adds; all others are [`Inst::MatrixMultiply`]. Registers of a `wmma` fragment that
+//! the layout does not fill are 0. A 16-bit C has both i of a pair in one register.
 
 use sluice_ptx::ast::{Address, Instruction, Operand};
 use sluice_ptx::{Modifier, Opcode, Type as PtxType};
@@ -20,6 +12,7 @@ use super::half::Half;
 use super::operand::register_type;
 use super::{Lowered, Lowering, malformed, memory, operand, unsupported};
 use crate::inst::{BinaryOp, ConvertOp, Inst, Place, Rounding, ShuffleMode, Space, SpecialRegister, Window};
+use crate::matrix::{MatrixElement, MatrixForm};
 use crate::types::{Type, Value};
 
 /// M, N, K of an instruction.
@@ -73,6 +66,18 @@ impl Element {
         (4 / self.bytes()).max(1)
     }
 
+    /// What back ends call it; `None` for what [`Inst::MatrixMultiply`] does not take.
+    fn of_matrix(self) -> Option<MatrixElement> {
+        Some(match self {
+            Element::Half(Half::Ieee) => MatrixElement::Half,
+            Element::Half(Half::Bfloat) => MatrixElement::Bfloat,
+            Element::Tf32 => MatrixElement::Tf32,
+            Element::Byte { signed: true } => MatrixElement::S8,
+            Element::Byte { signed: false } => MatrixElement::U8,
+            Element::F32 | Element::F64 | Element::I32 => return None,
+        })
+    }
+
     /// The type of a register of elements.
     fn register(self) -> Type {
         if self == Element::F64 { Type::F64 } else { Type::I32 }
@@ -120,12 +125,26 @@ impl<'m> Lowering<'m> {
         let a_values = self.fragment(i, 1, a, shape.m / 8 * chunks)?;
         let b_values = self.fragment(i, 2, b, shape.n / 8 * chunks)?;
         let mut sums = self.accumulators(i, c, shape)?;
-        for chunk in 0..chunks {
-            for lane in 0..4 {
-                self.multiply_chunk(shape, [a, b], [&a_values, &b_values], chunks, chunk, lane, &mut sums);
+        if a == Element::F64 {
+            for chunk in 0..chunks {
+                for lane in 0..4 {
+                    self.multiply_doubles(shape, [&a_values, &b_values], chunks, chunk, lane, &mut sums);
+                }
             }
+            return self.write_accumulators(i, d, sums);
         }
-        self.write_accumulators(i, d, sums)
+        let [a, b] = [a, b].map(|element| element.of_matrix().ok_or_else(|| unsupported(i)));
+        let [m, n, k] = [shape.m, shape.n, shape.k].map(|side| u8::try_from(side).unwrap_or(0));
+        let form = MatrixForm { m, n, k, a: a?, b: b? };
+        if !form.is_valid() {
+            return Err(unsupported(i));
+        }
+        let args = [a_values, b_values, sums].concat().into();
+        let mut build = self.build();
+        let mask = build.i32(u32::MAX);
+        let id = build.push(Inst::MatrixMultiply { form, args, mask });
+        let results = build.kernel.inst(id).results().collect();
+        self.write_accumulators(i, d, results)
     }
 
     /// The registers of an operand, the first `count` of them.
@@ -195,12 +214,11 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// Adds the products of the elements of one register chunk that lane `lane` of each group of
+    /// Adds the products of the doubles of one register chunk that lane `lane` of each group of
     /// four holds.
-    fn multiply_chunk(
+    fn multiply_doubles(
         &mut self,
         shape: Shape,
-        elements: [Element; 2],
         [a, b]: [&[Value]; 2],
         chunks: u32,
         chunk: u32,
@@ -220,30 +238,20 @@ impl<'m> Lowering<'m> {
         let mut columns = Vec::with_capacity(2 * n_tiles as usize);
         for n in 0..n_tiles {
             for column_lane in column_lanes {
-                let column = self.value_of_lane(b[(n * chunks + chunk) as usize], column_lane);
-                columns.push(self.numbers(elements[1], column));
+                columns.push(self.value_of_lane(b[(n * chunks + chunk) as usize], column_lane));
             }
         }
         for m in 0..m_tiles {
             let row = self.value_of_lane(a[(chunk * m_tiles + m) as usize], row_lane);
-            let row = self.numbers(elements[0], row);
             for (at, column) in columns.iter().enumerate() {
                 let (n, next) = (at as u32 / 2, at % 2);
                 let sum = &mut sums[((n * m_tiles + m) * 2) as usize + next];
-                for (x, y) in row.iter().zip(column) {
-                    let mut build = self.build();
-                    *sum = if build.ty(*x).is_float() {
-                        build.fma(Rounding::Near, *x, *y, *sum)
-                    } else {
-                        let product = build.binary(BinaryOp::Mul, *x, *y);
-                        build.binary(BinaryOp::Add, *sum, product)
-                    };
-                }
+                *sum = self.build().fma(Rounding::Near, row, *column, *sum);
             }
         }
     }
 
-    /// A register as another lane has it.
+    /// A value of 32 bits, or a double, as another lane has it.
     fn value_of_lane(&mut self, value: Value, lane: Value) -> Value {
         let mut build = self.build();
         let (clamp, mask) = (build.i32(31), build.i32(u32::MAX));
@@ -262,33 +270,6 @@ impl<'m> Lowering<'m> {
         let high = build.binary_imm(BinaryOp::Shl, high, 32);
         let bits = build.binary(BinaryOp::Or, low, high);
         build.bitcast(Type::F64, bits)
-    }
-
-    /// The elements of a register as F32, F64 or I32.
-    fn numbers(&mut self, element: Element, register: Value) -> Vec<Value> {
-        match element {
-            Element::Half(half) => {
-                let halves = self.halves(register);
-                halves.map(|part| self.build().convert(half.widen(), Type::F32, part)).to_vec()
-            }
-            Element::Byte { signed } => {
-                let shr = if signed { BinaryOp::ShrS } else { BinaryOp::ShrU };
-                let mut build = self.build();
-                let byte = |at: u64| {
-                    let top = build.binary_imm(BinaryOp::Shl, register, 24 - 8 * at);
-                    build.binary_imm(shr, top, 24)
-                };
-                (0..4).map(byte).collect()
-            }
-            Element::Tf32 => {
-                // The hardware does not look at the low bits.
-                let mut build = self.build();
-                let bits = build.binary_imm(BinaryOp::And, register, 0xffff_e000);
-                vec![build.bitcast(Type::F32, bits)]
-            }
-            Element::F32 => vec![self.build().bitcast(Type::F32, register)],
-            Element::F64 | Element::I32 => vec![register],
-        }
     }
 
     // ---- Loads and stores

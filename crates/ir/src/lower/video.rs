@@ -281,7 +281,8 @@ impl<'m> Lowering<'m> {
     }
 }
 
-/// Destination, first and second source type. `vset` has no destination type: its results are 0 and 1.
+/// Destination, first and second source type. `vset` has no destination type: its results are 0 and
+/// 1.
 fn video_types(i: &Instruction) -> Lowered<[PtxType; 3]> {
     let types: Vec<PtxType> = i.types().collect();
     match types[..] {

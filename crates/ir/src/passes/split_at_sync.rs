@@ -42,6 +42,7 @@ fn member_mask(inst: &Inst) -> Option<Value> {
         | Inst::Vote { mask, .. }
         | Inst::Match { mask, .. }
         | Inst::Redux { mask, .. }
+        | Inst::MatrixMultiply { mask, .. }
         | Inst::WarpSync { mask } => Some(*mask),
         _ => None,
     }

@@ -1,8 +1,9 @@
 //! The words of the text form: one table per enumeration, read in both directions.
 
 use crate::{
-    AtomicOp, BarrierKind, BinaryOp, FloatCond, FloatOp, IntCond, MatchKind, Ordering, ReduxOp, Rounding,
-    RuntimeFunction, Scope, ShuffleMode, Space, SpecialRegister, Type, UnaryOp, VoteKind, Window,
+    AtomicOp, BarrierKind, BinaryOp, FloatCond, FloatOp, IntCond, MatchKind, MatrixElement, Ordering,
+    ReduxOp, Rounding, RuntimeFunction, Scope, ShuffleMode, Space, SpecialRegister, Type, UnaryOp, VoteKind,
+    Window,
 };
 
 /// An enumeration with a word for each variant.
@@ -70,6 +71,7 @@ named! {
         "add" Add, "and" And, "or" Or, "xor" Xor, "inc" Inc, "dec" Dec, "min_s" MinS, "max_s" MaxS,
         "min_u" MinU, "max_u" MaxU, "exch" Exchange, "fadd" FAdd, "hadd" HalfAdd, "bfadd" BfloatAdd,
     }
+    MatrixElement { "half" Half, "bfloat" Bfloat, "tf32" Tf32, "s8" S8, "u8" U8, }
     ShuffleMode { "up" Up, "down" Down, "bfly" Butterfly, "idx" Index, }
     VoteKind { "all" All, "any" Any, "uni" Uniform, "ballot" Ballot, }
     MatchKind { "any" Any, "all" All, }

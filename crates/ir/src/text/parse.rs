@@ -1,6 +1,7 @@
 //! Reading the text form.
 
 use super::names::{Named, register_from_name};
+use crate::matrix::MatrixForm;
 use crate::texture::Sampling;
 use crate::{
     Block, BlockId, ConvertOp, Definition, FloatOp, GlobalId, Inst, InstData, InstId, Kernel, MemoryOrder,
@@ -393,6 +394,10 @@ fn of_values(words: &[&str], args: &[Value]) -> Parsed<Option<Inst>> {
             Inst::Match { kind: named(kind)?, ty: named(ty)?, value, mask }
         }
         (["redux", op, ty], &[value, mask]) => Inst::Redux { op: named(op)?, ty: named(ty)?, value, mask },
+        (["matrix", m, n, k, a, b], &[ref args @ .., mask]) => {
+            let form = MatrixForm { m: side(m)?, n: side(n)?, k: side(k)?, a: named(a)?, b: named(b)? };
+            Inst::MatrixMultiply { form, args: args.into(), mask }
+        }
         (["warpsync"], &[mask]) => Inst::WarpSync { mask },
         (["nanosleep"], &[nanoseconds]) => Inst::Nanosleep { nanoseconds },
         (["sample", bits], &[object, x, y, z, level]) => {
@@ -414,6 +419,14 @@ fn of_values(words: &[&str], args: &[Value]) -> Parsed<Option<Inst>> {
         }
         _ => return Ok(None),
     }))
+}
+
+/// M, N or K.
+fn side(text: &str) -> Parsed<u8> {
+    text.parse()
+        .ok()
+        .filter(|side| *side <= MatrixForm::SIDE_MAX)
+        .ok_or_else(|| format!("`{text}` is no size"))
 }
 
 #[cfg(test)]
@@ -458,6 +471,7 @@ b0:
   v24 = vote.ballot v11, v2
   v25, v26 = match.all.i32 v0, v2
   v27 = redux.min_s.i32 v0, v2
+  v33, v34 = matrix.8.8.8.half.half v0, v2, v5, v5, v2
   warpsync v2
   v28 = activemask
   barrier.sync v2 count v3

@@ -1,10 +1,10 @@
 //! Chains of fused multiply-adds: `sum = fma(factor_i, row_i, sum)` for several `i`, where the
 //! factors are the same in all lanes and the lanes of each row are neighbours in memory, both
 //! loaded at constant distances. That is what the inner loop of a matrix product becomes once it is
-//! unrolled. A chain is a step of its own: for a whole warp one call of [`crate::math::fma_chain`]
-//! with four addresses, else lane by lane.
+//! unrolled. Where a thread has several sums, chains over the same rows form a tile. A tile is a
+//! step of its own: for a whole warp one call of [`crate::math::fma_tile`], else lane by lane.
 //!
-//! The loads of a chain happen together at its end, so nothing may be written between the first of
+//! The loads of a tile happen together at its end, so nothing may be written between the first of
 //! them and there.
 
 use std::collections::{HashMap, HashSet};
@@ -22,27 +22,37 @@ use crate::math;
 /// Fewer steps than this stay what they are.
 const LINKS_MIN: usize = 4;
 
-/// A chain of one step of a node.
+/// Chains over the same rows, in one step of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     /// The loads of factors, then the other loads and the multiply-adds, in program order.
     pub insts: Vec<InstId>,
     /// How many of `insts` load factors, once for all lanes.
     pub factor_loads: usize,
-    /// The first addend, and what comes out.
-    sum: Value,
-    result: Value,
-    /// The first factor and the first row, and the bytes from one to the next.
+    ty: Type,
+    columns: Vec<ChainColumn>,
+    /// The first factor of the first column and the first row, and the bytes from one to the next.
     factor: Place,
     row: Place,
     factor_stride: i32,
     row_stride: i32,
-    count: u64,
+    count: u32,
+}
+
+/// One chain of a tile.
+#[derive(Debug, Clone, Copy)]
+struct ChainColumn {
+    /// The first addend, and what comes out.
+    sum: Value,
+    result: Value,
+    /// Bytes from the first factor of the tile to the first one of this column.
+    factor: i32,
 }
 
 /// One multiply-add that can be part of a chain.
 struct Link {
     fma: InstId,
+    ty: Type,
     sum: Value,
     result: Value,
     factor_load: InstId,
@@ -81,7 +91,8 @@ fn split_lanes(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: Vec<InstI
     let mut rest: Vec<InstId> = insts.into_iter().filter(|id| !members.contains(id)).collect();
     done.retain(|step| !matches!(step, Step::Once(id) if members.contains(id)));
     // What waits for the result of a chain comes behind it.
-    let mut pending: HashSet<Value> = chains.iter().map(|chain| chain.result).collect();
+    let results = |chain: &Chain| chain.columns.clone().into_iter().map(|column| column.result);
+    let mut pending: HashSet<Value> = chains.iter().flat_map(results).collect();
     for chain in chains {
         let mut late = pending.clone();
         let (before, behind): (Vec<InstId>, Vec<InstId>) = rest.into_iter().partition(|&id| {
@@ -97,7 +108,9 @@ fn split_lanes(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: Vec<InstI
             done.push(Step::Lanes(before));
         }
         rest = behind;
-        pending.remove(&chain.result);
+        results(&chain).for_each(|result| {
+            pending.remove(&result);
+        });
         done.push(Step::Chain(Box::new(chain)));
     }
     if !rest.is_empty() {
@@ -112,7 +125,7 @@ fn find(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: &[InstId], befor
     let unwritten = loaded_since_last_write(kernel, before);
     let mut growing: Vec<Vec<Link>> = Vec::new();
     for &id in insts {
-        let Some(link) = link(kernel, shapes, uses, id) else { continue };
+        let Some(link) = link(kernel, shapes, id) else { continue };
         if !places.contains_key(&link.row_load) || !unwritten.contains(&link.factor_load) {
             continue;
         }
@@ -123,10 +136,56 @@ fn find(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: &[InstId], befor
             _ => growing.push(vec![link]),
         }
     }
-    let mut chains: Vec<Chain> =
-        growing.into_iter().filter_map(|links| finish(kernel, uses, &places, links)).collect();
+    let mut chains: Vec<Chain> = tiles(kernel, shapes, &places, growing)
+        .into_iter()
+        .filter_map(|tile| finish(kernel, uses, &places, tile))
+        .collect();
     chains.sort_by_key(|chain| chain.insts.last().map(|last| places[last]));
     chains
+}
+
+/// Puts chains over the same rows together. Their sums come from other steps, so that none can
+/// depend on another's result.
+fn tiles(
+    kernel: &Kernel,
+    shapes: &[Shape],
+    places: &HashMap<InstId, usize>,
+    chains: Vec<Vec<Link>>,
+) -> Vec<Vec<Vec<Link>>> {
+    let rows = |links: &[Link]| -> Vec<InstId> { links.iter().map(|link| link.row_load).collect() };
+    let is_free = |sum: Value| {
+        let is_inside = match kernel.values[sum.index()].definition {
+            Definition::Result { inst, .. } => places.contains_key(&inst),
+            _ => false,
+        };
+        shapes[sum.index()] == Shape::Varying && !is_inside
+    };
+    let mut tiles: Vec<Vec<Vec<Link>>> = Vec::new();
+    for links in chains {
+        let fits = |tile: &&mut Vec<Vec<Link>>| {
+            let (Some(first), [own, ..]) = (tile.first(), &links[..]) else { return false };
+            let is_apart = |a: &Link, b: &Link| stride(&first[0], a) == stride(own, b);
+            is_free(own.sum)
+                && is_free(first[0].sum)
+                && rows(first) == rows(&links)
+                && is_same_array(&first[0].factor, &own.factor)
+                && first.iter().zip(&links).all(|(a, b)| is_apart(a, b))
+        };
+        match tiles.iter_mut().find(fits) {
+            Some(tile) => tile.push(links),
+            None => tiles.push(vec![links]),
+        }
+    }
+    tiles
+}
+
+/// Bytes between the factors of two links.
+fn stride(from: &Link, to: &Link) -> i64 {
+    i64::from(to.factor.offset) - i64::from(from.factor.offset)
+}
+
+fn is_same_array(a: &Place, b: &Place) -> bool {
+    (a.space, a.addr) == (b.space, b.addr)
 }
 
 /// Loads done once that no write follows.
@@ -144,20 +203,26 @@ fn loaded_since_last_write(kernel: &Kernel, steps: &[Step]) -> HashSet<InstId> {
 }
 
 /// `fma(factor, row, sum)` with a uniform factor and a row of neighbours, in either order.
-fn link(kernel: &Kernel, shapes: &[Shape], uses: &[u32], id: InstId) -> Option<Link> {
+fn link(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<Link> {
     let data = kernel.inst(id);
-    let Inst::Fma { rounding: Rounding::Near, ty: Type::F32, args: [a, b, sum] } = data.inst else {
+    let Inst::Fma { rounding: Rounding::Near, ty, args: [a, b, sum] } = data.inst else {
         return None;
     };
+    // The scratch of a warp has room for floats only, so sums of doubles must have a slot.
+    match ty {
+        Type::F32 => {}
+        Type::F64 if shapes[sum.index()] == Shape::Varying => {}
+        _ => return None,
+    }
     [(a, b), (b, a)].into_iter().find_map(|(factor, row)| {
-        let (factor_load, factor) = loaded(kernel, factor)?;
-        let (row_load, row_place) = loaded(kernel, row)?;
+        let (factor_load, factor) = loaded(kernel, ty, factor)?;
+        let (row_load, row_place) = loaded(kernel, ty, row)?;
         let is_uniform = shapes[factor.addr.index()] == Shape::Uniform;
-        let is_row = shapes[row_place.addr.index()] == Shape::Affine { stride: 4 }
-            && kernel.inst(row_load).result_count == 1
-            && uses[row.index()] == 1;
+        let is_row = shapes[row_place.addr.index()] == Shape::Affine { stride: i64::from(ty.bytes()) }
+            && kernel.inst(row_load).result_count == 1;
         (is_uniform && is_row).then(|| Link {
             fma: id,
+            ty,
             sum,
             result: data.result(0),
             factor_load,
@@ -168,23 +233,26 @@ fn link(kernel: &Kernel, shapes: &[Shape], uses: &[u32], id: InstId) -> Option<L
     })
 }
 
-/// The plain load of floats that defines a value, and where this one of them comes from.
-fn loaded(kernel: &Kernel, value: Value) -> Option<(InstId, Place)> {
+/// The plain load of numbers of this type that defines a value, and where this one of them comes
+/// from.
+fn loaded(kernel: &Kernel, wanted: Type, value: Value) -> Option<(InstId, Place)> {
     let Definition::Result { inst, index } = kernel.values[value.index()].definition else {
         return None;
     };
-    let Inst::Load { place, ty: Type::F32, order, guard: None, .. } = kernel.inst(inst).inst else {
+    let Inst::Load { place, ty, order, guard: None, .. } = kernel.inst(inst).inst else {
         return None;
     };
+    if ty != wanted {
+        return None;
+    }
     let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
     let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
-    let offset = place.offset.checked_add(4 * i32::from(index))?;
+    let offset = place.offset.checked_add(ty.bytes() as i32 * i32::from(index))?;
     (is_plain && is_shared_space).then_some((inst, Place { offset, ..place }))
 }
 
 /// Whether a link is as far from the last as that is from the one before.
 fn continues(links: &[Link], next: &Link) -> bool {
-    let is_same_array = |a: &Place, b: &Place| (a.space, a.addr) == (b.space, b.addr);
     let Some(last) = links.last() else { return false };
     if !is_same_array(&last.factor, &next.factor) || !is_same_array(&last.row, &next.row) {
         return false;
@@ -195,33 +263,50 @@ fn continues(links: &[Link], next: &Link) -> bool {
         && step(&last.row, &next.row) == step(&before.row, &last.row)
 }
 
-fn finish(kernel: &Kernel, uses: &[u32], places: &HashMap<InstId, usize>, links: Vec<Link>) -> Option<Chain> {
-    let [first, second, ..] = &links[..] else { return None };
-    if links.len() < LINKS_MIN {
+fn finish(
+    kernel: &Kernel,
+    uses: &[u32],
+    places: &HashMap<InstId, usize>,
+    tile: Vec<Vec<Link>>,
+) -> Option<Chain> {
+    let [first, second, ..] = &tile.first()?[..] else { return None };
+    let count = tile[0].len();
+    if count < LINKS_MIN {
         return None;
     }
-    let mut loads: Vec<InstId> = links.iter().map(|link| link.factor_load).collect();
-    loads.dedup();
-    // Nobody else may want what is loaded for the chain, and each factor is wanted once.
-    let wanted: u32 =
-        loads.iter().flat_map(|&load| kernel.inst(load).results()).map(|value| uses[value.index()]).sum();
-    if wanted as usize != links.len() {
+    let distinct = |load: fn(&Link) -> InstId| {
+        let mut seen = HashSet::new();
+        let all = tile.iter().flatten().map(load);
+        all.filter(|&load| seen.insert(load)).collect::<Vec<InstId>>()
+    };
+    let (mut insts, rows) = (distinct(|link| link.factor_load), distinct(|link| link.row_load));
+    // Nothing else may use what is loaded for the tile, and each factor is used once.
+    let wanted = |loads: &[InstId]| -> u32 {
+        loads.iter().flat_map(|&load| kernel.inst(load).results()).map(|value| uses[value.index()]).sum()
+    };
+    let links = count * tile.len();
+    if wanted(&insts) as usize != links || wanted(&rows) as usize != links {
         return None;
     }
-    let factor_loads = loads.len();
-    let mut others: Vec<InstId> = links.iter().flat_map(|link| [link.row_load, link.fma]).collect();
+    let factor_loads = insts.len();
+    let mut others = rows;
+    others.extend(tile.iter().flatten().map(|link| link.fma));
     others.sort_by_key(|id| places[id]);
-    loads.extend(others);
+    insts.extend(others);
+    let column = |links: &Vec<Link>| {
+        let factor = links[0].factor.offset.checked_sub(first.factor.offset)?;
+        Some(ChainColumn { sum: links[0].sum, result: links.last()?.result, factor })
+    };
     let chain = Chain {
-        insts: loads,
+        insts,
         factor_loads,
-        sum: first.sum,
-        result: links.last()?.result,
+        ty: first.ty,
+        columns: tile.iter().map(column).collect::<Option<_>>()?,
         factor: first.factor,
         row: first.row,
         factor_stride: second.factor.offset.checked_sub(first.factor.offset)?,
         row_stride: second.row.offset.checked_sub(first.row.offset)?,
-        count: links.len() as u64,
+        count: count as u32,
     };
     let (factors, rows) = chain.extents(kernel, 8);
     (factors.is_some() && rows.is_some()).then_some(chain)
@@ -253,7 +338,8 @@ impl Emitter<'_> {
     pub(super) fn chain(&mut self, chain: &Chain) {
         let kernel = self.kernel;
         let (factor_loads, others) = chain.insts.split_at(chain.factor_loads);
-        [chain.sum, chain.factor.addr, chain.row.addr].into_iter().for_each(|value| self.prepare(value));
+        chain.columns.iter().for_each(|column| self.prepare(column.sum));
+        [chain.factor.addr, chain.row.addr].into_iter().for_each(|value| self.prepare(value));
         let (all, some, done) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let is_full = self.is_full(self.mask);
         self.b.ins().brif(is_full, all, &[], some, &[]);
@@ -279,19 +365,27 @@ impl Emitter<'_> {
         let (Some(factors), Some(rows)) = chain.extents(self.kernel, self.plan.lanes as u32) else {
             return self.unsupported("a chain of multiply-adds over far places".into());
         };
-        let Some(function) = math::fma_chain(self.plan.lanes) else {
+        let Some(function) = math::fma_tile(chain.ty, self.plan.lanes) else {
             return self.unsupported("a chain of multiply-adds on this processor".into());
         };
-        let sums = self.words(chain.sum, 0);
-        let results = self.result_words(chain.result, 1);
+        let columns = chain.columns.iter().map(|column| math::Column {
+            sum: self.words_place(column.sum, 0),
+            result: self.result_place(column.result, 1),
+            factor: column.factor,
+        });
+        let tile = Box::new(math::Tile {
+            factor_stride: chain.factor_stride,
+            row_stride: chain.row_stride,
+            count: chain.count,
+            columns: columns.collect(),
+        });
         let [factor, row] =
             [(factors, chain.factor.offset), (rows, chain.row.offset)].map(|(extent, offset)| {
                 let start = self.extent_address(&extent);
                 self.b.ins().iadd_imm_s(start, i64::from(offset) - i64::from(extent.start))
             });
-        let strides = math::strides(chain.factor_stride, chain.row_stride);
-        let strides = self.b.ins().iconst(types::I64, strides as i64);
-        let count = self.b.ins().iconst(types::I64, chain.count as i64);
-        self.call(function, &[results, sums, factor, row, strides, count], None);
+        let place = self.b.ins().iconst(types::I64, std::ptr::from_ref(&*tile) as i64);
+        self.tiles.push(tile);
+        self.call(function as *const (), &[self.ctx, place, factor, row], None);
     }
 }

@@ -1,13 +1,16 @@
-//! Steps of a warp whose lanes are all active, on vectors.
+//! Steps of a warp on vectors; [`partial`] has those of a warp whose lanes are not all active.
 //!
 //! The lanes are cut into chunks of one to eight *quads* of four lanes, and a loop goes over the
 //! chunks. A value of a quad is one vector of 32-bit elements, two of 64-bit elements, or, for what
 //! has no vector instruction, four single lanes. Predicates are vectors of 32-bit lanes that are
-//! all ones or zeros.
+//! all ones or zeros. Integers of 8 and 16 bits have 32-bit lanes whose upper bits mean nothing.
 //!
-//! An access whose lanes are neighbours is checked once for the whole warp, in front of the loop.
+//! An access whose lanes are neighbours is checked once for the whole warp, in front of the loop;
+//! one whose lanes are neighbours in each quad, once for each quad.
 
 mod memory;
+mod partial;
+mod quads;
 mod values;
 mod vectors;
 
@@ -15,9 +18,8 @@ use std::collections::HashMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
-use sluice_ir::{Inst, InstId, Type, UnaryOp, Value};
+use sluice_ir::{Inst, InstId, Kernel, RuntimeFunction, Type, UnaryOp, Value};
 
-use self::values::is_vector_type;
 use self::vectors::is_vector_inst;
 use super::emitter::{Emitter, frame_flags};
 use super::lanes::Lane;
@@ -35,6 +37,14 @@ pub(super) struct Chunk {
     values: HashMap<(Value, usize), Quad>,
     /// Accesses whose lanes are neighbours.
     hoisted: HashMap<InstId, Hoisted>,
+    /// The lanes whose values change, as a vector of all ones or zeros; all lanes without one.
+    active: Option<Clif>,
+}
+
+impl Chunk {
+    fn new(first: Clif, quads: usize) -> Chunk {
+        Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new(), active: None }
+    }
 }
 
 /// Where the lanes of an access are neighbours: lane 0's place, as a host address and a
@@ -63,9 +73,9 @@ impl Emitter<'_> {
     /// A run of instructions for all 32 lanes. Returns the bits of `predicates`.
     pub(super) fn chunks(&mut self, insts: &[InstId], predicates: &[Value]) -> Vec<Clif> {
         let hoisted = self.hoist_all(insts);
-        let quads = self.quads_per_chunk(insts, &hoisted);
+        let quads = self.quads_per_chunk(insts);
         self.each_chunk(quads, predicates.len(), |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: hoisted.clone() };
+            let mut chunk = Chunk { hoisted: hoisted.clone(), ..Chunk::new(first, quads) };
             for &id in insts {
                 emitter.chunk_inst(id, &mut chunk);
             }
@@ -76,33 +86,44 @@ impl Emitter<'_> {
     /// Whether vectors are worth a second version of a step: enough of it has a form on vectors.
     pub(super) fn gains_from_chunks(&self, insts: &[InstId]) -> bool {
         let is_light = |id: &&InstId| {
-            is_vector_inst(self.kernel, **id) || self.neighbour_access(&self.kernel.inst(**id).inst).is_some()
+            is_vector_inst(self.kernel, **id) || self.is_vector_access(&self.kernel.inst(**id).inst)
+        };
+        // What watches an instrumented kernel sees each lane's access before the next lane's check.
+        let is_check = |id: &InstId| {
+            matches!(
+                self.kernel.inst(*id).inst,
+                Inst::CallRuntime { function: RuntimeFunction::CheckAccess, .. }
+            )
         };
         let light = insts.iter().filter(is_light).count();
-        2 * light > insts.len()
+        2 * light > insts.len() && !insts.iter().any(is_check)
+    }
+
+    /// Whether the lanes of an access are neighbours, in the warp or in each quad.
+    fn is_vector_access(&self, inst: &Inst) -> bool {
+        self.neighbour_access(inst).is_some() || self.quad_access(inst).is_some()
     }
 
     /// Copies arguments to parameters in all 32 lanes.
     pub(super) fn assign_chunks(&mut self, pairs: &[(Value, Value)]) {
         let quads = if pairs.len() <= 3 { 4.min(self.plan.lanes / QUAD) } else { 1 };
         self.each_chunk(quads, 0, |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
-            let mut stores = Vec::new();
-            for &(param, arg) in pairs {
-                for quad in 0..quads {
-                    let value = if is_vector_type(emitter.kernel.ty(arg)) {
-                        Quad { vector: Some(emitter.vector(arg, quad, &mut chunk)), each: None }
-                    } else {
-                        Quad { vector: None, each: Some(emitter.each(arg, quad, &mut chunk)) }
-                    };
-                    stores.push((param, quad, value));
-                }
-            }
-            for (param, quad, value) in stores {
-                emitter.store_quad(param, quad, value, &chunk);
-            }
+            emitter.assign_chunk(pairs, &mut Chunk::new(first, quads));
             Vec::new()
         });
+    }
+
+    fn assign_chunk(&mut self, pairs: &[(Value, Value)], chunk: &mut Chunk) {
+        let mut stores = Vec::new();
+        for &(param, arg) in pairs {
+            for quad in 0..chunk.quads {
+                let vector = self.vector(arg, quad, chunk);
+                stores.push((param, quad, Quad { vector: Some(vector), each: None }));
+            }
+        }
+        for (param, quad, value) in stores {
+            self.store_quad(param, quad, value, chunk);
+        }
     }
 
     /// Writes a value of 1 or 32 bits as words to an array in the warp's memory, whatever lanes are
@@ -110,7 +131,7 @@ impl Emitter<'_> {
     pub(super) fn write_words(&mut self, value: Value, place: u32) {
         let quads = self.plan.lanes / QUAD;
         self.each_chunk(quads, 0, |emitter, first| {
-            let mut chunk = Chunk { first, quads, values: HashMap::new(), hoisted: HashMap::new() };
+            let mut chunk = Chunk::new(first, quads);
             for quad in 0..quads {
                 let vector = emitter.vector(value, quad, &mut chunk);
                 let words = emitter.half(vector, 0);
@@ -180,9 +201,10 @@ impl Emitter<'_> {
     }
 
     /// How many quads to work on at a time: as many as leave the values in registers.
-    fn quads_per_chunk(&self, insts: &[InstId], hoisted: &HashMap<InstId, Hoisted>) -> usize {
+    pub(super) fn quads_per_chunk(&self, insts: &[InstId]) -> usize {
         let kernel = self.kernel;
-        let is_light = |id: &InstId| is_vector_inst(kernel, *id) || hoisted.contains_key(id);
+        let is_neighbours = |id: &InstId| self.is_vector_access(&kernel.inst(*id).inst);
+        let is_light = |id: &InstId| is_vector_inst(kernel, *id) || is_neighbours(id);
         if insts.len() > 160 || !insts.iter().all(is_light) {
             return 1;
         }
@@ -191,8 +213,7 @@ impl Emitter<'_> {
         for (place, &id) in insts.iter().enumerate().rev() {
             live.retain(|&value| !kernel.inst(id).results().any(|result| result == value));
             // What is loaded for the next instruction only is an operand in memory there.
-            let loaded =
-                place.checked_sub(1).map(|before| insts[before]).filter(|id| hoisted.contains_key(id));
+            let loaded = place.checked_sub(1).map(|before| insts[before]).filter(is_neighbours);
             let loaded = loaded.map(|id| kernel.inst(id)).filter(|data| data.result_count == 1);
             let loaded = loaded.map(|data| data.result(0)).filter(|&value| !self.plan.escapes(value));
             kernel.inst(id).inst.for_each_arg(|value| {
@@ -222,6 +243,9 @@ impl Emitter<'_> {
         }
         if let Some(&address) = chunk.hoisted.get(&id) {
             return self.neighbours(id, address, chunk);
+        }
+        if self.quad_access(&data.inst).is_some() {
+            return self.quad_accesses(id, chunk);
         }
         if let Some(function) = approximation(&data.inst) {
             return self.approximate(function, id, chunk);
@@ -289,6 +313,12 @@ impl Emitter<'_> {
         }
         self.b.ins().iadd_imm_u(chunk.first, (quad * QUAD + number) as i64)
     }
+}
+
+/// Whether an instruction can be done for lanes that are not active at no cost.
+pub(super) fn is_free(kernel: &Kernel, id: InstId) -> bool {
+    let inst = &kernel.inst(id).inst;
+    matches!(inst, Inst::Const { .. }) || (is_vector_inst(kernel, id) && approximation(inst).is_none())
 }
 
 /// The function over an array that does what an instruction asks.

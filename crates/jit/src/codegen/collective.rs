@@ -8,7 +8,9 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value as Clif, types};
-use sluice_ir::{BarrierKind, Inst, InstId, MatchKind, ReduxOp, ShuffleMode, Type, Value, VoteKind};
+use sluice_ir::{
+    BarrierKind, Inst, InstId, MatchKind, MatrixForm, ReduxOp, ShuffleMode, Type, Value, VoteKind,
+};
 
 use super::emitter::{Emitter, frame_flags};
 use super::lanes::Lane;
@@ -24,6 +26,7 @@ impl Emitter<'_> {
         | Inst::Vote { mask, .. }
         | Inst::Match { mask, .. }
         | Inst::Redux { mask, .. }
+        | Inst::MatrixMultiply { mask, .. }
         | Inst::WarpSync { mask }) = data.inst
         else {
             unreachable!("not a warp's collective instruction")
@@ -36,6 +39,7 @@ impl Emitter<'_> {
         }
         self.watch_collective(id, mask);
         match data.inst {
+            Inst::MatrixMultiply { form, ref args, .. } => self.matrix_multiply(form, args, id),
             Inst::WarpSync { .. } => {}
             Inst::Vote { kind, predicate, .. } => self.vote(kind, predicate, mask, data.result(0)),
             Inst::Shuffle { mode, value, lane, clamp, .. } => {
@@ -167,10 +171,15 @@ impl Emitter<'_> {
     /// Where a collective instruction writes the words of a result: its slot, or an array of the
     /// scratch.
     pub(super) fn result_words(&mut self, result: Value, array: u32) -> Clif {
+        let place = self.result_place(result, array);
+        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
+    }
+
+    /// The place of a result's words from the start of the warp's memory.
+    pub(super) fn result_place(&self, result: Value, array: u32) -> u32 {
         let is_words = self.plan.is_varying(result) && self.kernel.ty(result) != Type::I1;
         let slot = self.plan.slot(result).filter(|_| is_words);
-        let place = slot.unwrap_or(self.plan.scratch + array * 128);
-        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
+        slot.unwrap_or(self.plan.scratch + array * 128)
     }
 
     fn shuffle(&mut self, mode: ShuffleMode, [value, lane, clamp]: [Value; 3], result: Value, inside: Value) {
@@ -261,6 +270,28 @@ impl Emitter<'_> {
         let op = self.b.ins().iconst(types::I32, op as i64);
         self.call(runtime::redux as *const (), &[values, members, self.mask, op, out], None);
         self.define_from_words(result, 1);
+    }
+
+    /// A product of matrices, by the runtime. The scratch has an array for each register without a
+    /// slot, and behind these the list of all places.
+    fn matrix_multiply(&mut self, form: MatrixForm, args: &[Value], id: InstId) {
+        let kernel = self.kernel;
+        let mut places = Vec::with_capacity(args.len() + form.sums());
+        for (array, arg) in args.iter().enumerate() {
+            places.push(self.words_place(*arg, array as u32));
+        }
+        for result in kernel.inst(id).results() {
+            places.push(self.result_place(result, places.len() as u32));
+        }
+        let list = self.plan.scratch + self.plan.scratch_arrays * 128;
+        for (at, pair) in places.chunks(2).enumerate() {
+            let high = pair.get(1).copied().unwrap_or(0);
+            let word = self.b.ins().iconst(types::I64, (u64::from(high) << 32 | u64::from(pair[0])) as i64);
+            self.b.ins().store(frame_flags(), word, self.ctx, (list + 8 * at as u32) as i32);
+        }
+        let list = self.b.ins().iadd_imm_u(self.ctx, i64::from(list));
+        let form = self.b.ins().iconst(types::I32, i64::from(form.to_bits()));
+        self.call(runtime::matrix_multiply as *const (), &[self.ctx, list, form, self.mask], None);
     }
 
     /// Lanes come to a barrier and are parked; they continue at `node`.

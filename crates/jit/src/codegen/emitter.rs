@@ -24,6 +24,7 @@ use sluice_ir::{Inst, Kernel, Type, Value};
 use super::machine::Machine;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
+use crate::math::Tiles;
 use crate::runtime;
 
 pub(super) struct Emitter<'a> {
@@ -51,6 +52,8 @@ pub(super) struct Emitter<'a> {
     /// Predicates of the current node, a bit per lane.
     pub(super) predicates: HashMap<Value, Clif>,
     signatures: HashMap<(Vec<ClifType>, Option<ClifType>), cranelift_codegen::ir::SigRef>,
+    /// Tiles of multiply-adds whose addresses the code has.
+    pub(super) tiles: Tiles,
     /// The first thing that cannot be compiled.
     pub unsupported: Option<String>,
 }
@@ -110,6 +113,7 @@ impl<'a> Emitter<'a> {
             assumed: HashMap::new(),
             predicates: HashMap::new(),
             signatures: HashMap::new(),
+            tiles: Tiles::new(),
             unsupported: None,
         }
     }

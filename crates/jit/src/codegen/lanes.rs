@@ -173,12 +173,16 @@ impl Emitter<'_> {
 
         self.b.switch_to_block(all);
         let bits: Vec<BlockArg> = self.chunks(insts, &predicates).into_iter().map(BlockArg::Value).collect();
-        self.drop_assumptions();
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(some);
-        let bits: Vec<BlockArg> =
-            self.lane_loop(insts, &predicates).into_iter().map(BlockArg::Value).collect();
+        // Where a chunk is no more than a quad, a quad is little better than its lanes one by one.
+        let bits = match self.quads_per_chunk(insts) {
+            1 => self.lane_loop(insts, &predicates),
+            _ => self.partial_chunks(insts, &predicates, assumption),
+        };
+        let bits: Vec<BlockArg> = bits.into_iter().map(BlockArg::Value).collect();
+        self.drop_assumptions();
         self.b.ins().jump(done, &bits);
 
         self.b.switch_to_block(done);
@@ -246,7 +250,7 @@ impl Emitter<'_> {
         self.b.block_params(done).to_vec()
     }
 
-    fn lane_inst(&mut self, id: InstId, lane: &mut Lane) {
+    pub(super) fn lane_inst(&mut self, id: InstId, lane: &mut Lane) {
         let results = self.lane_results(id, lane);
         for (value, result) in self.kernel.inst(id).results().zip(results) {
             self.define(value, result, lane);
@@ -380,14 +384,7 @@ impl Emitter<'_> {
             self.assign_chunks(&varying);
             self.b.ins().jump(done, &[]);
             self.b.switch_to_block(some);
-            self.each_lane(lanes, 0, |emitter, lane| {
-                let values: Vec<Clif> =
-                    varying.iter().map(|&(_, arg)| emitter.value(arg, Some(lane))).collect();
-                for (&(param, _), value) in varying.iter().zip(values) {
-                    emitter.store_lane(param, value, lane);
-                }
-                Vec::new()
-            });
+            self.assign_partly(&varying, lanes);
             self.b.ins().jump(done, &[]);
             self.b.switch_to_block(done);
         }
@@ -397,6 +394,13 @@ impl Emitter<'_> {
         }
         for (param, bits) in predicates {
             self.store_predicate(param, bits, lanes);
+        }
+    }
+
+    pub(super) fn assign_lane(&mut self, pairs: &[(Value, Value)], lane: &Lane) {
+        let values: Vec<Clif> = pairs.iter().map(|&(_, arg)| self.value(arg, Some(lane))).collect();
+        for (&(param, _), value) in pairs.iter().zip(values) {
+            self.store_lane(param, value, lane);
         }
     }
 

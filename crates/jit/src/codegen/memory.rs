@@ -1,11 +1,11 @@
-//! Loads, stores and atomics of one lane (or of all, where they are the same), each behind its
-//! range check.
+//! Loads and stores of one lane (or of all, where they are the same), and where atomics go, each
+//! behind its range check.
 
 use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{AtomicRmwOp, BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
-use sluice_ir::{AtomicOp, Inst, MemoryOrder, Ordering, Place, Scope, Space, Type, Value};
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
+use sluice_ir::{Inst, MemoryOrder, Ordering, Place, Scope, Space, Type, Value};
 
 use super::emitter::Emitter;
 use super::lanes::Lane;
@@ -29,6 +29,15 @@ pub(super) struct Extent {
     pub start: i32,
     end: i64,
     align: u32,
+}
+
+/// A host address, whether what is accessed there is out of range or not aligned, and how that
+/// ends the grid.
+pub(super) struct Checked {
+    pub address: Clif,
+    pub is_bad: Clif,
+    fault: u32,
+    fault_address: Clif,
 }
 
 impl Extent {
@@ -74,28 +83,43 @@ impl Emitter<'_> {
     /// The host address of an extent's first byte (in lane 0), after a check of all of it. The
     /// address is uniform or affine.
     pub(super) fn extent_address(&mut self, extent: &Extent) -> Clif {
+        let checked = self.extent_place(extent);
+        self.fault_unless_in_range(checked)
+    }
+
+    /// The host address of an extent's first byte (in lane 0), with the outcome of the check.
+    pub(super) fn extent_place(&mut self, extent: &Extent) -> Checked {
         let bytes = (extent.end - i64::from(extent.start)) as u32;
         let address = self.uniform(extent.addr);
         let address = match extent.start {
             0 => address,
             start => self.b.ins().iadd_imm_s(address, i64::from(start)),
         };
-        self.checked_address(extent.space, address, bytes, extent.align)
+        self.checked_place(extent.space, address, bytes, extent.align)
     }
 
     /// The host address of `bytes` at an address of a space that all lanes share, a multiple of
     /// `align`.
-    fn checked_address(&mut self, space: Space, address: Clif, bytes: u32, align: u32) -> Clif {
+    pub(super) fn checked_address(&mut self, space: Space, address: Clif, bytes: u32, align: u32) -> Clif {
+        let checked = self.checked_place(space, address, bytes, align);
+        self.fault_unless_in_range(checked)
+    }
+
+    fn fault_unless_in_range(&mut self, checked: Checked) -> Clif {
+        self.fault_if(checked.is_bad, checked.fault, checked.fault_address);
+        checked.address
+    }
+
+    fn checked_place(&mut self, space: Space, address: Clif, bytes: u32, align: u32) -> Checked {
         let (base, size) = match space {
             Space::Shared => (offset_of!(WarpContext, shared_base), offset_of!(WarpContext, shared_size)),
             Space::Param => (offset_of!(WarpContext, params), offset_of!(WarpContext, params_size)),
             Space::Local => unreachable!("local memory is each lane's own"),
             Space::Generic | Space::Global | Space::Const => {
-                self.check_range(address, bytes, align);
-                return address;
+                return self.range_place(address, bytes, align);
             }
         };
-        self.window_address(address, bytes, align, base, size)
+        self.window_place(address, bytes, align, base, size)
     }
 
     /// Where an access of the node's straight line goes that is done once: a host address and a
@@ -198,7 +222,7 @@ impl Emitter<'_> {
                 let arg = self.value(*arg, lane);
                 let compare = compare.map(|compare| self.value(compare, lane));
                 let address = self.host_address(place, ty.bytes(), lane);
-                let old = self.atomic(*op, *ty, address, arg, compare);
+                let old = self.atomic((*op, *ty, place.space), address, arg, compare);
                 if results == 0 { Vec::new() } else { vec![old] }
             }
             _ => unreachable!("not an access"),
@@ -259,7 +283,8 @@ impl Emitter<'_> {
             return self.checked_address(place.space, address, bytes, bytes);
         }
         let (base, size) = (offset_of!(WarpContext, local_base), offset_of!(WarpContext, local_stride));
-        let in_lane0 = self.window_address(address, bytes, bytes, base, size);
+        let in_lane0 = self.window_place(address, bytes, bytes, base, size);
+        let in_lane0 = self.fault_unless_in_range(in_lane0);
         let index = lane.expect("local memory is each lane's own").index;
         let place = self.local_place(index);
         self.b.ins().iadd(in_lane0, place)
@@ -293,9 +318,9 @@ impl Emitter<'_> {
         Some(self.b.ins().iadd_imm_u(base, i64::from(offset)))
     }
 
-    /// Faults unless `[address, address + bytes)` is inside the device address range and the
-    /// address a multiple of `align`.
-    fn check_range(&mut self, address: Clif, bytes: u32, align: u32) {
+    /// Whether `[address, address + bytes)` is inside the device address range and the address a
+    /// multiple of `align`.
+    fn range_place(&mut self, address: Clif, bytes: u32, align: u32) -> Checked {
         let base = self.fixed_field(types::I64, offset_of!(WarpContext, memory_base));
         let size = self.fixed_field(types::I64, offset_of!(WarpContext, memory_size));
         let offset = self.b.ins().isub(address, base);
@@ -303,18 +328,20 @@ impl Emitter<'_> {
         let last = self.b.ins().iadd_imm_s(size, -i64::from(bytes));
         let offset = self.far_if_misaligned(offset, offset, align);
         let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, offset, last);
-        self.fault_if(is_bad, fault_code::of_access(fault_code::ILLEGAL_ADDRESS, align), address);
+        let fault = fault_code::of_access(fault_code::ILLEGAL_ADDRESS, align);
+        Checked { address, is_bad, fault, fault_address: address }
     }
 
-    fn window_address(&mut self, offset: Clif, bytes: u32, align: u32, base: usize, size: usize) -> Clif {
+    fn window_place(&mut self, offset: Clif, bytes: u32, align: u32, base: usize, size: usize) -> Checked {
         let offset = self.b.ins().uextend(types::I64, offset);
         let size = self.fixed_field(types::I64, size);
         let end = self.b.ins().iadd_imm_u(offset, i64::from(bytes));
         let end = self.far_if_misaligned(end, offset, align);
         let is_bad = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, size);
-        self.fault_if(is_bad, fault_code::of_access(fault_code::OUT_OF_WINDOW, align), offset);
         let base = self.fixed_field(types::I64, base);
-        self.b.ins().iadd(base, offset)
+        let address = self.b.ins().iadd(base, offset);
+        let fault = fault_code::of_access(fault_code::OUT_OF_WINDOW, align);
+        Checked { address, is_bad, fault, fault_address: offset }
     }
 
     /// `place`, or one beyond any range if `offset` is not a multiple of `align`: its low bits
@@ -329,58 +356,22 @@ impl Emitter<'_> {
         }
     }
 
-    fn atomic(&mut self, op: AtomicOp, ty: Type, address: Clif, arg: Clif, compare: Option<Clif>) -> Clif {
-        let int = clif_type(ty.as_int());
-        if let Some(compare) = compare {
-            let (compare, arg) = (self.bits(int, compare), self.bits(int, arg));
-            let old = self.b.ins().atomic_cas(memory_flags(), address, compare, arg);
-            return self.bits(clif_type(ty), old);
-        }
-        let rmw = match op {
-            AtomicOp::Add => AtomicRmwOp::Add,
-            AtomicOp::And => AtomicRmwOp::And,
-            AtomicOp::Or => AtomicRmwOp::Or,
-            AtomicOp::Xor => AtomicRmwOp::Xor,
-            AtomicOp::MinS => AtomicRmwOp::Smin,
-            AtomicOp::MaxS => AtomicRmwOp::Smax,
-            AtomicOp::MinU => AtomicRmwOp::Umin,
-            AtomicOp::MaxU => AtomicRmwOp::Umax,
-            AtomicOp::Exchange => AtomicRmwOp::Xchg,
-            _ => return self.atomic_call(op, ty, address, arg),
-        };
-        let arg = self.bits(int, arg);
-        let old = self.b.ins().atomic_rmw(int, memory_flags(), rmw, address, arg);
-        self.bits(clif_type(ty), old)
-    }
-
-    /// Atomics that the processor does not have.
-    fn atomic_call(&mut self, op: AtomicOp, ty: Type, address: Clif, arg: Clif) -> Clif {
-        let function = match (op, ty) {
-            (AtomicOp::FAdd, Type::F32) => runtime::atomic_add_f32 as *const (),
-            (AtomicOp::FAdd, Type::F64) => runtime::atomic_add_f64 as *const (),
-            (AtomicOp::Inc, Type::I32) => runtime::atomic_inc as *const (),
-            (AtomicOp::Dec, Type::I32) => runtime::atomic_dec as *const (),
-            (AtomicOp::HalfAdd, Type::I16) => runtime::atomic_add_half as *const (),
-            (AtomicOp::HalfAdd, Type::I32) => runtime::atomic_add_half2 as *const (),
-            (AtomicOp::BfloatAdd, Type::I16) => runtime::atomic_add_bfloat as *const (),
-            (AtomicOp::BfloatAdd, Type::I32) => runtime::atomic_add_bfloat2 as *const (),
-            _ => {
-                self.unsupported(format!("atomic {op:?} of {ty}"));
-                return self.constant(ty, 0);
-            }
-        };
-        self.call(function, &[address, arg], Some(clif_type(ty)))
-    }
-
     /// The address of an operand's 32 words: its slot, or an array of the scratch that it is
     /// written to. Words of lanes that are not active mean nothing.
     pub(super) fn words(&mut self, value: Value, array: u32) -> Clif {
-        let ty = self.kernel.ty(value);
-        let slot = self.plan.slot(value).filter(|_| self.plan.is_varying(value) && ty.bits() == 32);
+        let place = self.words_place(value, array);
+        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
+    }
+
+    /// The place of an operand's words from the start of the warp's memory, as
+    /// [`Emitter::words`] has it. A value of 64 bits must have a slot.
+    pub(super) fn words_place(&mut self, value: Value, array: u32) -> u32 {
+        let is_in_lanes = self.plan.is_varying(value) && self.kernel.ty(value) != Type::I1;
+        let slot = self.plan.slot(value).filter(|_| is_in_lanes && self.kernel.ty(value).bits() >= 32);
         let place = slot.unwrap_or(self.plan.scratch + array * 128);
         if slot.is_none() {
             self.write_words(value, place);
         }
-        self.b.ins().iadd_imm_u(self.ctx, i64::from(place))
+        place
     }
 }

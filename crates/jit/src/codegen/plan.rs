@@ -19,6 +19,7 @@ use sluice_ir::{
 
 use super::Tids;
 use super::chains::{self, Chain};
+use super::chunks;
 use super::shapes::shapes;
 use crate::compile::CompileError;
 use crate::context::{FrameLayout, LANES};
@@ -30,6 +31,8 @@ pub(super) struct Plan {
     /// By block, the node that its predecessors jump to.
     pub entry: Vec<u32>,
     shapes: Vec<Shape>,
+    /// By value, the distance between neighbouring lanes of a quad where it is always the same.
+    quad_strides: Vec<Option<i64>>,
     slots: Vec<Option<u32>>,
     /// Whether a value is used outside of the step that defines it.
     escapes: Vec<bool>,
@@ -42,8 +45,10 @@ pub(super) struct Plan {
     pub has_sync: bool,
     /// Whether lanes of a warp can ever be at different nodes.
     pub can_split: bool,
-    /// Four arrays of 32 words, operands and results of collective instructions.
+    /// Arrays of 32 words for operands and results of collective instructions.
     pub scratch: u32,
+    /// How many arrays the scratch has, a multiple of four.
+    pub scratch_arrays: u32,
 }
 
 pub(super) struct Node {
@@ -55,6 +60,8 @@ pub(super) struct Node {
     pub behind: Option<InstId>,
     /// Whether the block's terminator is this node's.
     pub is_last: bool,
+    /// Whether quads of which some lanes are active are done on vectors.
+    pub blends: bool,
 }
 
 #[derive(Debug)]
@@ -74,18 +81,19 @@ pub(super) enum Step {
 impl Plan {
     pub(super) fn new(kernel: &Kernel, tids: Tids, lanes: usize) -> Result<Plan, CompileError> {
         let rotates = has_spin_loop(kernel);
-        let shapes = shapes(kernel, tids, rotates);
+        let (shapes, quad_strides) = shapes(kernel, tids, rotates);
         let (mut nodes, entry) = nodes(kernel, &shapes);
         if nodes.len() > FrameLayout::BLOCKS_MAX as usize {
             let (kernel, blocks, max) = (kernel.name.clone(), nodes.len(), FrameLayout::BLOCKS_MAX);
             return Err(CompileError::TooManyBlocks { kernel, blocks, max });
         }
-        if math::fma_chain(lanes).is_some() {
+        if math::fma_tile(Type::F32, lanes).is_some() {
             let uses = chains::count_uses(kernel);
             for node in &mut nodes {
                 node.steps = chains::split_off(kernel, &shapes, &uses, std::mem::take(&mut node.steps));
             }
         }
+        find_blending(kernel, &mut nodes, &entry);
         let has_sync = kernel.insts.iter().any(|data| data.inst.is_collective());
         let can_split = has_sync
             || kernel.blocks.iter().any(|block| {
@@ -96,9 +104,11 @@ impl Plan {
             nodes,
             entry,
             shapes,
+            quad_strides,
             slots: vec![None; kernel.values.len()],
             escapes: vec![false; kernel.values.len()],
             scratch: frame.slots,
+            scratch_arrays: scratch_arrays(kernel),
             frame,
             lanes,
             lane_tids: tids == Tids::Any,
@@ -106,7 +116,8 @@ impl Plan {
             has_sync,
             can_split,
         };
-        plan.frame.size += 4 * 4 * LANES as u32;
+        // Behind the arrays, the place of each register of a product of matrices.
+        plan.frame.size += plan.scratch_arrays * (4 * LANES as u32) + 4 * plan.scratch_arrays;
         plan.place_values(kernel)?;
         Ok(plan)
     }
@@ -128,6 +139,11 @@ impl Plan {
 
     pub(super) fn shape(&self, value: Value) -> Shape {
         self.shapes[value.index()]
+    }
+
+    /// The distance between neighbouring lanes of a quad, where it is always the same.
+    pub(super) fn quad_stride(&self, value: Value) -> Option<i64> {
+        self.quad_strides[value.index()]
     }
 
     pub(super) fn is_varying(&self, value: Value) -> bool {
@@ -323,14 +339,56 @@ fn nodes(kernel: &Kernel, shapes: &[Shape]) -> (Vec<Node>, Vec<u32>) {
         if let Some((&first, rest)) = insts.split_first()
             && stops(&kernel.inst(first).inst)
         {
-            nodes.push(Node { block: id, steps: vec![], barrier: Some(first), behind: None, is_last: false });
+            nodes.push(Node {
+                block: id,
+                steps: vec![],
+                barrier: Some(first),
+                behind: None,
+                is_last: false,
+                blends: false,
+            });
             insts = rest;
             behind = Some(first);
         }
         let steps = steps(kernel, shapes, insts);
-        nodes.push(Node { block: id, steps, barrier: None, behind, is_last: true });
+        nodes.push(Node { block: id, steps, barrier: None, behind, is_last: true, blends: false });
     }
     (nodes, entry)
+}
+
+/// Finds the innermost loops in which all instructions are free on vectors. Elsewhere lanes take
+/// turns in quads that are not whole: a vector that is read where single lanes were just written
+/// would wait for them to come to memory.
+fn find_blending(kernel: &Kernel, nodes: &mut [Node], entry: &[u32]) {
+    let is_free = |node: &Node| {
+        node.barrier.is_none()
+            && node.steps.iter().all(|step| match step {
+                Step::Once(_) => true,
+                Step::Lanes(insts) => insts.iter().all(|&id| chunks::is_free(kernel, id)),
+                Step::Collective(_) | Step::Sample(_) | Step::Chain(_) => false,
+            })
+    };
+    let mut loops = Vec::new();
+    for (number, node) in nodes.iter().enumerate().filter(|(_, node)| node.is_last) {
+        let targets = kernel.block(node.block).terminator.targets();
+        let headers = targets.map(|target| entry[target.block.index()] as usize);
+        loops.extend(headers.filter(|&header| header <= number).map(|header| header..=number));
+    }
+    for number in 0..nodes.len() {
+        let around = loops.iter().filter(|nodes| nodes.contains(&number));
+        let innermost = around.min_by_key(|nodes| nodes.end() - nodes.start());
+        nodes[number].blends = innermost.is_some_and(|around| nodes[around.clone()].iter().all(is_free));
+    }
+}
+
+/// How many arrays of 32 words instructions need at most for operands and results without a slot.
+fn scratch_arrays(kernel: &Kernel) -> u32 {
+    let registers = kernel.insts.iter().map(|data| match &data.inst {
+        Inst::MatrixMultiply { form, args, .. } => args.len() + form.sums(),
+        _ => 0,
+    });
+    // Even, so that what follows is aligned to two words.
+    (registers.max().unwrap_or(0) as u32).max(4).next_multiple_of(4)
 }
 
 /// Whether an instruction is a barrier at which lanes wait.

@@ -11,6 +11,7 @@ use cranelift_codegen::ir::{
 use sluice_ir::{BinaryOp, ConvertOp, FloatCond, FloatOp, Inst, IntCond, Rounding, Type, UnaryOp};
 
 use super::emitter::Emitter;
+use super::rounding::is_directed;
 use crate::{math, round};
 
 /// Cranelift's type for a value of one lane.
@@ -36,14 +37,13 @@ impl Emitter<'_> {
     }
 
     /// A constant in the form of `like`: a number, or a vector of them.
-    fn constant_like(&mut self, like: Clif, ty: Type, bits: u64) -> Clif {
-        let constant = self.constant(ty, bits);
+    pub(super) fn constant_like(&mut self, like: Clif, ty: Type, bits: u64) -> Clif {
         let like = self.b.func.dfg.value_type(like);
         if !like.is_vector() {
-            return constant;
+            return self.constant(ty, bits);
         }
-        let vector = clif_type(ty).by(128 / ty.bits()).expect("a vector type");
-        self.b.ins().splat(vector, constant)
+        let element = &bits.to_le_bytes()[..ty.bytes() as usize];
+        self.vector_constant(ty, element.repeat(16 / element.len()))
     }
 
     /// `a` where the condition holds, else `b`.
@@ -179,7 +179,7 @@ impl Emitter<'_> {
         self.constant_like(like, ty, bits)
     }
 
-    fn binary(&mut self, op: BinaryOp, ty: Type, a: Clif, b: Clif) -> Clif {
+    pub(super) fn binary(&mut self, op: BinaryOp, ty: Type, a: Clif, b: Clif) -> Clif {
         match op {
             BinaryOp::Add if ty == Type::I1 => self.b.ins().bxor(a, b),
             BinaryOp::Add => self.b.ins().iadd(a, b),
@@ -327,6 +327,9 @@ impl Emitter<'_> {
     }
 
     fn float(&mut self, op: FloatOp, rounding: Rounding, ty: Type, a: Clif, b: Clif) -> Clif {
+        if is_directed(rounding, ty) && op != FloatOp::Div {
+            return self.directed_float(op, rounding, a, b);
+        }
         if rounding != Rounding::Near {
             let function = match (op, ty) {
                 (FloatOp::Add, Type::F32) => round::add32 as *const (),
@@ -352,6 +355,9 @@ impl Emitter<'_> {
     fn fma(&mut self, rounding: Rounding, ty: Type, [a, b, c]: [Clif; 3]) -> Clif {
         if rounding == Rounding::Near && self.machine.has_fma {
             return self.b.ins().fma(a, b, c);
+        }
+        if is_directed(rounding, ty) {
+            return self.directed_fma(rounding, [a, b, c]);
         }
         let mode = self.rounding_mode(rounding);
         let function = if ty == Type::F32 { round::fma32 as *const () } else { round::fma64 as *const () };
@@ -386,14 +392,21 @@ impl Emitter<'_> {
             }
             ConvertOp::HalfToFloat => {
                 let bits = self.b.ins().uextend(types::I32, arg);
-                let single = self.call(math::half_to_float as *const (), &[bits], Some(types::F32));
+                let single = self.single_of_half(bits);
                 if to == Type::F64 { self.b.ins().fpromote(clif, single) } else { single }
             }
             ConvertOp::BfloatToFloat => {
                 let bits = self.b.ins().uextend(types::I32, arg);
-                let bits = self.b.ins().ishl_imm_u(bits, 16);
-                let single = self.bits(types::F32, bits);
+                let single = self.single_of_bfloat(bits);
                 if to == Type::F64 { self.b.ins().fpromote(clif, single) } else { single }
+            }
+            ConvertOp::FloatToHalf(Rounding::Near) | ConvertOp::FloatToBfloat(Rounding::Near) => {
+                let single = if from == Type::F64 { self.single_rounded_to_odd(&[arg]) } else { arg };
+                let bits = match op {
+                    ConvertOp::FloatToHalf(_) => self.half_of_single(single),
+                    _ => self.bfloat_of_single(single),
+                };
+                self.b.ins().ireduce(types::I16, bits)
             }
             ConvertOp::FloatToHalf(rounding) | ConvertOp::FloatToBfloat(rounding) => {
                 let is_half = matches!(op, ConvertOp::FloatToHalf(_));

@@ -10,17 +10,19 @@ use sluice_ir::{BinaryOp, Inst, Kernel, Ordering, Space, SpecialRegister, Value,
 
 use super::Tids;
 
-/// The shape of every value, by index.
-pub(super) fn shapes(kernel: &Kernel, tids: Tids, rotates: bool) -> Vec<Shape> {
+/// The shape of every value, by index, and the distance between neighbouring lanes of a quad.
+pub(super) fn shapes(kernel: &Kernel, tids: Tids, rotates: bool) -> (Vec<Shape>, Vec<Option<i64>>) {
     if rotates {
-        return invariant_shapes(kernel, tids);
+        return (invariant_shapes(kernel, tids), vec![None; kernel.values.len()]);
     }
     let block_shape = match tids {
         Tids::Rows => BlockShape::Rows,
         Tids::Any => BlockShape::Any,
     };
     let shapes = Shapes::new(kernel, block_shape);
-    (0..kernel.values.len()).map(|index| shapes.shape(Value::new(index))).collect()
+    let values = || (0..kernel.values.len()).map(Value::new);
+    let strides = values().map(|value| shapes.quad(value).map(|quad| quad.stride));
+    (values().map(|value| shapes.shape(value)).collect(), strides.collect())
 }
 
 fn invariant_shapes(kernel: &Kernel, tids: Tids) -> Vec<Shape> {

@@ -7,10 +7,10 @@ use sluice_ir::texture::{Element, Row, Sampling, SurfaceAccess, Texels, Texture}
 use crate::context::{LANES, WarpContext};
 use crate::fault::FaultKind;
 
-use super::run;
+use super::{planes, run};
 
 /// A word of each lane; null for zeros, or for what nothing uses.
-type Words = *mut [u32; LANES];
+pub(super) type Words = *mut [u32; LANES];
 
 /// Device memory at its own addresses. An image that a driver has entered lies in the device's
 /// range; where that is no longer mapped, the read ends the grid.
@@ -51,6 +51,11 @@ pub(crate) unsafe extern "C" fn sample(
     if let Some(row) = texture.row(sampling) {
         // SAFETY: arrays of the warp's memory, or null; the row is of a texture.
         return unsafe { fetch_lanes(row, active, x, [red, green, blue, alpha]) };
+    }
+    if let Some(plane) = texture.plane(sampling) {
+        // SAFETY: arrays of the warp's memory, or null; the plane was checked to lie in the
+        // device's range when it was entered.
+        return unsafe { planes::sample_plane(&plane, active, [x, y], [red, green, blue, alpha]) };
     }
     // SAFETY: arrays of the warp's memory, or null.
     unsafe { sample_lanes(texture, sampling, active, [x, y, z, level], [red, green, blue, alpha]) }
@@ -226,6 +231,43 @@ mod tests {
             // SAFETY: as above.
             unsafe { sample_lanes(&texture, sampling, active, operands, [&raw mut own, green, blue, alpha]) };
             assert_eq!((place, one), (own, other), "{channels} of {channel:?}");
+        }
+    }
+
+    #[test]
+    fn a_plane_reads_what_any_texture_reads() {
+        let memory: Vec<u32> = (0..ELEMENTS * 4).map(|word| (word as f32 * 0.37 - 9.0).to_bits()).collect();
+        // Inside, between, at and beyond the edges, and what is no place.
+        let coordinates = [0.0, 0.5, 1.25, 2.999, 5.5, 6.0, -0.25, -7.0, 1e30, f32::INFINITY, f32::NAN];
+        let place = |step: usize| -> [u32; LANES] {
+            std::array::from_fn(|lane| coordinates[(lane * step) % coordinates.len()].to_bits())
+        };
+        for (geometry, channels, is_linear, is_normalized, active) in [
+            (Geometry::D2, 1, false, false, u32::MAX),
+            (Geometry::D2, 1, true, false, u32::MAX),
+            (Geometry::D2, 4, true, true, 0x00ff_3333),
+            (Geometry::D1, 2, true, false, u32::MAX),
+            (Geometry::D1, 1, false, true, 1 << 31 | 1),
+        ] {
+            let mut texture = texture(&memory, Channel::F32, channels);
+            texture.levels[0].size = [6, 4, 1];
+            texture.levels[0].pitch = 6 * 4 * u64::from(channels);
+            texture.sampler.address_modes = [AddressMode::Clamp; 3];
+            (texture.sampler.is_linear, texture.sampler.is_normalized) = (is_linear, is_normalized);
+            let sampling =
+                Sampling { geometry, has_integer_coordinates: false, has_level: false, gathered: None };
+            let plane = texture.plane(sampling).expect("a plane");
+            let null = std::ptr::null_mut();
+            let [mut one, mut other] = [[[9; LANES]; 4]; 2];
+            let (mut x, mut y) = (place(1), place(3));
+            let (x, y) = (&raw mut x, &raw mut y);
+            // SAFETY: arrays of words, and an image that is memory.
+            unsafe {
+                planes::sample_plane(&plane, active, [x, y], one.each_mut().map(|words| &raw mut *words));
+                let results = other.each_mut().map(|words| &raw mut *words);
+                sample_lanes(&texture, sampling, active, [x, y, null, null], results);
+            }
+            assert_eq!(one, other, "{geometry:?}, {channels} channels, linear: {is_linear}");
         }
     }
 }

@@ -55,6 +55,11 @@ impl Block<'_> {
                 self.shared_access(attempt, bytes, || present(windows.shared.start + address) == value)
             }
             Space::Local => self.window_access(attempt, windows.local.end - windows.local.start),
+            // Code that names the space of its pointers finds the grid's barrier there.
+            Space::Global if windows.workspace.contains(&address) => {
+                self.synchronize(attempt);
+                true
+            }
             Space::Generic if windows.arena.contains(&address) => {
                 self.generic_window(windows, attempt, || present(address) == value)
             }

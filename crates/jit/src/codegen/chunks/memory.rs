@@ -7,16 +7,41 @@ use cranelift_codegen::ir::{InstBuilder, Value as Clif};
 use sluice_ir::analysis::Shape;
 use sluice_ir::{BinaryOp, ConvertOp, Inst, InstId, Ordering, Place, Space, Type, Value};
 
-use super::values::{is_vector_type, vector_type};
-use super::{Chunk, Hoisted, QUAD, Quad, Vector};
+use super::{Chunk, Hoisted, QUAD};
 use crate::codegen::emitter::Emitter;
-use crate::codegen::memory::{Extent, memory_flags};
-use crate::codegen::scalar::clif_type;
+use crate::codegen::memory::Extent;
 
 impl Emitter<'_> {
     /// Finds the accesses whose lanes are neighbours and checks them for the whole warp, those that
     /// differ by a constant together.
     pub(super) fn hoist_all(&mut self, insts: &[InstId]) -> HashMap<InstId, Hoisted> {
+        let mut hoisted = HashMap::new();
+        for (extent, members) in self.neighbour_extents(insts) {
+            let address = self.extent_address(&extent);
+            hoist(&mut hoisted, &extent, address, members);
+        }
+        hoisted
+    }
+
+    /// Finds the accesses whose lanes are neighbours, and whether all that all lanes of the warp
+    /// would access is in range, at run time.
+    pub(super) fn hoist_if_in_range(&mut self, insts: &[InstId]) -> (HashMap<InstId, Hoisted>, Option<Clif>) {
+        let mut hoisted = HashMap::new();
+        let mut all_fit: Option<Clif> = None;
+        for (extent, members) in self.neighbour_extents(insts) {
+            let checked = self.extent_place(&extent);
+            let fits = self.b.ins().bxor_imm_u(checked.is_bad, 1);
+            all_fit = Some(match all_fit {
+                Some(others) => self.b.ins().band(others, fits),
+                None => fits,
+            });
+            hoist(&mut hoisted, &extent, checked.address, members);
+        }
+        (hoisted, all_fit)
+    }
+
+    /// What the accesses whose lanes are neighbours touch, together with their offsets.
+    fn neighbour_extents(&self, insts: &[InstId]) -> Vec<(Extent, Vec<(InstId, i32)>)> {
         let kernel = self.kernel;
         let mut groups: Vec<(Extent, Vec<(InstId, i32)>)> = Vec::new();
         for &id in insts {
@@ -30,14 +55,7 @@ impl Emitter<'_> {
                 None => groups.push((own, vec![(id, place.offset)])),
             }
         }
-        let mut hoisted = HashMap::new();
-        for (extent, members) in groups {
-            let address = self.extent_address(&extent);
-            for (id, offset) in members {
-                hoisted.insert(id, Hoisted { address, offset: offset - extent.start });
-            }
-        }
-        hoisted
+        groups
     }
 
     /// The place of an access whose lanes are neighbours, and its bytes per lane.
@@ -151,18 +169,7 @@ impl Emitter<'_> {
                 let address = self.element_address(base.address, ty.bytes() as usize * count, chunk);
                 for quad in 0..chunk.quads {
                     let start = base.offset + (quad * QUAD * count * ty.bytes() as usize) as i32;
-                    if count == 1 && is_vector_type(*ty) {
-                        let vector = self.vector(values[0], quad, chunk);
-                        self.store_vector(vector, address, start);
-                        continue;
-                    }
-                    for (element, &value) in values.iter().enumerate() {
-                        let each = self.each(value, quad, chunk);
-                        for (number, lane) in each.into_iter().enumerate() {
-                            let offset = start + ((number * count + element) * ty.bytes() as usize) as i32;
-                            self.b.ins().store(memory_flags(), lane, address, offset);
-                        }
-                    }
+                    self.store_quad_to(*ty, values, address, start, quad, chunk);
                 }
             }
             _ => unreachable!("only loads and stores are hoisted"),
@@ -180,38 +187,14 @@ impl Emitter<'_> {
         };
         self.b.ins().iadd(base, place)
     }
+}
 
-    pub(super) fn store_vector(&mut self, vector: Vector, address: Clif, offset: i32) {
-        match vector {
-            Vector::Words(words) => _ = self.b.ins().store(memory_flags(), words, address, offset),
-            Vector::Wides([low, high]) => {
-                self.b.ins().store(memory_flags(), low, address, offset);
-                self.b.ins().store(memory_flags(), high, address, offset + 16);
-            }
-        }
-    }
-
-    /// Four lanes of `count` elements each.
-    pub(super) fn load_quad(&mut self, ty: Type, count: usize, address: Clif, start: i32) -> Vec<Quad> {
-        let flags = memory_flags();
-        let bytes = ty.bytes() as i32;
-        if count == 1 && is_vector_type(ty) {
-            let low = self.b.ins().load(vector_type(ty), flags, address, start);
-            let vector = if ty.bits() == 64 {
-                Vector::Wides([low, self.b.ins().load(vector_type(ty), flags, address, start + 16)])
-            } else {
-                Vector::Words(low)
-            };
-            return vec![Quad { vector: Some(vector), each: None }];
-        }
-        (0..count as i32)
-            .map(|element| {
-                let each = [0, 1, 2, 3].map(|number| {
-                    let offset = start + (number * count as i32 + element) * bytes;
-                    self.b.ins().load(clif_type(ty), flags, address, offset)
-                });
-                Quad { vector: None, each: Some(each) }
-            })
-            .collect()
-    }
+fn hoist(
+    hoisted: &mut HashMap<InstId, Hoisted>,
+    extent: &Extent,
+    address: Clif,
+    members: Vec<(InstId, i32)>,
+) {
+    let place = |(id, offset)| (id, Hoisted { address, offset: offset - extent.start });
+    hoisted.extend(members.into_iter().map(place));
 }

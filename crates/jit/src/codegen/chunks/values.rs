@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, Type as ClifType, Value as Clif, types};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
 use sluice_ir::analysis::Shape;
 use sluice_ir::{Type, Value};
 
 use super::{Chunk, QUAD, Quad, Vector};
 use crate::codegen::emitter::{Emitter, frame_flags};
 use crate::codegen::lanes::Lane;
+use crate::codegen::scalar::clif_type;
 
 impl Emitter<'_> {
     pub(super) fn define_quad(&mut self, value: Value, quad: usize, forms: Quad, chunk: &mut Chunk) {
@@ -25,11 +26,15 @@ impl Emitter<'_> {
         let slot = self.plan.slot(value).expect("an escaping value has a slot");
         let offset = (slot + bytes * (quad * QUAD) as u32) as i32;
         let address = self.chunk_address(bytes, chunk);
+        let forms = match (chunk.active, forms) {
+            (Some(active), Quad { vector: Some(vector), .. }) => {
+                Quad { vector: Some(self.blend(value, quad, active, vector, chunk)), each: None }
+            }
+            _ => forms,
+        };
         match (forms.vector, forms.each) {
-            (Some(Vector::Words(words)), _) => _ = self.b.ins().store(frame_flags(), words, address, offset),
-            (Some(Vector::Wides([low, high])), _) => {
-                self.b.ins().store(frame_flags(), low, address, offset);
-                self.b.ins().store(frame_flags(), high, address, offset + 16);
+            (Some(vector), _) => {
+                self.store_lanes(self.kernel.ty(value), vector, frame_flags(), address, offset)
             }
             (None, Some(each)) => {
                 for (number, lane) in each.into_iter().enumerate() {
@@ -45,6 +50,19 @@ impl Emitter<'_> {
         }
     }
 
+    /// A new value in the active lanes, and in others what they have.
+    fn blend(&mut self, value: Value, quad: usize, active: Clif, new: Vector, chunk: &Chunk) -> Vector {
+        let ty = self.kernel.ty(value);
+        match (new, self.load_slot(value, ty, quad, chunk)) {
+            (Vector::Words(new), Vector::Words(old)) => Vector::Words(self.choose(active, new, old)),
+            (Vector::Wides([low, high]), Vector::Wides(old)) => {
+                let wide = [self.b.ins().swiden_low(active), self.b.ins().swiden_high(active)];
+                Vector::Wides([self.choose(wide[0], low, old[0]), self.choose(wide[1], high, old[1])])
+            }
+            _ => unreachable!("a type has one form"),
+        }
+    }
+
     /// The warp's memory plus the first lane's place in an array of elements of this size.
     pub(super) fn chunk_address(&mut self, bytes: u32, chunk: &Chunk) -> Clif {
         if chunk.quads * QUAD == self.plan.lanes {
@@ -54,7 +72,7 @@ impl Emitter<'_> {
         self.b.ins().iadd(self.ctx, place)
     }
 
-    /// A value of 1, 32 or 64 bits as a vector.
+    /// A value as a vector. Above integers of 8 and 16 bits the lanes' bits mean nothing.
     pub(super) fn vector(&mut self, value: Value, quad: usize, chunk: &mut Chunk) -> Vector {
         let quad = if self.plan.shape(value) == Shape::Uniform { 0 } else { quad };
         let known = chunk.values.get(&(value, quad)).copied().unwrap_or_default();
@@ -83,6 +101,10 @@ impl Emitter<'_> {
                 let word = self.b.ins().ineg(word);
                 Vector::Words(self.b.ins().splat(types::I32X4, word))
             }
+            Type::I8 | Type::I16 => {
+                let word = self.b.ins().uextend(types::I32, scalar);
+                Vector::Words(self.b.ins().splat(types::I32X4, word))
+            }
             _ => {
                 let vector = self.b.ins().splat(vector_type(ty), scalar);
                 if ty.bits() == 64 { Vector::Wides([vector; 2]) } else { Vector::Words(vector) }
@@ -99,6 +121,10 @@ impl Emitter<'_> {
         chunk: &Chunk,
     ) -> Vector {
         let base = self.uniform(value);
+        let (base, ty) = match ty {
+            Type::I8 | Type::I16 => (self.b.ins().uextend(types::I32, base), Type::I32),
+            _ => (base, ty),
+        };
         let first = self.lane_number(chunk, quad, 0);
         let start = self.affine_at(base, ty, stride, first);
         let start = self.b.ins().splat(vector_type(ty), start);
@@ -114,7 +140,7 @@ impl Emitter<'_> {
         Vector::Words(self.b.ins().iadd(start, steps))
     }
 
-    pub(super) fn vector_constant(&mut self, ty: Type, bytes: Vec<u8>) -> Clif {
+    pub(in crate::codegen) fn vector_constant(&mut self, ty: Type, bytes: Vec<u8>) -> Clif {
         let constant = self.b.func.dfg.constants.insert(bytes.into());
         self.b.ins().vconst(vector_type(ty), constant)
     }
@@ -126,6 +152,11 @@ impl Emitter<'_> {
         let first = self.b.ins().ireduce(types::I32, first);
         let bits = self.b.ins().ushr(bits, first);
         let bits = self.b.ins().splat(types::I32X4, bits);
+        self.bits_to_lanes(bits)
+    }
+
+    /// The lowest four bits of each word to lanes, the first bit to the first lane.
+    pub(super) fn bits_to_lanes(&mut self, bits: Clif) -> Vector {
         let own = [1u32, 2, 4, 8].iter().flat_map(|bit| bit.to_le_bytes()).collect();
         let own = self.vector_constant(Type::I32, own);
         let set = self.b.ins().band(bits, own);
@@ -136,12 +167,57 @@ impl Emitter<'_> {
         let slot = self.plan.slot(value).expect("a value from another step has a slot");
         let address = self.chunk_address(ty.bytes(), chunk);
         let offset = (slot + ty.bytes() * (quad * QUAD) as u32) as i32;
-        let low = self.b.ins().load(vector_type(ty), frame_flags(), address, offset);
-        if ty.bits() != 64 {
-            return Vector::Words(low);
+        self.load_lanes(ty, frame_flags(), address, offset)
+    }
+
+    /// Four lanes from consecutive places in memory.
+    pub(super) fn load_lanes(&mut self, ty: Type, flags: MemFlagsData, address: Clif, offset: i32) -> Vector {
+        match ty {
+            Type::I8 => {
+                let bytes = self.b.ins().load(types::I32, flags, address, offset);
+                let bytes = self.b.ins().scalar_to_vector(types::I32X4, bytes);
+                let bytes = self.bits(types::I8X16, bytes);
+                let shorts = self.b.ins().uwiden_low(bytes);
+                Vector::Words(self.b.ins().uwiden_low(shorts))
+            }
+            Type::I16 => Vector::Words(self.b.ins().uload16x4(flags, address, offset)),
+            _ => {
+                let low = self.b.ins().load(vector_type(ty), flags, address, offset);
+                if ty.bits() != 64 {
+                    return Vector::Words(low);
+                }
+                Vector::Wides([low, self.b.ins().load(vector_type(ty), flags, address, offset + 16)])
+            }
         }
-        let high = self.b.ins().load(vector_type(ty), frame_flags(), address, offset + 16);
-        Vector::Wides([low, high])
+    }
+
+    /// Four lanes to consecutive places in memory.
+    pub(super) fn store_lanes(
+        &mut self,
+        ty: Type,
+        vector: Vector,
+        flags: MemFlagsData,
+        address: Clif,
+        offset: i32,
+    ) {
+        match (vector, ty) {
+            (Vector::Words(words), Type::I8 | Type::I16) => {
+                let step = ty.bytes() as u8;
+                let picks: Vec<u8> = (0..16).map(|byte| byte / step % 4 * 4 + byte % step).collect();
+                let bytes = self.bits(types::I8X16, words);
+                let picks = self.b.func.dfg.immediates.push(picks.into());
+                let packed = self.b.ins().shuffle(bytes, bytes, picks);
+                let vector = if ty == Type::I8 { types::I32X4 } else { types::I64X2 };
+                let packed = self.bits(vector, packed);
+                let packed = self.b.ins().extractlane(packed, 0);
+                self.b.ins().store(flags, packed, address, offset);
+            }
+            (Vector::Words(words), _) => _ = self.b.ins().store(flags, words, address, offset),
+            (Vector::Wides([low, high]), _) => {
+                self.b.ins().store(flags, low, address, offset);
+                self.b.ins().store(flags, high, address, offset + 16);
+            }
+        }
     }
 
     pub(super) fn gather_lanes(&mut self, ty: Type, each: [Clif; QUAD]) -> Vector {
@@ -150,6 +226,10 @@ impl Emitter<'_> {
                 let word = self.b.ins().uextend(types::I32, lane);
                 self.b.ins().ineg(word)
             });
+            return self.gather_lanes(Type::I32, words);
+        }
+        if matches!(ty, Type::I8 | Type::I16) {
+            let words = each.map(|lane| self.b.ins().uextend(types::I32, lane));
             return self.gather_lanes(Type::I32, words);
         }
         let vector = vector_type(ty);
@@ -175,7 +255,7 @@ impl Emitter<'_> {
         let ty = self.kernel.ty(value);
         let each = match known.vector {
             Some(vector) => self.extract(ty, vector),
-            None if self.plan.shape(value) == Shape::Varying && is_vector_type(ty) && ty != Type::I1 => {
+            None if self.plan.shape(value) == Shape::Varying && ty != Type::I1 => {
                 // One load of the quad is less than four.
                 let vector = self.vector(value, quad, chunk);
                 self.extract(ty, vector)
@@ -194,11 +274,14 @@ impl Emitter<'_> {
         match vector {
             Vector::Words(words) => [0u8, 1, 2, 3].map(|number| {
                 let lane = self.b.ins().extractlane(words, number);
-                if ty != Type::I1 {
-                    return lane;
+                match ty {
+                    Type::I1 => {
+                        let bit = self.b.ins().band_imm_u(lane, 1);
+                        self.b.ins().ireduce(types::I8, bit)
+                    }
+                    Type::I8 | Type::I16 => self.b.ins().ireduce(clif_type(ty), lane),
+                    _ => lane,
                 }
-                let bit = self.b.ins().band_imm_u(lane, 1);
-                self.b.ins().ireduce(types::I8, bit)
             }),
             Vector::Wides(halves) => [0usize, 1, 2, 3]
                 .map(|number| self.b.ins().extractlane(halves[number / 2], (number % 2) as u8)),
@@ -231,8 +314,4 @@ pub(super) fn vector_type(ty: Type) -> ClifType {
         Type::I64 => types::I64X2,
         _ => types::I32X4,
     }
-}
-
-pub(super) fn is_vector_type(ty: Type) -> bool {
-    !matches!(ty, Type::I8 | Type::I16)
 }
