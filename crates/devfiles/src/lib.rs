@@ -7,8 +7,9 @@
 //! the device is not on this machine, and a program that wants to use it directly must learn that.
 //!
 //! NVIDIA's libraries are there, too, where the program's library path does not lead to them
-//! ([`libraries`]).
+//! ([`libraries`]), and for software GPUs another program stands for `ptxas` ([`assembler`]).
 
+mod assembler;
 mod libraries;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -30,6 +31,26 @@ unsafe fn shown(path: *const c_char) -> *const c_char {
     if SHOWN.contains(&text) { c"/dev/null".as_ptr() } else { path }
 }
 
+/// The function of this name, which ends with NUL, that the program would call without this
+/// library, or null. It is looked up once.
+fn next(known: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
+    let mut next = known.load(Ordering::Relaxed);
+    if next.is_null() {
+        // SAFETY: the name is NUL-terminated.
+        next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+        known.store(next, Ordering::Relaxed);
+    }
+    next
+}
+
+/// The answer of a function that the C library does not have. Only a program built for one that
+/// has it calls it.
+fn absent() -> c_int {
+    // SAFETY: the C library's own place of this thread's error number.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
 /// Defines functions that differ from those of the same name that come next only in the path they
 /// ask for.
 macro_rules! ask_for_shown {
@@ -42,18 +63,9 @@ macro_rules! ask_for_shown {
         ) -> c_int {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char, $($after_type),*) -> c_int;
             static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            let mut next = NEXT.load(Ordering::Relaxed);
+            let next = $crate::next(&NEXT, concat!(stringify!($name), "\0"));
             if next.is_null() {
-                let name = concat!(stringify!($name), "\0");
-                // SAFETY: the name is NUL-terminated.
-                next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                NEXT.store(next, Ordering::Relaxed);
-            }
-            if next.is_null() {
-                // Only a program built for a C library that has the function calls it.
-                // SAFETY: the C library's own place of this thread's error number.
-                unsafe { *libc::__errno_location() = libc::ENOSYS };
-                return -1;
+                return $crate::absent();
             }
             // SAFETY: the dynamic linker found a function of this name, which has this signature in
             // every C library on Linux; a function and a pointer to it are of one size.
