@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::Page;
 use crate::problem::{Kind, Problem};
 
-pub use https::{CheckAddress, NoUrl, ServerUrl, Web};
+pub use https::{CA_VARIABLE, CheckAddress, NoUrl, ServerUrl, Web};
 pub use settings::{
     ADMIN_FILE, Kept, NODE_FILE, SERVER_VARIABLE, Settings, SettingsError, canonical, data_folder, user_file,
 };

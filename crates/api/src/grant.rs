@@ -52,6 +52,10 @@ pub struct Grant {
     /// the lease on the node changes what the lease has there; the first one is 0.
     #[serde(default, skip_serializing_if = "is_first")]
     pub version: u32,
+    /// Counts the orders to move the task of this attempt to another node; 0 where the attempt
+    /// began. A later one is good for a claim of its own.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub moves: u32,
     /// The last moment to claim it, or to resize by it.
     pub expires_at_ms: u64,
 }
@@ -181,6 +185,7 @@ mod tests {
             limit_ppm: None,
             suspended: false,
             version: 0,
+            moves: 0,
             expires_at_ms: 1000,
         }
     }
@@ -199,7 +204,7 @@ mod tests {
     #[test]
     fn grants_of_other_releases_are_read() {
         let mut json = serde_json::to_value(grant()).unwrap();
-        for later in ["promised_ppm", "limit_ppm", "suspended", "version"] {
+        for later in ["promised_ppm", "limit_ppm", "suspended", "version", "moves"] {
             assert_eq!(json.get(later), None, "as earlier releases sign and read them");
         }
         assert_eq!(grant().limit_ppm(), GPU_PPM);

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
 use crate::bill::{Currency, TightestBudget};
+use crate::moving::Moving;
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
@@ -403,6 +404,9 @@ pub struct Lease {
     /// A change of what it has that has not come to its end, or was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resizing: Option<Resizing>,
+    /// Its last move to another node: under way, done, or refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<Moving>,
     pub priority: i32,
     pub tier: Tier,
     pub preemptible: bool,
@@ -545,8 +549,8 @@ pub struct LeaseEvent {
     /// node or time did.
     pub actor: String,
     /// `lease.requested`, `lease.granted`, `lease.resizing`, `lease.resized`,
-    /// `lease.resize_refused`, `lease.grown`, `lease.preempted`, `lease.refused`, `lease.requeued`
-    /// or `lease.ended`.
+    /// `lease.resize_refused`, `lease.moving`, `lease.moved`, `lease.move_refused`, `lease.grown`,
+    /// `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
     pub action: String,
     /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets
     /// the room.
@@ -564,6 +568,9 @@ pub struct StartEstimate {
     /// Half of the estimates of late were off by no more than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_ms: Option<u64>,
+    /// Nine in ten of the latest estimates were off by no more than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_p90_ms: Option<u64>,
     /// What the estimate rests on, or why there is none.
     pub because: String,
 }

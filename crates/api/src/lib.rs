@@ -14,6 +14,7 @@ pub mod health;
 pub mod identity;
 pub mod invoice;
 pub mod lease;
+pub mod moving;
 pub mod node;
 pub mod pool;
 pub mod problem;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::{GpuFault, GpuFence};
 use crate::lease::LeaseId;
+use crate::moving::{LeaseMoving, MoveOrder, MoveResult};
 use crate::usage::UsageRecord;
 
 /// Counted by the server.
@@ -154,6 +155,12 @@ pub struct Report {
     /// Of the leases that were resized here, the last change of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<Resized>,
+    /// Leases that another node is giving to this one, and that may still stay there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arriving: Vec<Attempt>,
+    /// The results of orders to move leases away, until an answer has confirmed them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moved: Vec<MoveResult>,
 }
 
 /// What became of a grant that changes what a lease has.
@@ -252,6 +259,9 @@ pub struct ReportAnswer {
     /// says what became of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resize: Vec<String>,
+    /// Leases that the node gives to other nodes; sent until a report has the result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<MoveOrder>,
     /// When to report next.
     pub report_every_ms: u64,
 }
@@ -309,6 +319,27 @@ pub struct GpuStatus {
     pub fence: Option<GpuFence>,
 }
 
+/// Sums over all GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GpuSums {
+    pub nodes: u64,
+    pub gpus: u64,
+    /// The number of GPUs that compute on the CPUs of their nodes.
+    pub software: u64,
+    /// The number of GPUs that are on nodes that report, and are not fenced.
+    pub usable: u64,
+    /// The leased shares of all GPUs, in millionths of a GPU.
+    pub leased_ppm: u64,
+    /// What is not leased of usable GPUs, in millionths of a GPU.
+    pub free_ppm: u64,
+    /// The mean part of the last second in which a usable GPU worked.
+    pub busy_ppm: u32,
+    /// The memory of all GPUs, in bytes.
+    pub memory: u64,
+    pub memory_leased: u64,
+}
+
 /// That an operator wants a node empty: nothing new is placed there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -330,6 +361,10 @@ pub struct NewDrain {
     /// continues to its own end unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// Running programs move to other nodes, as far as they can. Not together with `grace_ms`: what
+    /// stays can get a grace time by a second request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migrate: bool,
     #[serde(default)]
     pub why: String,
 }
@@ -350,6 +385,9 @@ pub struct NodeStatus {
     pub gpus: u32,
     /// Leases that hold parts of its GPUs.
     pub leases: u32,
+    /// Those of them that are to move to other nodes, or were and stay.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moving: Vec<LeaseMoving>,
 }
 
 /// A session as `sluice sessions` lists it.

@@ -1,4 +1,4 @@
-//! Webhooks: addresses to which the server sends events.
+//! Webhooks: addresses to which the server sends events, by HTTP or by mail.
 //!
 //! A delivery is a POST as the Standard Webhooks specification (version 1) describes it. The
 //! headers `webhook-id`, `webhook-timestamp` and `webhook-signature` identify, date and sign it:
@@ -81,6 +81,8 @@ pub enum WebhookFormat {
     Json,
     /// A sentence for a chat, as Slack and compatible services take it: `{"text"}`.
     Slack,
+    /// A mail in plain text to the address of a `mailto:` URL. Mails are not signed.
+    Mail,
 }
 
 impl WebhookFormat {
@@ -89,6 +91,7 @@ impl WebhookFormat {
         match self {
             WebhookFormat::Json => "json",
             WebhookFormat::Slack => "slack",
+            WebhookFormat::Mail => "mail",
         }
     }
 }
@@ -97,9 +100,9 @@ impl std::str::FromStr for WebhookFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<WebhookFormat, String> {
-        let all = [WebhookFormat::Json, WebhookFormat::Slack];
+        let all = [WebhookFormat::Json, WebhookFormat::Slack, WebhookFormat::Mail];
         let known = all.into_iter().find(|format| format.name() == text);
-        known.ok_or_else(|| format!("{text:?} is not a format; the formats are json and slack"))
+        known.ok_or_else(|| format!("{text:?} is not a format; the formats are json, slack and mail"))
     }
 }
 
@@ -111,9 +114,11 @@ pub struct NewWebhook {
     /// The tenant whose events are sent, with those of all tenants below it. Events of GPUs and
     /// nodes are sent to webhooks of `/` only.
     pub tenant: TenantPath,
+    /// `https://HOST/PATH`, or `mailto:ADDRESS` where the server sends mail.
     pub url: String,
-    #[serde(default)]
-    pub format: WebhookFormat,
+    /// The format: `mail` for `mailto:` URLs and `json` for others unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<WebhookFormat>,
     /// The events to send. All events are sent if the list is empty.
     #[serde(default)]
     pub events: Vec<EventKind>,
@@ -168,7 +173,7 @@ pub struct MadeWebhook {
 pub enum DeliveryState {
     /// It is sent when its time has come.
     Pending,
-    /// The receiver answered with a status from 200 to 299.
+    /// The receiver answered with a status from 200 to 299. A mail was taken by the mail server.
     Delivered,
     /// It is not sent again.
     Failed,
@@ -213,7 +218,8 @@ pub struct Delivery {
     /// The time of the last attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_at_ms: Option<u64>,
-    /// The status of the answer to the last attempt.
+    /// The status of the answer to the last attempt: that of HTTP, or for mail the reply code of
+    /// SMTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The reason why the last attempt failed.

@@ -21,7 +21,7 @@ use sluice_cuda::*;
 use sluice_wire::{GraphNodeId, Id, commands};
 
 use crate::abi::out;
-use crate::graph::edges::{check_plain, edges_from_words};
+use crate::graph::edges::{check_all, edges_from_words};
 use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
 
@@ -413,7 +413,7 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
 ) -> Result<(), CUresult> {
     // SAFETY: the program passes that many nodes and edges.
     unsafe {
-        check_plain(edgeData, numDependencies)?;
+        check_all(edgeData, numDependencies)?;
         crate::generated::stubs::cuGraphAddDependencies(
             session::enter()?,
             hGraph,
@@ -433,7 +433,7 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
 ) -> Result<(), CUresult> {
     // SAFETY: the program passes that many nodes and edges.
     unsafe {
-        check_plain(edgeData, numDependencies)?;
+        check_all(edgeData, numDependencies)?;
         crate::generated::stubs::cuGraphRemoveDependencies(
             session::enter()?,
             hGraph,

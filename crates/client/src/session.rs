@@ -304,6 +304,13 @@ impl Session {
         locked(&self.globals).insert(address, Global { bytes, module });
     }
 
+    /// Module, address and size of the global variable that an address lies in.
+    pub(crate) fn find_global(&self, address: u64) -> Option<(u64, u64, u64)> {
+        let globals = locked(&self.globals);
+        let (&start, global) = globals.range(..=address).next_back()?;
+        (address - start < global.bytes).then_some((global.module, start, global.bytes))
+    }
+
     /// Forgets the global variables of a module; returns their addresses.
     pub(crate) fn take_globals(&self, module: u64) -> Vec<u64> {
         let mut globals = locked(&self.globals);

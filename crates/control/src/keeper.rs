@@ -128,13 +128,14 @@ impl Keeping {
         let poll = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut polled = vec![poll(self.stop.as_fd()), poll(self.connection.as_fd())];
         polled.extend(self.watched.values().map(|watch| poll(watch.as_fd())));
+        let limit = if self.connection.has_unread() { 0 } else { -1 };
         // SAFETY: the pointer and length describe `polled`. After a signal nothing is ready, and
         // the caller waits again.
-        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, limit) };
         let ended = self.watched.keys().zip(&polled[2..]).filter(|(_, polled)| polled.revents != 0);
         Ready {
             stop: polled[0].revents != 0,
-            heard: polled[1].revents != 0,
+            heard: polled[1].revents != 0 || self.connection.has_unread(),
             ended: ended.map(|(&process, _)| process).collect(),
         }
     }

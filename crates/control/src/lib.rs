@@ -16,6 +16,8 @@ mod session;
 
 mod peer;
 
+mod moving;
+
 use std::fmt;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_transport::tls::{ClientIdentity, TlsError};
+use sluice_transport::token::NodeToken;
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{Control, Devices, LeaseEnd, SessionStatus, TokenProof, tell_apart};
 use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
@@ -31,6 +34,7 @@ use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
 pub use keeper::Keeper;
+pub use moving::Departure;
 pub use opening::open_lease;
 pub use peer::connect_peer;
 pub use session::RawSession;
@@ -41,6 +45,12 @@ pub use trust::{CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE}
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 /// A node answers from memory; one that takes longer is none.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What has it copy memory is answered when that is done: hundreds of gigabytes.
+const MOVE_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// A lease that has moved more often than this while it was asked for goes round in circles.
+const MOVES_MAX: u32 = 8;
 
 pub use echo::Echo;
 
@@ -119,6 +129,8 @@ pub struct Connection {
     decoder: FrameDecoder,
     /// A lease was granted or resumed on it.
     holds_lease: bool,
+    /// What the node has asked while it owed an answer.
+    unasked: Vec<Control>,
 }
 
 impl Connection {
@@ -127,19 +139,52 @@ impl Connection {
     pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
         let failure = |cause| Failure { node: node.place(), cause };
         let (stream, node) = connect(node).map_err(failure)?;
-        let mut connection = Connection { node, stream, decoder: FrameDecoder::new(), holds_lease: false };
+        let mut connection = Connection {
+            node,
+            stream,
+            decoder: FrameDecoder::new(),
+            holds_lease: false,
+            unasked: Vec::new(),
+        };
         let space = sluice_transport::process::space();
         greet(&connection.stream, &mut connection.decoder, Purpose::Control, space).map_err(failure)?;
         Ok(connection)
     }
 
-    /// Asks, and takes the one answer. A node's `Refused` is a failure like any other.
+    /// Asks, and takes the one answer. A node's `Refused` is a failure like any other. Where the
+    /// lease in question has moved, the node that has it now is asked, on a connection that
+    /// replaces this one.
     pub fn ask(&mut self, question: impl Into<Control>) -> Result<Control, Failure> {
         let question = question.into();
-        let answer = match self.exchange(&question) {
-            Ok(Control::TokenWanted(wanted)) => {
-                self.prove(&wanted.challenge).and_then(|()| self.exchange(&question))
+        for _ in 0..MOVES_MAX {
+            let token = || trust::token().map_err(Cause::Trust);
+            match self.ask_with(&question, token)? {
+                Control::LeaseMoved(moved) => {
+                    let unknown = |error| self.failure(Cause::Trust(format!("{error}")));
+                    let node: Endpoint = moved.node.parse().map_err(unknown)?;
+                    let is_protected = |node: &Endpoint| matches!(node, Endpoint::Tls { .. });
+                    if is_protected(&self.node) && !is_protected(&node) {
+                        let text = format!("it sends this lease on to {node}, which speaks no TLS");
+                        return Err(self.failure(Cause::Trust(text)));
+                    }
+                    *self = Connection::open(&node)?;
+                }
+                answer => return Ok(answer),
             }
+        }
+        Err(self.failure(Cause::UnexpectedAnswer))
+    }
+
+    /// Asks once, and shows this token if the node wants one.
+    fn ask_with(
+        &mut self,
+        question: &Control,
+        token: impl FnOnce() -> Result<NodeToken, Cause>,
+    ) -> Result<Control, Failure> {
+        let answer = match self.exchange(question) {
+            Ok(Control::TokenWanted(wanted)) => token()
+                .and_then(|token| self.prove(&token, &wanted.challenge))
+                .and_then(|()| self.exchange(question)),
             answer => answer,
         };
         match answer {
@@ -150,8 +195,7 @@ impl Connection {
     }
 
     /// Shows that this user has the node's token.
-    fn prove(&mut self, challenge: &[u8; 32]) -> Result<(), Cause> {
-        let token = trust::token().map_err(Cause::Trust)?;
+    fn prove(&mut self, token: &NodeToken, challenge: &[u8; 32]) -> Result<(), Cause> {
         let shown = match &self.node {
             Endpoint::Tls { fingerprint, .. } => *fingerprint,
             Endpoint::Tcp(_) | Endpoint::Unix(_) => None,
@@ -201,11 +245,14 @@ impl Connection {
 
     /// Whether [`Connection::receive`] would find something that no descriptor tells of.
     pub(crate) fn has_unread(&self) -> bool {
-        self.stream.has_unread()
+        !self.unasked.is_empty() || self.stream.has_unread()
     }
 
     /// Reads once, and gives out the messages that are whole then.
     pub(crate) fn receive(&mut self) -> Result<Vec<Control>, Cause> {
+        if !self.unasked.is_empty() {
+            return Ok(std::mem::take(&mut self.unasked));
+        }
         let deadline = Instant::now() + ANSWER_TIME_MAX;
         let count = read(&self.stream, self.decoder.space(READ_SIZE), deadline)?;
         self.decoder.received(count);
@@ -234,11 +281,15 @@ impl Connection {
         let mut bytes = Vec::new();
         question.frame(&mut bytes).map_err(Cause::Protocol)?;
         self.write(&bytes)?;
-        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        let limit = match question {
+            Control::Suspend(_) | Control::Migrate(_) => MOVE_TIME_MAX,
+            _ => ANSWER_TIME_MAX,
+        };
+        let deadline = Instant::now() + limit;
         loop {
             match self.next_message()? {
-                // Asked by the node meanwhile, of nobody who could answer now.
-                Some(Control::ProcessWatch(_)) => continue,
+                // The keeper of the lease answers this later.
+                Some(watch @ Control::ProcessWatch(_)) => self.unasked.push(watch),
                 Some(answer) => {
                     let holds = matches!(answer, Control::LeaseGranted(_) | Control::LeaseResumed(_));
                     self.holds_lease |= holds;

@@ -12,6 +12,8 @@
 //! | a message that has begun, with a proof | [`MESSAGE_PATIENCE`] after its first byte |
 //! | taking an answer | [`ANSWER_PATIENCE`], with a proof [`WRITE_PATIENCE`] |
 
+mod arrivals;
+
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +22,12 @@ use std::time::{Duration, Instant};
 use sluice_transport::Stream;
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
-use sluice_wire::address::Fingerprint;
+use sluice_wire::address::{Endpoint, Fingerprint};
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, EchoReady, GpuFree, LeaseClaim, LeaseGranted, LeaseName, LeaseRefused,
-    LeaseRegrant, LeaseRequest, LeaseResize, LeaseResized, LeaseResume, LeaseResumed, Refused,
-    SHARE_WHOLE_PPM, SessionRefused, SessionResumed, Suspend, Suspended, TokenProof, TokenWanted,
+    Control, Devices, DevicesRequest, EchoReady, EchoRequest, GpuFree, LeaseClaim, LeaseGranted, LeaseMoved,
+    LeaseName, LeaseRefused, LeaseRegrant, LeaseRequest, LeaseResize, LeaseResized, LeaseResume,
+    LeaseResumed, Migrate, Refused, SHARE_WHOLE_PPM, SessionMoved, SessionRefused, SessionResumed, Suspend,
+    Suspended, TokenProof, TokenWanted,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -37,6 +40,7 @@ use crate::echo;
 use crate::lease::{Ask, Resize};
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
+use crate::registry::migrate::Moved;
 use crate::registry::residence::Moves;
 use crate::registry::resize::Size;
 use crate::registry::{ClientOf, Granted, Registry, SessionRefusal, one_line, random};
@@ -297,6 +301,9 @@ fn session(
     client: ClientOf,
     mut place: Place,
 ) -> Result<(), ConnectionError> {
+    if let Some(moved) = registry.moved_lease(token) {
+        return send_on(&stream, &moved);
+    }
     if registry.lease_of(token).is_some()
         && let Err(full) = place.prove()
     {
@@ -328,6 +335,10 @@ fn session(
         // The next attempt may find it done: a refusal would be the last word.
         Err(SessionRefusal::Stuck) => Err(ConnectionError::Refused(SessionRefusal::Stuck.to_string())),
         Err(refusal) => {
+            // The lease may have gone to another node meanwhile.
+            if let Some(moved) = registry.moved_lease(token) {
+                return send_on(&stream, &moved);
+            }
             let reason = refusal.to_string();
             send(&stream, SessionRefused { reason: reason.clone() }.into())?;
             Err(ConnectionError::Refused(reason))
@@ -341,7 +352,13 @@ fn go_on(registry: &Registry, stream: Stream, resume: &Resume, peer: &str) -> Re
     if resume.stripe != Stripe::ONLY {
         stream.limit_unsent();
     }
+    if let Some(moved) = registry.moved_session(resume) {
+        return send_on(&stream, &moved);
+    }
     let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd(), keys) else { return Ok(()) };
+    if let Some(moved) = registry.moved_session(resume) {
+        return send_on(&stream, &moved);
+    }
     let reason = refusal.to_string();
     send(&stream, SessionRefused { reason: reason.clone() }.into())?;
     Err(ConnectionError::Refused(reason))
@@ -408,6 +425,7 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
                         None => held.line.send(refused(echo::LIMITS))?,
                     }
                 }
+                Control::MoveOffer(offer) => arrivals::receive(held, (&mut decoder, stream), offer)?,
                 question => {
                     if let Some(answer) = held.answer(question)? {
                         held.line.send(answer)?;
@@ -518,6 +536,9 @@ struct HeldLease<'a> {
 impl HeldLease<'_> {
     /// What is to be said to this, if anything.
     fn answer(&mut self, question: Control) -> Result<Option<Control>, ConnectionError> {
+        if let Some(moved) = token_of(&question).and_then(|token| self.registry.moved_lease(token)) {
+            return Ok(Some(LeaseMoved { node: moved.node.to_string() }.into()));
+        }
         let answer = match question {
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::StatusRequest(_)
                 if !self.rights.may_ask =>
@@ -526,6 +547,7 @@ impl HeldLease<'_> {
             }
             Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
             | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
+            | Control::Migrate(_)
                 if !self.rights.may_ask =>
             {
                 refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
@@ -534,6 +556,7 @@ impl HeldLease<'_> {
             | Control::StatusRequest(_)
             | Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
             | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
+            | Control::Migrate(_)
                 if !matches!(self.token, Token::Unasked | Token::Shown) =>
             {
                 self.want_token()
@@ -552,6 +575,7 @@ impl HeldLease<'_> {
             Control::LeaseResume(LeaseResume { token }) => self.resume(&token)?,
             Control::LeaseResize(resize) => self.resize(&resize),
             Control::Suspend(suspend) => self.suspend(&suspend),
+            Control::Migrate(migrate) => self.migrate(&migrate),
             // Whoever brings it: the server has signed it.
             Control::LeaseRegrant(LeaseRegrant { grant }) => match self.registry.regrant(&grant) {
                 Ok((lease, size)) => resized(lease, size),
@@ -568,7 +592,10 @@ impl HeldLease<'_> {
                 return Ok(None);
             }
             Control::StatusRequest(_) => match self.registry.server() {
-                None => self.registry.status().into(),
+                None => {
+                    self.registry.ask_what_keeps_all();
+                    self.registry.status().into()
+                }
                 Some(server) => {
                     refused(&format!("this node lends through {server}; set SLUICE_SERVER to that"))
                 }
@@ -694,9 +721,10 @@ impl HeldLease<'_> {
         if self.hold.is_some() {
             self.prove()?;
         }
-        Ok(match self.hold {
-            Some(_) => LeaseResumed {}.into(),
-            None => refused("no lease has this token any more; has the node been started anew?"),
+        Ok(match (&self.hold, self.registry.moved_lease(token)) {
+            (Some(_), _) => LeaseResumed {}.into(),
+            (None, Some(moved)) => LeaseMoved { node: moved.node.to_string() }.into(),
+            (None, None) => refused("no lease has this token any more; has the node been started anew?"),
         })
     }
 
@@ -732,6 +760,25 @@ impl HeldLease<'_> {
         }
     }
 
+    fn migrate(&self, asked: &Migrate) -> Control {
+        let &Migrate { ref lease, gpu, ref node, dry_run } = asked;
+        let migrated = self.named(lease).and_then(|(_, lease)| {
+            let registry = self.registry;
+            if self.rights.shown.is_some()
+                && let Some(Ok(Endpoint::Tcp(address))) = node.as_deref().map(str::parse)
+            {
+                return Err(format!("this node is reached by TLS, and {address} would be by plain text"));
+            }
+            let answer = match node {
+                _ if dry_run => registry.plan_move(lease, node.as_deref(), gpu).map(Control::from),
+                None => registry.migrate(lease, gpu.map(|gpu| gpu as usize)).map(Control::from),
+                Some(node) => registry.migrate_to(lease, node, gpu).map(Control::from),
+            };
+            answer.map_err(|refusal| refusal.to_string())
+        });
+        migrated.unwrap_or_else(|reason| refused(&reason))
+    }
+
     fn resize(&self, asked: &LeaseResize) -> Control {
         let lease = self.named(&asked.lease).map(|(_, lease)| lease);
         let &LeaseResize { share_ppm, memory, limit_ppm, .. } = asked;
@@ -763,8 +810,26 @@ impl Drop for HeldLease<'_> {
     }
 }
 
+/// The token of the lease that a question is about, where it names one.
+fn token_of(question: &Control) -> Option<&LeaseToken> {
+    match question {
+        Control::LeaseResume(LeaseResume { token })
+        | Control::DevicesRequest(DevicesRequest { token })
+        | Control::EchoRequest(EchoRequest { token, .. })
+        | Control::LeaseResize(LeaseResize { lease: LeaseName::Own(token), .. })
+        | Control::Suspend(Suspend { lease: LeaseName::Own(token), .. })
+        | Control::Migrate(Migrate { lease: LeaseName::Own(token), .. }) => Some(token),
+        _ => None,
+    }
+}
+
+/// Tells a client where its session is now.
+fn send_on(stream: &Stream, moved: &Moved) -> Result<(), ConnectionError> {
+    send(stream, SessionMoved { node: moved.node.to_string(), session: moved.there }.into())
+}
+
 /// A program's name, fit for lists.
-fn short_name(name: &str) -> String {
+pub(crate) fn short_name(name: &str) -> String {
     one_line(name).chars().take(NAME_MAX).collect()
 }
 

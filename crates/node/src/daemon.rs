@@ -181,6 +181,8 @@ impl Node {
 
     fn start_agent(&self, agent: Agent) -> io::Result<JoinHandle<()>> {
         let registry = Arc::clone(&self.registry);
+        let (moves, own) = (Arc::clone(&self.registry), agent.address());
+        std::thread::Builder::new().name("moves".into()).spawn(move || moves.carry_out_moves(&own))?;
         std::thread::Builder::new().name("agent".into()).spawn(move || agent.run(&registry))
     }
 

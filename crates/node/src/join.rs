@@ -191,6 +191,7 @@ mod tests {
             limit_ppm: None,
             suspended: false,
             version: 0,
+            moves: 0,
             expires_at_ms: 100,
         };
         assert_eq!(membership.check(&signer.sign(&grant), 10), Ok(grant.clone()));

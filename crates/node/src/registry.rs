@@ -9,6 +9,7 @@ mod churn;
 pub(crate) mod cuts;
 pub(crate) mod joined;
 mod leases;
+pub(crate) mod migrate;
 mod openings;
 mod overcommit;
 mod peers;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_transport::token::NodeToken;
+use sluice_wire::control::DeviceSnapshot;
 use sluice_wire::handshake::{LeaseToken, Once, SessionSecret};
 use sluice_worker::counters::{CounterPage, Counts};
 use sluice_worker::link::{Driver, Link};
@@ -44,6 +46,7 @@ use crate::join::{Membership, Metered};
 use crate::lease::{Books, Card, Overcommit};
 use crate::peering::Peering;
 use crate::registry::cuts::{Ended, Holder, Process};
+use crate::registry::migrate::{Migration, MovedLeases, Orders};
 use crate::registry::openings::Openings;
 use crate::registry::peers::PeerTokens;
 use crate::registry::processes::PastProcesses;
@@ -98,6 +101,8 @@ pub(crate) struct Registry {
     /// Memory of the GPUs is leased beyond what they have.
     pub(crate) overcommits: bool,
     peering: Arc<Peering>,
+    /// Moves that the server wants.
+    orders: Orders,
 }
 
 #[derive(Debug)]
@@ -110,6 +115,8 @@ struct Ledger {
     meters: Vec<Meter>,
     /// For clients that come back too late.
     ended: Ended,
+    /// For clients and holders of what is elsewhere now.
+    moved: MovedLeases,
     openings: Openings,
     /// One per GPU where memory is overcommitted, else none.
     planners: Vec<Planner>,
@@ -129,12 +136,22 @@ struct LeaseRecord {
     started: Duration,
     /// No more sessions: the lease is about to end.
     closing: bool,
+    /// Its session comes from another node, and is not here yet.
+    arrives: bool,
+    /// It is another node's now, which counts what it has used.
+    has_moved: bool,
+    /// When that was decided: it is not counted here from then on.
+    left_at: Option<Duration>,
     /// Of the sessions that have ended.
     past: Counts,
     sessions_total: u64,
     /// Sessions whose worker crashed or whose driver hung.
     failures: u64,
     memory_peak: u64,
+    /// How often memory of its sessions has left the GPUs, those that have ended included.
+    memory_moves: u64,
+    /// How long that and the ways back have taken, in microseconds.
+    memory_moving_us: u64,
     /// What each of its processes used.
     processes: PastProcesses,
     /// Of all its GPUs together, in millionths of one.
@@ -143,9 +160,13 @@ struct LeaseRecord {
     pace: readings::Pace,
     /// Of a lease that a server granted: what is recorded of it.
     metered: Option<Metered>,
+    /// What is known of a lease that comes from another node, until it is certain that it is here.
+    arriving: Option<Metered>,
     /// The connection that holds it, or held it last.
     holder: Option<Holder>,
     exports: Exports,
+    /// The GPUs that its programs take theirs for, where they have moved since.
+    shown: Option<Vec<DeviceSnapshot>>,
 }
 
 /// The client program of a session, as far as is known.
@@ -189,6 +210,7 @@ struct SessionRecord {
     /// The client's connection is gone.
     parted: bool,
     peer_tokens: PeerTokens,
+    migration: Migration,
 }
 
 impl Registry {
@@ -219,6 +241,7 @@ impl Registry {
             last_id: 0,
             meters,
             ended: Ended::default(),
+            moved: MovedLeases::default(),
             openings: Openings::default(),
             plan_at_ns: vec![None; planners.len()],
             planners,
@@ -247,11 +270,18 @@ impl Registry {
             churn: config.churn,
             overcommits: config.memory_overcommit_ppm > PPM,
             peering: Arc::new(config.peers.clone()),
+            orders: Orders::default(),
         }
     }
 
     pub(crate) fn inventory(&self) -> &Inventory {
         &self.inventory
+    }
+
+    /// How long a lease has been held, as far as it is counted here, in milliseconds.
+    fn held_ms(&self, record: &LeaseRecord) -> u64 {
+        let until = record.left_at.unwrap_or_else(|| self.clock.running());
+        until.saturating_sub(record.started).as_millis() as u64
     }
 
     /// How long it is since then, in milliseconds.
@@ -280,16 +310,23 @@ impl LeaseRecord {
             kernel_timeout_ms,
             started,
             closing: false,
+            arrives: false,
+            has_moved: false,
+            left_at: None,
             past: Counts::default(),
             sessions_total: 0,
             failures: 0,
             memory_peak: 0,
+            memory_moves: 0,
+            memory_moving_us: 0,
             processes: PastProcesses::default(),
             share_ppm,
             pace: readings::Pace::default(),
             metered,
+            arriving: None,
             holder: None,
             exports: Exports::default(),
+            shown: None,
         }
     }
 }
@@ -327,13 +364,13 @@ impl Ledger {
 
 fn sum(a: Counts, b: Counts) -> Counts {
     Counts {
-        kernels: a.kernels + b.kernels,
-        bytes_in: a.bytes_in + b.bytes_in,
-        bytes_out: a.bytes_out + b.bytes_out,
-        gpu_ns: a.gpu_ns + b.gpu_ns,
-        used_ns: a.used_ns + b.used_ns,
-        movable: a.movable + b.movable,
-        commands: a.commands + b.commands,
+        kernels: a.kernels.saturating_add(b.kernels),
+        bytes_in: a.bytes_in.saturating_add(b.bytes_in),
+        bytes_out: a.bytes_out.saturating_add(b.bytes_out),
+        gpu_ns: a.gpu_ns.saturating_add(b.gpu_ns),
+        used_ns: a.used_ns.saturating_add(b.used_ns),
+        movable: a.movable.saturating_add(b.movable),
+        commands: a.commands.saturating_add(b.commands),
     }
 }
 

@@ -244,6 +244,7 @@ mod tests {
             limit_ppm: None,
             suspended: false,
             version: 0,
+            moves: 0,
             expires_at_ms: 100,
         }
     }

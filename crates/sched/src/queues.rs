@@ -55,6 +55,7 @@ mod nodes;
 mod pending;
 mod reclaim;
 mod releases;
+mod relocate;
 mod replace;
 mod rights;
 mod room;

@@ -35,7 +35,8 @@ use crate::leader::{Candidate, Role};
 use crate::metrics::ServerMetrics;
 use crate::server::{Server, Surroundings};
 use crate::store::{Database, Store, StoreError, Write};
-use crate::webhooks::Outgoing;
+use crate::traces::Traces;
+use crate::webhooks::{MailConfig, Mailer, Outgoing};
 
 pub(crate) const DATABASE_FILE: &str = "sluice.db";
 pub(crate) const GRANT_KEY_FILE: &str = "grant.key";
@@ -69,6 +70,10 @@ pub struct Config {
     pub half_life_ms: Option<u64>,
     /// Networks beside the public Internet to which webhooks may connect.
     pub webhook_allow: Vec<ipnet::IpNet>,
+    /// The mail server for webhooks with `mailto:` URLs, which are refused without.
+    pub mail: Option<MailConfig>,
+    /// The collector to which traces of leases are sent by OTLP over HTTP; none are sent without.
+    pub otlp: Option<String>,
     /// Where to serve metrics beside the API, which serves them to operators; nowhere unless said.
     pub metrics: Option<ExporterConfig>,
 }
@@ -87,6 +92,8 @@ pub enum ServeError {
     Listen { address: String, source: io::Error },
     #[error("{0}")]
     Certificate(String),
+    #[error("{0}")]
+    Setting(String),
     #[error("{}: {source}", .path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: is no key of 32 bytes", .0.display())]
@@ -208,9 +215,11 @@ struct Ready {
 impl Ready {
     async fn open(config: &Config) -> Result<Ready, ServeError> {
         let identity = config.tls.as_ref().map(identity).transpose()?;
+        let mailer = config.mail.as_ref().map(Mailer::new).transpose().map_err(ServeError::Setting)?;
+        let traces = config.otlp.as_deref().map(Traces::to).transpose().map_err(ServeError::Setting)?;
         let fingerprint = identity.as_ref().map(ServerIdentity::fingerprint);
         let failed = |source| ServeError::Listen { address: config.listen.clone(), source };
-        let listener = TcpListener::bind(&config.listen).await.map_err(failed)?;
+        let listener = http::bind(&config.listen).await.map_err(failed)?;
         let own_url = url(listener.local_addr()?, fingerprint);
         private_folder(&config.folder)?;
         let database = config.database.clone();
@@ -225,7 +234,8 @@ impl Ready {
         let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
         let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
         server.half_life_ms = config.half_life_ms;
-        server.outgoing = Outgoing::new(config.webhook_allow.clone());
+        server.outgoing = Outgoing::new(config.webhook_allow.clone(), mailer);
+        server.traces = traces;
         let server = Arc::new(server);
         let candidate = Candidate {
             holder: format!("{} of {}", std::process::id(), config.folder.display()),
@@ -475,6 +485,8 @@ mod tests {
             quiet_ms: 0,
             half_life_ms: None,
             webhook_allow: Vec::new(),
+            mail: None,
+            otlp: None,
             metrics: None,
         });
         let runtime = Runtime::new().unwrap();
@@ -502,6 +514,8 @@ mod tests {
             quiet_ms: 0,
             half_life_ms: None,
             webhook_allow: Vec::new(),
+            mail: None,
+            otlp: None,
             metrics: None,
         };
         Running::start(&config).unwrap().stop().unwrap();

@@ -11,6 +11,7 @@ mod drains;
 mod events;
 mod health;
 mod lease;
+mod moves;
 mod refusals;
 mod resize;
 mod silence;
@@ -34,7 +35,8 @@ pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
 pub(crate) use events::Event;
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
-pub(crate) use lease::{LeaseRecord, LinePlace, Seat, Size};
+pub(crate) use lease::{LeaseRecord, LinePlace, Seat, SeatMove, Size};
+pub(crate) use moves::OrderToMove;
 pub(crate) use resize::NoResize;
 pub(crate) use silence::Incident;
 pub(crate) use tenants::{Guarantee, Tenants, top};
@@ -423,13 +425,26 @@ impl Fleet {
             self.silence.reports_again(&entry.name);
         }
         let resized = report.resized.clone();
-        entry.report = Report { usage: Vec::new(), faults: Vec::new(), resized: Vec::new(), ..report };
+        let (moved, arriving) = (report.moved.clone(), report.arriving.iter().copied().collect());
+        entry.report = Report {
+            usage: Vec::new(),
+            faults: Vec::new(),
+            resized: Vec::new(),
+            arriving: Vec::new(),
+            moved: Vec::new(),
+            ..report
+        };
         self.settle_resizes(node, &resized);
-        for id in self.account.on_node(node) {
-            self.compare(id, node, (&held, &ended), is_current, now_ms);
+        self.settle_moves(node, &moved);
+        if is_current {
+            self.compare_moving(node, &held, &arriving, now_ms);
         }
+        for id in self.account.on_node(node) {
+            self.compare(id, node, (&held, &arriving, &ended), is_current, now_ms);
+        }
+        let has = held.iter().chain(&arriving);
         let end: Vec<Attempt> =
-            held.iter().filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect();
+            has.filter(|attempt| !self.may_stay(attempt, node, now_ms)).copied().collect();
         if comes_back {
             self.count_ended(end.len());
         }
@@ -441,25 +456,39 @@ impl Fleet {
         &mut self,
         id: LeaseId,
         node: NodeId,
-        (held, ended): (&BTreeSet<Attempt>, &BTreeSet<Attempt>),
+        (held, arriving, ended): (&BTreeSet<Attempt>, &BTreeSet<Attempt>, &BTreeSet<Attempt>),
         is_current: bool,
         now_ms: u64,
     ) {
         let Some(lease) = self.leases.get(&id) else { return };
         let mut seats = lease.seats.clone();
         for (task, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| seat.node == node) {
+            if let Some(SeatMove::Sent { has_left, .. }) = &mut seat.moving {
+                // It may be on the other node, which says so.
+                *has_left |= is_current && !held.contains(&lease.attempt_of(task));
+                continue;
+            }
             let has = held.contains(&lease.attempt_of(task));
+            let is_arriving = arriving.contains(&lease.attempt_of(task));
+            if is_current && seat.moving.as_mut().is_some_and(|moving| moving.is_awaited(has, is_arriving)) {
+                continue;
+            }
             seat.claimed |= !seat.over && (has || ended.contains(&lease.attempt_of(task)));
             let has_notice = lease.state == LeaseState::Preempting || seat.leave_at_ms.is_some();
             seat.over |= is_current && !has && (seat.claimed || has_notice);
         }
-        let claimed = seats.iter().all(|seat| seat.claimed || seat.over);
-        let over = seats.iter().all(|seat| seat.over);
-        let state = lease.state;
         if seats != lease.seats {
             self.change(id, |lease| lease.seats = seats);
         }
-        match state {
+        self.follow_seats(id, now_ms);
+    }
+
+    /// What its tasks make of a lease.
+    fn follow_seats(&mut self, id: LeaseId, now_ms: u64) {
+        let Some(lease) = self.leases.get(&id) else { return };
+        let claimed = lease.seats.iter().all(|seat| seat.claimed || seat.over);
+        let over = lease.seats.iter().all(|seat| seat.over);
+        match lease.state {
             LeaseState::Preempting if over => self.requeue(id, now_ms),
             LeaseState::Granted | LeaseState::Running if over => self.end(id, "its program ended", now_ms),
             LeaseState::Granted if claimed => self.change(id, |lease| lease.state = LeaseState::Running),
@@ -469,8 +498,9 @@ impl Fleet {
 
     fn may_stay(&self, attempt: &Attempt, node: NodeId, now_ms: u64) -> bool {
         let is_there = |seat: &Seat| {
+            let is_its_node = seat.node == node || seat.target().is_some_and(|(target, _)| target == node);
             // The GPUs of one that is over may be another's already.
-            seat.node == node && !seat.over && seat.leave_at_ms.is_none_or(|at| now_ms < at)
+            is_its_node && !seat.over && seat.leave_at_ms.is_none_or(|at| now_ms < at)
         };
         self.leases.get(&attempt.lease).is_some_and(|lease| {
             lease.attempt == attempt.attempt
@@ -693,6 +723,7 @@ impl Fleet {
             self.end_expired(id, reason, now_ms);
         }
         self.expire_tasks(now_ms);
+        self.give_up_moves(now_ms);
     }
 
     /// Takes tasks back that nobody has claimed, though their lease has others: they came while it
@@ -819,6 +850,7 @@ impl Fleet {
             limit_ppm: None,
             suspended: false,
             version: seat.version,
+            moves: 0,
             expires_at_ms: self.claim_until(lease, seat),
         };
         resize::sized(grant, lease.size(seat))
@@ -861,6 +893,7 @@ impl Fleet {
             memory: lease.seats.first().map_or(lease.ask.memory, |seat| lease.size(seat).memory),
             suspended: lease.held().any(|(_, seat)| lease.size(seat).suspended),
             resizing: resize::view(lease),
+            moving: self.moving(lease),
             priority: lease.ask.priority,
             tier: lease.ask.tier,
             preemptible: lease.is_preemptible(),

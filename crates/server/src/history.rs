@@ -5,22 +5,21 @@ use std::collections::{HashMap, VecDeque};
 
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::tenant::TenantPath;
+use sluice_iq::duration::{Durations, Errors};
 
 use crate::fleet::LeaseRecord;
 
-/// Runs of one program that are remembered.
-const RUNS_MAX: usize = 20;
-/// Programs that are remembered.
-const PROGRAMS_MAX: usize = 10_000;
+/// Tenants whose errors are remembered.
+const TENANTS_MAX: usize = 10_000;
 /// Estimates whose errors are remembered, of each tenant and of all.
 const ERRORS_MAX: usize = 100;
-/// A tenant with fewer is told those of all.
+/// A tenant with fewer gets the errors of all tenants.
 const ERRORS_MIN: usize = 5;
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Milliseconds that each tenant's programs ran, the latest last.
-    runs: HashMap<(TenantPath, String), VecDeque<u64>>,
+    /// How long each tenant's programs ran. No tenant's runs count for another tenant.
+    runs: Durations<(TenantPath, String)>,
     /// When waiting leases were first expected to start; nothing if somebody has changed that by
     /// hand since.
     expected_ms: HashMap<LeaseId, Option<u64>>,
@@ -59,9 +58,8 @@ impl History {
                 self.expected_ms.remove(&lease.id);
                 let ran = lease.seats.iter().all(|seat| seat.claimed || seat.over);
                 let program = (lease.tenant.clone(), lease.ask.name.clone());
-                if ran && (self.runs.len() < PROGRAMS_MAX || self.runs.contains_key(&program)) {
-                    let runs = self.runs.entry(program).or_default();
-                    remember(runs, until_ms.saturating_sub(from_ms), RUNS_MAX);
+                if ran {
+                    self.runs.add(&[program], until_ms.saturating_sub(from_ms));
                 }
             }
             (LeaseState::Ended, ..) => {
@@ -75,7 +73,7 @@ impl History {
     /// Remembers what was kept.
     pub(crate) fn recall(&mut self, error: &EstimateError) {
         remember(&mut self.errors_ms, error.error_ms, ERRORS_MAX);
-        if self.errors_ms_of.len() < PROGRAMS_MAX || self.errors_ms_of.contains_key(&error.tenant) {
+        if self.errors_ms_of.len() < TENANTS_MAX || self.errors_ms_of.contains_key(&error.tenant) {
             let own = self.errors_ms_of.entry(error.tenant.clone()).or_default();
             remember(own, error.error_ms, ERRORS_MAX);
         }
@@ -87,10 +85,16 @@ impl History {
         self.expected_ms.values_mut().for_each(|expected_ms| *expected_ms = None);
     }
 
-    /// How long a lease runs from its grant: as it said, or as its like did.
-    pub(crate) fn runtime_ms(&self, lease: &LeaseRecord) -> Option<u64> {
-        let usual = || median(self.runs.get(&(lease.tenant.clone(), lease.ask.name.clone()))?);
-        lease.ask.duration_ms.or_else(usual)
+    /// How long a lease runs from its grant: as it said, or as a run of the same program did that
+    /// had not ended by then either.
+    pub(crate) fn runtime_ms(&self, lease: &LeaseRecord, now_ms: u64) -> Option<u64> {
+        let drawn = || {
+            let granted = lease.granted_at_ms.filter(|_| lease.state == LeaseState::Granted);
+            let elapsed_ms = granted.map_or(0, |granted_ms| now_ms.saturating_sub(granted_ms));
+            let program = (lease.tenant.clone(), lease.ask.name.clone());
+            self.runs.drawn_ms(&[program], elapsed_ms, lease.id)
+        };
+        lease.ask.duration_ms.or_else(drawn)
     }
 
     /// Notes when a lease is expected to start; the first word counts.
@@ -98,11 +102,11 @@ impl History {
         self.expected_ms.entry(lease).or_insert(Some(at_ms));
     }
 
-    /// Half of the estimates of late were off by no more: a tenant's own, or all while it has had
-    /// few.
-    pub(crate) fn error_ms(&self, tenant: &TenantPath) -> Option<u64> {
+    /// How far off the latest estimates were: a tenant's own, or all while it has had few.
+    pub(crate) fn errors(&self, tenant: &TenantPath) -> Option<Errors> {
         let own = self.errors_ms_of.get(tenant).filter(|own| own.len() >= ERRORS_MIN);
-        median(own.unwrap_or(&self.errors_ms))
+        let errors = Errors::of(own.unwrap_or(&self.errors_ms).iter().copied());
+        (errors.count > 0).then_some(errors)
     }
 }
 
@@ -111,12 +115,6 @@ fn remember(values: &mut VecDeque<u64>, value: u64, most: usize) {
         values.pop_front();
     }
     values.push_back(value);
-}
-
-fn median(values: &VecDeque<u64>) -> Option<u64> {
-    let mut sorted: Vec<u64> = values.iter().copied().collect();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -131,11 +129,13 @@ mod tests {
     fn a_tenant_is_told_its_own_errors_once_there_are_some() {
         let mut history = History::default();
         let [acme, globex] = ["acme", "globex"].map(|path| path.parse::<TenantPath>().unwrap());
-        assert_eq!(history.error_ms(&acme), None);
+        let median_ms = |history: &History, tenant| history.errors(tenant).map(|errors| errors.median_ms);
+        assert_eq!(median_ms(&history, &acme), None);
         (1..5).for_each(|lease| history.recall(&error("acme", lease, 1000)));
         (5..20).for_each(|lease| history.recall(&error("globex", lease, 10)));
-        assert_eq!((history.error_ms(&acme), history.error_ms(&globex)), (Some(10), Some(10)));
+        assert_eq!((median_ms(&history, &acme), median_ms(&history, &globex)), (Some(10), Some(10)));
+        assert_eq!(history.errors(&acme).map(|errors| errors.p90_ms), Some(1000));
         history.recall(&error("acme", 20, 3000));
-        assert_eq!((history.error_ms(&acme), history.error_ms(&globex)), (Some(1000), Some(10)));
+        assert_eq!((median_ms(&history, &acme), median_ms(&history, &globex)), (Some(1000), Some(10)));
     }
 }

@@ -34,6 +34,7 @@ mod recommendations;
 mod reports;
 mod sessions;
 mod store;
+mod traces;
 mod usage_bounds;
 mod usage_spans;
 mod watches;
@@ -47,3 +48,4 @@ pub use config::{Certificate, Config, GPU_QUIET_S, GRACE_S, Running, ServeError,
 pub use http::document;
 pub use ipnet::IpNet;
 pub use store::Database;
+pub use webhooks::MailConfig;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use sluice_server::{Config, Database, Running};
+use sluice_server::{Config, Database, MailConfig, Running};
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -30,6 +30,16 @@ struct Arguments {
     /// As of `sluice server`
     #[arg(long, value_name = "NETWORK")]
     webhook_allow: Vec<sluice_server::IpNet>,
+
+    /// As of `sluice server`, as are the next two
+    #[arg(long, requires = "mail_from")]
+    mail_server: Option<String>,
+
+    #[arg(long)]
+    mail_from: Option<String>,
+
+    #[arg(long)]
+    mail_domain: Vec<String>,
 
     /// As `sluice backup` does
     #[arg(long)]
@@ -71,6 +81,14 @@ fn main() -> Result<()> {
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         half_life_ms: None,
         webhook_allow: arguments.webhook_allow,
+        mail: arguments.mail_server.zip(arguments.mail_from).map(|(server, from)| MailConfig {
+            server,
+            from,
+            user: None,
+            password_file: None,
+            domains: arguments.mail_domain,
+        }),
+        otlp: None,
         metrics: None,
     })?;
     println!("listening on {}", server.url());

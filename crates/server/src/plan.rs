@@ -26,6 +26,7 @@ mod enter;
 mod estimate;
 mod fenced;
 mod follow;
+mod moves;
 pub(crate) mod never;
 mod pools;
 mod queues;

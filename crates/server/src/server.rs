@@ -34,6 +34,7 @@ use crate::metrics::{Counters, FleetPicture, Picture};
 use crate::plan::Clock;
 use crate::sessions::Sessions;
 use crate::store::{Fence, Store, StoreError, Write};
+use crate::traces::Traces;
 use crate::watches::Watches;
 use crate::webhooks::Outgoing;
 
@@ -67,6 +68,8 @@ pub(crate) struct Server {
     pub(crate) outgoing: Outgoing,
     /// What has happened since the start, for metrics.
     pub(crate) counters: Counters,
+    /// Traces of leases, if an operator has named a collector.
+    pub(crate) traces: Option<Traces>,
     /// What is shown to clients, if that is a certificate.
     pub(crate) certificate: std::sync::OnceLock<ServerIdentity>,
     /// When it found in the database what it cannot read.
@@ -137,6 +140,7 @@ impl Server {
             surroundings,
             outgoing: Outgoing::default(),
             counters: Counters::default(),
+            traces: None,
             certificate: std::sync::OnceLock::new(),
             unreadable: std::sync::Mutex::default(),
             books: Mutex::new(books),
@@ -359,6 +363,7 @@ impl Server {
         let revoked: Vec<String> = writes.iter().filter_map(revoked).collect();
         let has_events = writes.iter().any(|write| matches!(write, Write::NewDelivery(_)));
         let counted = self.counters.of_batch(&writes);
+        let traced = self.traces.as_ref().map(|traces| (traces, Traces::of_writes(&writes)));
         let written = match self.fence() {
             Some(fence) => self.store.commit(fence, writes).await,
             None => Err(StoreError::Fenced),
@@ -369,6 +374,9 @@ impl Server {
                 revoked.iter().for_each(|id| self.recognised.forget(id));
                 batch.succeed();
                 self.counters.written(counted);
+                if let Some((traces, leases)) = traced {
+                    traces.written(leases, self.now_ms());
+                }
                 if is_news {
                     self.watches.tell(leases);
                 }

@@ -46,7 +46,8 @@ fn by_grant(record: &UsageRecord, lease: &LeaseRecord, node: &Node) -> Option<St
             record.task, record.attempt
         ));
     };
-    if seat.node != node.id {
+    let moves_to = seat.target().is_some_and(|(target, _)| target == node.id);
+    if seat.node != node.id && !moves_to && !seat.earlier.contains(&node.id) {
         return Some(format!("lease {id} was granted to another node"));
     }
     // A lease that was resized had other sizes, which are not kept.
@@ -90,7 +91,7 @@ mod tests {
     use sluice_api::usage::GPU_HOUR_PPM_MS;
 
     use super::*;
-    use crate::fleet::Seat;
+    use crate::fleet::{Seat, SeatMove};
 
     const HOUR_MS: u64 = 3_600_000;
     const NOW_MS: u64 = 100 * HOUR_MS;
@@ -151,6 +152,10 @@ mod tests {
     fn usage_within_the_grant_counts() {
         check(|_, _| {}, None);
         check(|record, _| record.used_ppm_ms += GPU_HOUR_PPM_MS / 10, None);
+        // It has moved on since, or comes from another node that has not reported that yet.
+        check(|_, lease| (lease.seats[0].node, lease.seats[0].earlier) = (2, vec![1]), None);
+        let comes = SeatMove::Sent { node: 1, gpus: vec![0], has_left: false };
+        check(|_, lease| (lease.seats[0].node, lease.seats[0].moving) = (2, Some(comes)), None);
         // Earlier attempts, and leases that were resized, had places and sizes that are not kept.
         check(|_, lease| (lease.attempt, lease.seats) = (2, Vec::new()), None);
         check(

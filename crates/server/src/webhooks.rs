@@ -4,6 +4,7 @@
 //!  change ─ audit entry ─▶ event ──▶ deliveries ─ one transaction ─▶ database
 //!                                                                      │ due
 //!   receiver ◀── POST, signed ── sender (on the server that leads) ◀───┘
+//!   mail server ◀──── message ─────┤
 //!                                  └── outcome: delivered, or again later, or failed
 //! ```
 //! An event becomes a row of the database in the transaction of the change that it is about (an
@@ -13,6 +14,7 @@
 
 mod address;
 mod event;
+mod mail;
 mod sender;
 mod signature;
 
@@ -21,37 +23,64 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use sluice_api::client::{CheckAddress, Web};
-use sluice_api::webhook::Webhook;
+use sluice_api::webhook::{NewWebhook, Webhook, WebhookFormat};
 use tokio::sync::Notify;
 
 use crate::store::NewDelivery;
 
-pub(crate) use address::{Guard, check_url};
+use address::{Guard, check_url};
 pub(crate) use event::{Event, test_event};
+pub use mail::MailConfig;
+pub(crate) use mail::Mailer;
 pub(crate) use signature::secret;
 
 /// What a server needs to send events.
 pub(crate) struct Outgoing {
-    pub(crate) guard: Arc<Guard>,
+    guard: Arc<Guard>,
     /// The client, or the reason why there is none.
     web: Result<Web, String>,
+    /// Sends mail, if the operator has named a mail server.
+    mailer: Option<Arc<Mailer>>,
     /// Wakes the sender.
     pub(crate) news: Notify,
 }
 
 impl Outgoing {
     /// Makes a sender that may connect to addresses on the public Internet, and to these networks.
-    pub(crate) fn new(allowed: Vec<IpNet>) -> Outgoing {
+    pub(crate) fn new(allowed: Vec<IpNet>, mailer: Option<Mailer>) -> Outgoing {
         let guard = Arc::new(Guard::new(allowed));
         let check: Arc<dyn CheckAddress> = guard.clone();
         let web = Web::guarded(check, sender::ANSWER_TIME_MAX);
-        Outgoing { guard, web, news: Notify::new() }
+        Outgoing { guard, web, mailer: mailer.map(Arc::new), news: Notify::new() }
+    }
+
+    /// Checks where a new webhook leads and returns its format. The error is the field that is
+    /// wrong, and why.
+    pub(crate) fn check(&self, new: &NewWebhook) -> Result<WebhookFormat, (&'static str, String)> {
+        if !mail::is_mail(&new.url) {
+            check_url(&new.url, &self.guard).map_err(|why| ("url", why))?;
+            return match new.format.unwrap_or_default() {
+                WebhookFormat::Mail => Err(("format", "mail is the format of mailto: URLs".into())),
+                format => Ok(format),
+            };
+        }
+        let mailer = self.mailer().map_err(|why| ("url", why))?;
+        mailer.check(&new.url, &new.tenant).map_err(|why| ("url", why))?;
+        match new.format {
+            None | Some(WebhookFormat::Mail) => Ok(WebhookFormat::Mail),
+            Some(_) => Err(("format", "the format of a mailto: URL is mail".into())),
+        }
+    }
+
+    fn mailer(&self) -> Result<&Arc<Mailer>, String> {
+        let none = "this server sends no mail; its operator names a mail server with --mail-server";
+        self.mailer.as_ref().ok_or_else(|| none.to_owned())
     }
 }
 
 impl Default for Outgoing {
     fn default() -> Outgoing {
-        Outgoing::new(Vec::new())
+        Outgoing::new(Vec::new(), None)
     }
 }
 

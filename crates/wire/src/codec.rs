@@ -160,6 +160,19 @@ impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     }
 }
 
+/// A part of a message that is kept apart, since it is much larger than other messages.
+impl<T: Encode> Encode for Box<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (**self).encode(out);
+    }
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for Box<T> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, WireError> {
+        T::decode(reader).map(Box::new)
+    }
+}
+
 impl<T: Encode> Encode for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         encode_count(self.len(), out);

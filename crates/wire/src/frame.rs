@@ -248,6 +248,11 @@ impl FrameDecoder {
         self.taken = self.filled;
     }
 
+    /// Bytes that were received and not given out.
+    pub fn held(&self) -> &[u8] {
+        &self.buffer[self.taken..self.filled]
+    }
+
     /// Whether bytes of an unfinished frame are held.
     pub fn is_between_frames(&self) -> bool {
         self.taken == self.filled

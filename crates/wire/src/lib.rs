@@ -43,6 +43,7 @@ mod generated {
 pub mod handshake;
 pub mod live;
 pub mod log;
+pub mod migration;
 pub mod pack;
 pub mod peer;
 pub mod resume;

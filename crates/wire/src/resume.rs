@@ -260,6 +260,19 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         Ok(())
     }
 
+    /// The bytes that are still held, piece by piece.
+    pub fn held(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(Piece::bytes)
+    }
+
+    /// Memory that is held and is sent as it is.
+    pub fn lent(&self) -> impl Iterator<Item = &B> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Lent(bytes) => Some(bytes),
+            Piece::Copied(..) => None,
+        })
+    }
+
     /// Position of the first byte that is still held.
     pub fn start(&self) -> u64 {
         self.start

@@ -122,6 +122,12 @@ impl<'s, T: Sample<'s>> Sample<'s> for Option<T> {
     }
 }
 
+impl<'s, T: Sample<'s>> Sample<'s> for Box<T> {
+    fn sample(source: &mut Source<'s>) -> Self {
+        Box::new(T::sample(source))
+    }
+}
+
 impl<'s, T: Sample<'s>, const N: usize> Sample<'s> for [T; N] {
     fn sample(source: &mut Source<'s>) -> Self {
         std::array::from_fn(|_| T::sample(source))

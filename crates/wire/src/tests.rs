@@ -74,14 +74,15 @@ proptest! {
             &bytes,
             LeaseRequest, LeaseGranted, LeaseRefused, StatusRequest, Status, DevicesRequest, Devices, SessionOpen,
             SessionOpened, SessionRefused, Refused, SessionResumed, LeaseResume, LeaseResumed, LeaseEnd, ProcessWatch,
-            ProcessEnded
+            ProcessEnded, Migrate, Migrated, MoveOffer, MoveAccepted, MovePiece, MoveArrived, MoveDecided, LeaseMoved,
+            SessionMoved, MovePlanned
         );
     }
 
     #[test]
     fn hostile_bytes_are_refused_or_make_sense(bytes in vec(any::<u8>(), 0..300), op in any::<u16>()) {
         let _ = Op(op).name();
-        let _ = Control::decode(op % 24, &bytes);
+        let _ = Control::decode(op % 48, &bytes);
         let _ = Hello::from_bytes(&bytes);
         let _ = Welcome::from_bytes(&bytes);
         let mut decoder = FrameDecoder::new();

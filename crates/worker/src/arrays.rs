@@ -67,6 +67,12 @@ impl Arrays {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there are texture or surface objects.
+    pub(crate) fn has_objects(&self) -> bool {
+        let state = self.lock();
+        !(state.textures.is_empty() && state.surfaces.is_empty())
+    }
+
     /// Refuses a box that is not inside its array.
     pub(crate) fn check(&self, place: &ArrayPlace, size: [u64; 3]) -> Result<(), CUresult> {
         let state = self.lock();

@@ -266,6 +266,21 @@ impl Budget {
         }
     }
 
+    /// For each GPU: bytes that the client may use unasked, and bytes that are kept beyond these.
+    pub(crate) fn allowances(&self) -> Vec<(u64, u64)> {
+        self.allowances.lock().iter().map(|of| (of.allowed, of.kept)).collect()
+    }
+
+    /// Counts bytes of a GPU that the session had in another worker, where the daemon has counted
+    /// them, and continues with an allowance of which its client knows.
+    pub(crate) fn adopt(&self, gpu: u32, bytes: u64, allowed: u64) -> Result<(), CUresult> {
+        self.count(gpu, bytes);
+        let now = self.allowances.lock().get(gpu as usize).map_or(0, |of| of.allowed);
+        let more = now.checked_sub(allowed).ok_or(CUresult::OUT_OF_MEMORY)?;
+        self.allowances.tell(gpu, more as i64);
+        Ok(())
+    }
+
     /// Whether the session's memory is on its GPUs.
     pub(crate) fn presence(&self) -> &Arc<Presence> {
         &self.presence

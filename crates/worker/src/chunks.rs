@@ -32,6 +32,11 @@ impl<T> Chunks<T> {
         Chunks { reservation, runs: BTreeMap::new() }
     }
 
+    /// The first address, and how many there are.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.reservation.start, self.reservation.end - self.reservation.start)
+    }
+
     /// Whether a run could be committed: whole chunks inside the reservation, none of them
     /// committed.
     pub(crate) fn is_vacant(&self, address: u64, bytes: u64) -> bool {

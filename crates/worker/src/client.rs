@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use sluice_transport::{STRIPES_MAX, Stream};
 use sluice_wire::control::{Control, SessionRefused, SessionResumed};
+use sluice_wire::migration::Upstream;
 use sluice_wire::spin::Wait;
 
 use crate::ending;
@@ -121,6 +122,25 @@ impl Client {
             state.connection.stream.shut_down();
             let _ = self.link.send(&Packet::Parted);
         }
+    }
+
+    /// Whether the client can come back after a cut.
+    pub(crate) fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// Bytes of the client's stream that have arrived, and its last attempt to connect.
+    pub(crate) fn position(&self) -> (u64, u32) {
+        let state = self.lock();
+        (state.received, state.connection.attempt)
+    }
+
+    /// Continues where another worker was: the client will come back.
+    pub(crate) fn restore(&self, upstream: &Upstream) {
+        let mut state = self.lock();
+        state.received = upstream.received;
+        state.connection.attempt = upstream.attempt;
+        state.is_cut = true;
     }
 
     pub(crate) fn outbox(&self) -> &Arc<Outbox> {

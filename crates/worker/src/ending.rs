@@ -19,8 +19,8 @@ pub(crate) const GONE: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
 /// How long a client may take what was said before, so that why its session ends can be said,
 const LAST_WORD: Duration = Duration::from_secs(3);
-/// and then to hear it.
-pub(crate) const HEARD: Duration = Duration::from_secs(1);
+/// and then to read it.
+pub(crate) const HEARD: Duration = Duration::from_secs(3);
 
 /// The link over which a reason is given, once there is one.
 static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();

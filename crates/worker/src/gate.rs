@@ -115,9 +115,13 @@ enum Turn {
 impl State {
     /// For how long at most nothing may be submitted, unless something changes before; `None` where
     /// it may be now.
-    fn keeps_out(&self, now: Instant) -> Option<Duration> {
+    fn keeps_out(&mut self, now: Instant) -> Option<Duration> {
         if self.turn != Turn::Held || self.recalled {
             return Some(Duration::MAX);
+        }
+        if self.pressed {
+            // Said once in each turn, however long that lasts.
+            self.ahead.pressed(now);
         }
         self.ahead.keeps_out(self.submitted - self.drained, now)
     }

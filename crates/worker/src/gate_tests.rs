@@ -298,3 +298,16 @@ fn a_watchdog_sleeps_until_there_is_work() {
         submission.finished();
     }
 }
+
+/// The daemon says once in each turn that others wait, and a turn may last.
+#[test]
+fn a_turn_that_lasts_is_given_little_ahead_to_its_end() {
+    let b = bench(false);
+    let mut state = b.gate.lock();
+    state.ahead = Ahead::of_pieces(Duration::from_secs(100));
+    (state.turn, state.pressed, state.submitted) = (Turn::Held, true, 2);
+    let keeps_out = state.keeps_out(Instant::now() + Duration::from_secs(10));
+    // Nothing was submitted in truth.
+    state.submitted = 0;
+    assert!(keeps_out.is_some());
+}

@@ -119,6 +119,11 @@ impl Green {
     }
 
     /// The green context at a place.
+    /// Whether the client has numbers of device resources.
+    pub(crate) fn has_resources(&self) -> bool {
+        !self.resources.lock().unwrap_or_else(PoisonError::into_inner).known.is_empty()
+    }
+
     pub(crate) fn at(&self, place: u8) -> Option<Context> {
         self.contexts.read().unwrap_or_else(PoisonError::into_inner).get(&place).copied()
     }

@@ -118,6 +118,18 @@ impl Images {
         true
     }
 
+    /// Whether the client is sending one.
+    pub(crate) fn is_uploading(&self) -> bool {
+        !self.lock().uploads.is_empty()
+    }
+
+    /// The images in memory, and those in the cache on which the client counts.
+    pub(crate) fn known(&self) -> (Vec<(ImageHash, Arc<Image>)>, Vec<ImageHash>) {
+        let state = self.lock();
+        let whole = state.whole.iter().map(|(hash, image)| (*hash, Arc::clone(image))).collect();
+        (whole, state.promised.keys().copied().collect())
+    }
+
     /// Keeps so many bytes, if need be instead of images that are here only to be found again.
     pub(crate) fn take(&self, bytes: u64) -> Result<Held, CUresult> {
         self.take_instead(&mut self.lock(), bytes)

@@ -42,6 +42,8 @@ pub struct Start {
     /// Whether its GPUs are leased beyond their memory: what is free there now is not what the
     /// session can have.
     pub overcommits: bool,
+    /// The session comes from another worker; `Packet::Arrive` is next.
+    pub arrives: bool,
     /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is
     /// taken to hang.
     pub driver_patience_ms: u64,
@@ -82,6 +84,9 @@ pub struct GpuPart {
     /// Bytes of these that are kept for the session from its start.
     pub reserve: u64,
 }
+
+/// What a worker says that keeps its session for a reason that the daemon knows.
+pub const STAYS: &str = "it stays";
 
 /// Memory of a session that stays on its GPUs, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +159,15 @@ pub enum Packet {
     /// The client has sent something that waits for the session's memory; once for each time that
     /// it is away.
     Wanted,
+    /// The session is here, with the memory that was copied, and begins once its client is. Of each
+    /// GPU of its lease it has `taken` bytes, and counts on `reserved` more.
+    Arrived { bytes: u64, taken: Vec<u64>, reserved: Vec<u64> },
+    /// The session stands still, since it is about to go to another worker.
+    Paused,
+    /// The answer to `Depart` where the session continues here.
+    NotDeparted { reason: String },
+    /// The answer to `AskMovable`: what keeps the session from moving now.
+    Movable { reasons: Vec<String> },
     /// Another session of the client's program may connect once, to copy here; answered by
     /// `PeerOffered`.
     PeerOffer,
@@ -198,6 +212,16 @@ pub enum Packet {
     /// The memory is to come back. If it is likely to leave again, the worker `keeps` the host
     /// memory that it was in.
     MoveIn { keeps: bool },
+    /// The session goes to another worker: everything of it goes into the descriptor that comes
+    /// with the packet, once the work that it has given its GPUs has finished, in this time at
+    /// most. The worker then waits for its end, or for `Stay`.
+    Depart { work_limit_ms: u64 },
+    /// The session continues here after all.
+    Stay,
+    /// Asks what keeps the session from moving; answered by `Movable`.
+    AskMovable,
+    /// Where the session comes from: a descriptor that comes with the packet.
+    Arrive,
     /// The node is about to end: the client is told, and the worker ends.
     NodeEnds,
     /// The client has connected again, has received so many bytes, and the socket comes with the
@@ -233,6 +257,12 @@ impl Link {
     /// The descriptor, to hand over to another process.
     pub fn into_fd(self) -> OwnedFd {
         self.fd
+    }
+
+    /// Ends both directions; what was sent before is still received.
+    pub fn shut_down(&self) {
+        // SAFETY: plain system call on our own descriptor.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// Sends one packet; an error means that the other side is gone.

@@ -136,6 +136,11 @@ struct Question {
 }
 
 impl Live {
+    /// Whether there is any.
+    pub(crate) fn exists(&self) -> bool {
+        self.exists.load(Ordering::Acquire)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -15,15 +15,19 @@
 //! | [`presence`] | whether the memory is on its GPUs, and who uses it |
 //! | [`swap`] | moving it to host memory and back |
 //! | [`host`] | the host memory that it is moved to |
+//! | [`contents`] | what is in it, in pieces |
+//! | [`spare`] | host memory that is ready for the next move |
 
+pub(crate) mod contents;
 pub(crate) mod extent;
 mod host;
 pub(crate) mod presence;
+pub(crate) mod spare;
 pub(crate) mod swap;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{
     CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
@@ -31,6 +35,7 @@ use sluice_cuda::{
     CUresult, DriverTable,
 };
 use sluice_wire::ExportToken;
+use sluice_wire::migration::Committed;
 
 use crate::budget::{Budget, Claim};
 use crate::chunks::{CHUNK, Chunks, Run};
@@ -54,6 +59,8 @@ pub(crate) struct Memory {
     counters: Arc<CounterPage>,
     /// The program's user knows that its GPUs do not see all that they should.
     has_told: AtomicBool,
+    /// There is memory that was not there before.
+    changed: Condvar,
 }
 
 #[derive(Debug)]
@@ -65,7 +72,7 @@ pub(crate) struct State {
     allocations: BTreeMap<u64, Allocation>,
     /// Variables of loaded modules: address to size and module id.
     globals: BTreeMap<u64, (u64, u64)>,
-    /// Host memory that extents were in, for the next time that they leave.
+    /// Host memory for the next time that extents leave.
     spare: Vec<HostPiece>,
 }
 
@@ -141,7 +148,7 @@ impl Memory {
             spare: Vec::new(),
         };
         let (mover, has_told) = (Mutex::default(), AtomicBool::new(false));
-        Memory { state: Mutex::new(state), mover, counters, has_told }
+        Memory { state: Mutex::new(state), mover, counters, has_told, changed: Condvar::new() }
     }
 
     /// Whether all of `[address, address + bytes)` is the session's.
@@ -208,6 +215,7 @@ impl Memory {
             *backing = Backing::Committed { extents, gpu, by_all: users.len() > 1, export: None };
         }
         self.counters.movable.fetch_add(bytes, Ordering::Relaxed);
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -264,24 +272,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives host memory back that is kept for memory which cannot leave any more. A context is
-    /// current.
-    pub(crate) fn trim_spare(&self) {
-        let mut state = self.lock();
-        let movable = self.counters.movable.load(Ordering::Relaxed);
-        let mut kept: u64 = state.spare.iter().map(HostPiece::bytes).sum();
-        let mut surplus = Vec::new();
-        while kept > movable
-            && let Some(piece) = state.spare.pop()
-        {
-            kept -= piece.bytes();
-            surplus.push(piece);
-        }
-        // It is unpinned without the lock, which takes a while.
-        drop(state);
-        drop(surplus);
-    }
-
     /// An allocation at an address of the driver's choice.
     pub(crate) fn allocate(
         &self,
@@ -329,13 +319,67 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What of the memory cannot be made anew by another worker.
+    pub(crate) fn unmovable(&self) -> Vec<&'static str> {
+        let state = self.lock();
+        let backing = |backing: &Backing| match backing {
+            Backing::Committed { export: None, .. } => None,
+            Backing::Committed { .. } => Some("shared with other processes of the lease"),
+            Backing::Mapped(_) => Some("mapped by the program itself (cuMemMap)"),
+            Backing::OnHost { .. } => Some("of the node's host memory"),
+            Backing::Pending => Some("being allocated"),
+        };
+        let runs = state.chunks.iter().filter_map(|(_, run)| backing(&run.backing));
+        let allocated = (!state.allocations.is_empty()).then_some("at addresses that the driver chose");
+        let mut names: Vec<_> = runs.chain(allocated).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The session's addresses: the first, and how many there are.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        self.lock().chunks.range()
+    }
+
+    /// What is committed, in the order of its addresses.
+    pub(crate) fn committed(&self) -> Vec<Committed> {
+        let state = self.lock();
+        let committed = |(address, run): (u64, &Run<Backing>)| match run.backing {
+            Backing::Committed { gpu, by_all, .. } => {
+                Some(Committed { address, bytes: run.bytes, gpu, by_all })
+            }
+            _ => None,
+        };
+        state.chunks.iter().filter_map(committed).collect()
+    }
+
+    /// Commits what another worker had, which the daemon has counted already.
+    pub(crate) fn adopt(
+        &self,
+        table: &DriverTable,
+        devices: &[Device],
+        &Committed { address, bytes, gpu, by_all }: &Committed,
+    ) -> Result<(), CUresult> {
+        let mut state = self.lock();
+        let device = devices.get(gpu as usize).ok_or(CUresult::INVALID_DEVICE)?;
+        if !state.chunks.is_vacant(address, bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let users = if by_all { devices } else { std::slice::from_ref(device) };
+        let extents = extent::make(table, (device, users), address, extent::sizes(bytes))?;
+        state.chunks.insert(address, bytes, Backing::Committed { extents, gpu, by_all, export: None });
+        self.counters.movable.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// These bytes could be moved, and can be no longer.
     pub(crate) fn is_pinned(&self, bytes: u64) {
         self.counters.movable.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Memory is moved by one thread at a time.
-    fn mover(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn mover(&self) -> MutexGuard<'_, ()> {
         self.mover.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

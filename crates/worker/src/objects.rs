@@ -77,6 +77,11 @@ impl Table {
 }
 
 impl Objects {
+    /// How many live objects of a kind there are.
+    pub(crate) fn count(&self, kind: HandleKind) -> usize {
+        self.tables[place(kind)].read().len()
+    }
+
     fn table<I: Id>(&self) -> &Table {
         &self.tables[place(I::KIND)]
     }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_wire::frame::HEADER_SIZE;
+use sluice_wire::migration::{Downstream, Upstream};
 use sluice_wire::pack::Packer;
 use sluice_wire::resume::{ACKNOWLEDGE_EVERY, LARGE, SendBuffer};
 use sluice_wire::spin::Wait;
@@ -150,6 +151,8 @@ unsafe impl Send for Lying {}
 
 struct Writer {
     stream: Arc<Stream>,
+    /// The client comes back with TLS as it began, or without it.
+    is_protected: bool,
     buffer: SendBuffer<Lent>,
     /// Nothing can be written before the client is back.
     is_cut: bool,
@@ -162,6 +165,7 @@ impl Outbox {
     pub(crate) fn new(stream: Arc<Stream>, resumes: bool, counters: Arc<CounterPage>) -> Outbox {
         Outbox {
             writer: Mutex::new(Writer {
+                is_protected: stream.is_protected(),
                 stream,
                 buffer: SendBuffer::new(0, resumes),
                 is_cut: false,
@@ -392,7 +396,7 @@ impl Outbox {
         greeting: &[u8],
     ) -> io::Result<()> {
         let mut writer = self.lock_writer();
-        if stream.is_protected() != writer.stream.is_protected() {
+        if stream.is_protected() != writer.is_protected {
             return Err(io::Error::other("with TLS or without it, as it began, is how it goes on"));
         }
         writer.buffer.resume(position).map_err(io::Error::other)?;
@@ -411,6 +415,31 @@ impl Outbox {
         self.lock_pushes().resumed = true;
         self.pushed.notify_one();
         Ok(())
+    }
+
+    /// Has nothing written until the answer is dropped; `None` where something waits for being
+    /// written, or is to be sent from memory that is not the session's any more.
+    pub(crate) fn hold(&self) -> Option<HeldOutbox<'_>> {
+        // A client that is away takes nothing, and what it is sent is kept.
+        self.write(|_| Ok(())).ok()?;
+        let writer = self.lock_writer();
+        let is_lying = |lent: &Lent| matches!(lent, Lent::Lying(_));
+        let can_be_held = self.lock_pushes().queue.is_empty() && !writer.buffer.lent().any(is_lying);
+        can_be_held.then_some(HeldOutbox { outbox: self, writer })
+    }
+
+    /// Continues as the outbox of another worker.
+    pub(crate) fn restore(&self, upstream: &Upstream, downstream: &Downstream) {
+        let mut writer = self.lock_writer();
+        writer.buffer = SendBuffer::new(downstream.start, true);
+        writer.buffer.append(|out| out.extend_from_slice(&downstream.unacknowledged));
+        writer.is_cut = true;
+        writer.is_protected = downstream.is_protected;
+        writer.packer = downstream.packs.then(Packer::default);
+        self.received.store(upstream.received, SeqCst);
+        self.acknowledged.store(upstream.acknowledged, SeqCst);
+        self.expanded_before.store(upstream.expanded_before, SeqCst);
+        self.expanded.store(upstream.expanded_before, SeqCst);
     }
 
     /// Bytes that may be on their way to the client, where that follows from the link.
@@ -521,6 +550,30 @@ impl Outbox {
 
     fn lock_pushes(&self) -> MutexGuard<'_, Pushes> {
         self.pushes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An outbox in which nothing changes.
+pub(crate) struct HeldOutbox<'a> {
+    outbox: &'a Outbox,
+    writer: MutexGuard<'a, Writer>,
+}
+
+impl HeldOutbox<'_> {
+    pub(crate) fn downstream(&self) -> Downstream {
+        let buffer = &self.writer.buffer;
+        Downstream {
+            start: buffer.start(),
+            unacknowledged: buffer.held().flatten().copied().collect(),
+            packs: self.writer.packer.is_some(),
+            is_protected: self.writer.is_protected,
+        }
+    }
+
+    /// How many bytes of the client's stream it has acknowledged, and how many bytes of commands
+    /// had come delta encoded or compressed by then.
+    pub(crate) fn acknowledged(&self) -> (u64, u64) {
+        (self.outbox.acknowledged.load(SeqCst), self.outbox.expanded_before.load(SeqCst))
     }
 }
 

@@ -60,6 +60,11 @@ impl Peers {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there are connections, in either direction.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.lock().is_empty() || self.served.load(Ordering::Acquire) > 0
+    }
+
     /// What has become of a question.
     pub(crate) fn connected(&self, number: u64, outcome: Result<Stream, String>) {
         let peer = match outcome {

@@ -102,6 +102,8 @@ struct State {
     /// Pushes in the queue, or being executed from there.
     pushes_queued: usize,
     has_submitter: bool,
+    /// Commands that can block and have left the queue.
+    blocking: usize,
     threads: usize,
     idle: usize,
 }
@@ -110,6 +112,11 @@ impl State {
     /// Whether nothing waits for being submitted, and nothing is being submitted.
     fn is_empty(&self) -> bool {
         self.jobs.is_empty() && !self.has_submitter
+    }
+
+    /// Whether all that was accepted has been executed.
+    fn is_done(&self) -> bool {
+        self.is_empty() && self.beside == 0 && self.blocking == 0
     }
 
     /// Whether `more` commands above the usual, or `more_bytes` of them, are queued.
@@ -208,6 +215,19 @@ impl Pipeline {
     /// Whether anything that was accepted may still run.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.lock().is_empty() || self.session.has_unfinished()
+    }
+
+    /// Whether all that was accepted has been executed, by then at the latest.
+    pub(crate) fn is_done_by(&self, until: Instant) -> bool {
+        let mut state = self.lock();
+        while !state.is_done() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Returns when [`Pipeline::is_idle`], or after a while: what is before a large copy is often
@@ -327,8 +347,11 @@ impl Pipeline {
             }
             state.has_submitter = true;
             if let Some(blocking) = self.submit(state) {
-                let _present = self.session.presence.enter();
+                let present = self.session.presence.enter();
                 self.execute(blocking);
+                drop(present);
+                self.lock().blocking -= 1;
+                self.room.notify_all();
             }
         }
     }
@@ -361,6 +384,7 @@ impl Pipeline {
                 batch.append(&mut state.jobs);
                 state.jobs = batch;
                 state.has_submitter = false;
+                state.blocking += 1;
                 self.find_submitter(&mut state);
                 return Some(job);
             }
@@ -390,6 +414,9 @@ fn execute(session: &Session, job: &Job) {
         let (_, device) = session.device()?;
         call(session, device, job, &mut fields)
     });
+    if result.is_ok() {
+        session.recipes.note(header, &job.payload, |module| session.objects.find(module).is_ok());
+    }
     let sent = match result {
         // The answer comes with the event's end.
         Ok(()) if op == commands::EventWatch::OP => Ok(()),

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::control::{Control, SessionOpen, SharedMemory};
+use sluice_wire::migration::Upstream;
 use sluice_wire::pack::unpack;
 use sluice_wire::sequences::Expander;
 use sluice_wire::spin::{Spin, Wait};
@@ -17,6 +18,7 @@ use crate::bulk::{Arriving, Bulk, PIECE};
 use crate::client::{Client, Connection, frame_of, write_all};
 use crate::counters::CounterPage;
 use crate::ending;
+use crate::migration::pause::{Pause, Standing};
 use crate::outbox::Outbox;
 use crate::pipeline::{Job, Pipeline};
 use crate::serve::OpenError;
@@ -48,6 +50,7 @@ pub(crate) struct Reader {
     after_bulk: bool,
     /// That this process may use.
     cores: usize,
+    pause: Arc<Pause>,
 }
 
 impl Line {
@@ -112,7 +115,37 @@ impl Reader {
         let connection = client.connection();
         let line = Line { client, connection, outbox, spin: Spin::new(cores), counters };
         let decoder = FrameDecoder::new();
-        Reader { line, decoder, expander: None, is_expanding: false, unpacked: 0, after_bulk: false, cores }
+        Reader {
+            line,
+            decoder,
+            expander: None,
+            is_expanding: false,
+            unpacked: 0,
+            after_bulk: false,
+            cores,
+            pause: Arc::default(),
+        }
+    }
+
+    /// What stops it.
+    pub(crate) fn pause(&self) -> &Arc<Pause> {
+        &self.pause
+    }
+
+    /// Continues where another worker's reader stood.
+    pub(crate) fn restore(&mut self, upstream: &Upstream) -> Result<(), WireError> {
+        self.decoder.push(&upstream.partial);
+        self.expander = upstream.expander.as_deref().map(Expander::restored).transpose()?;
+        self.unpacked = upstream.unpacked;
+        Ok(())
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            partial: self.decoder.held().to_vec(),
+            expander: self.expander.as_ref().map(Expander::saved),
+            unpacked: self.unpacked,
+        }
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -187,6 +220,9 @@ impl Reader {
         if self.is_expanding {
             return Ok(self.next_recognised()?);
         }
+        if self.pause.is_wanted() {
+            self.pause.stand(|| self.standing());
+        }
         if let Some(frame) = self.decoder.next_frame()? {
             self.after_bulk = false;
             return match frame.header.kind {
@@ -250,10 +286,20 @@ impl Reader {
             false => self.decoder.missing()?.max(READ_SIZE),
         };
         let space = self.decoder.space(room);
+        if !self.pause.waits(&self.line.connection) {
+            return Ok(());
+        }
         // The rest of a frame that has begun is on its way, in as many pieces as it takes.
-        let got = self.line.read_on(is_between_frames, |stream, wait| stream.read(space, wait));
-        self.decoder.received(got);
-        self.line.acknowledge();
+        let got = self.line.read(is_between_frames, |stream, wait| stream.read(space, wait));
+        self.pause.has_waited();
+        match got {
+            Ok(got) => {
+                self.decoder.received(got);
+                self.line.acknowledge();
+            }
+            Err(_) if self.pause.is_wanted() => {}
+            Err(_) => self.line.next_connection(),
+        }
         Ok(())
     }
 

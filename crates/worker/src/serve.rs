@@ -1,9 +1,12 @@
 //! A worker's life: take over what the daemon hands down, start the driver, serve the client, end.
 
+use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sluice_cuda::{CUresult, DriverTable};
@@ -12,6 +15,7 @@ use sluice_transport::Stream;
 use sluice_wire::Op;
 use sluice_wire::control::{ResumeTerms, SessionOpen, SessionOpened, SessionRefused};
 use sluice_wire::handshake::SessionSecret;
+use sluice_wire::migration::SessionState;
 
 use crate::INHERITED_FDS;
 use crate::ballast::Source;
@@ -28,7 +32,10 @@ use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
 use crate::live::Reach;
-use crate::memory::swap;
+use crate::memory::{spare, swap};
+use crate::migration::arrive::{self, NotArrived};
+use crate::migration::depart;
+use crate::migration::pause::Pause;
 use crate::outbox::{Outbox, Push};
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
@@ -73,11 +80,20 @@ pub(crate) fn serve() -> ! {
         ending::spawn("driver watch", move || hang::watch(patience, &opened, &client, &link));
     }
     let mut reader = Reader::new(client, Arc::clone(&outbox), Arc::clone(&counters));
+    let opened = Opening { session: opened, pipeline: Arc::default() };
     let session = open(&start, &mut reader, &link, &opened, counters).unwrap_or_else(|error| {
         ending::failed(&format!("the session cannot start: {error}"));
     });
     let limit = Duration::from_millis(start.kernel_timeout_ms);
-    run(session, link, reader, Some(limit).filter(|limit| !limit.is_zero()), resumes)
+    let limit = Some(limit).filter(|limit| !limit.is_zero());
+    run(session, link, reader, &opened.pipeline, (limit, resumes, start.arrives))
+}
+
+/// What the thread that serves the daemon's packets can use once it is there.
+#[derive(Clone)]
+struct Opening {
+    session: hang::Opened,
+    pipeline: Arc<OnceLock<Arc<Pipeline>>>,
 }
 
 /// Starts the driver and greets the client.
@@ -85,7 +101,7 @@ fn open(
     start: &Start,
     reader: &mut Reader,
     link: &Arc<Link>,
-    opened: &hang::Opened,
+    opened: &Opening,
     counters: Arc<CounterPage>,
 ) -> Result<Arc<Session>, OpenError> {
     let is_library = matches!(start.driver, Driver::Library { .. });
@@ -97,11 +113,21 @@ fn open(
     };
     let outbox = Arc::clone(reader.client().outbox());
     let (budget, answers) = Budget::new(Arc::clone(link), start.gpus.len(), Arc::clone(&outbox));
-    let (listening, heard, client) = (Arc::clone(link), Arc::clone(opened), Arc::clone(reader.client()));
+    let mut arriving = if start.arrives { Some(arriving(link)?) } else { None };
+    if let Some((state, _)) = &arriving {
+        reader.client().restore(&state.upstream);
+        reader.restore(&state.upstream)?;
+        outbox.restore(&state.upstream, &state.downstream);
+    }
+    let (listening, heard, client) = (Arc::clone(link), opened.clone(), Arc::clone(reader.client()));
+    let pause = Arc::clone(reader.pause());
     // From here on the client may come back on another connection, also before it has its session.
-    ending::spawn("daemon", move || listen(&heard, &answers, &listening, &client));
+    ending::spawn("daemon", move || listen(&heard, &answers, &listening, (&client, &pause)));
     // Nothing of the client's is parsed before.
-    let SessionOpen { ranges: offers, recognises, unpacks } = reader.session_open()?;
+    let SessionOpen { ranges: offers, recognises, unpacks } = match &arriving {
+        Some((state, _)) => SessionOpen { ranges: vec![state.range], recognises: false, unpacks: false },
+        None => reader.session_open()?,
+    };
     let expands = recognises && start.resume.is_some();
     if expands {
         reader.expand();
@@ -121,11 +147,18 @@ fn open(
     let sanitizes = !is_library && sluice_softgpu::sanitizes();
     let reserve = || driver::reserve(&table, &offers, devices.iter_mut().map(|(device, _)| device));
     let reservation = (!sanitizes).then(reserve).flatten();
+    if let Some((state, _)) = &arriving {
+        let here: Vec<_> = devices.iter().map(|(_, snapshot)| snapshot.clone()).collect();
+        arrive::check_models(&state.devices, &here)?;
+        let is_same = |range: &Range<u64>| (range.start, range.end - range.start) == state.range;
+        reservation.as_ref().filter(|range| is_same(range)).ok_or(NotArrived::Addresses)?;
+    }
     let allow = |(gpu, (part, (device, _))): (u32, (&GpuPart, &(Device, _)))| {
         let (ordinal, handle_types) = (device.ordinal, device.handle_types);
         // Where the driver names addresses, every allocation waits for its own.
         let source = reservation.is_some().then_some(Source { table, ordinal, handle_types });
-        budget.begin(gpu, part.reserve, source)
+        let known = arriving.as_ref().and_then(|(state, _)| state.allowances.get(gpu as usize));
+        budget.begin(gpu, known.map_or(part.reserve, |(allowed, kept)| allowed + kept), source)
     };
     let allowances = (0..).zip(start.gpus.iter().zip(&devices)).map(allow).collect();
     let message = SessionOpened {
@@ -162,9 +195,20 @@ fn open(
     if start.suspended {
         session.presence.begin_absent();
     }
-    let _ = opened.set(Arc::clone(&session));
-    outbox.send(&frame_of(message)?)?;
+    let _ = opened.session.set(Arc::clone(&session));
+    match &mut arriving {
+        Some((state, from)) => arrive::take_over(&session, state, from)?,
+        None => outbox.send(&frame_of(message)?)?,
+    }
     Ok(session)
+}
+
+/// The state of a session that comes from another worker, and where its memory follows.
+fn arriving(link: &Link) -> Result<(SessionState, File), OpenError> {
+    let (packet, from) = link.receive_fd::<Packet>()?.ok_or(OpenError::Unexpected)?;
+    let from = from.filter(|_| packet == Packet::Arrive).ok_or(OpenError::Unexpected)?;
+    let mut from = File::from(from);
+    Ok((arrive::read_state(&mut from)?, from))
 }
 
 type Started = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);
@@ -202,8 +246,8 @@ fn run(
     session: Arc<Session>,
     link: Arc<Link>,
     mut reader: Reader,
-    kernel_limit: Option<Duration>,
-    resumes: bool,
+    running: &OnceLock<Arc<Pipeline>>,
+    (kernel_limit, resumes, has_arrived): (Option<Duration>, bool, bool),
 ) -> ! {
     for device in &session.devices {
         let gate = Arc::clone(&device.gate);
@@ -212,6 +256,7 @@ fn run(
     let accounted = Arc::clone(&session);
     ending::set_last_words(move || account(&accounted));
     let pipeline = Pipeline::new(Arc::clone(&session), resumes);
+    let _ = running.set(Arc::clone(&pipeline));
     sluice_softgpu::set_device_memory_account(Box::new(LeaseAccount::new(Arc::clone(&session))));
     let printed = Arc::clone(&session.outbox);
     sluice_softgpu::set_output(Arc::new(move |text| printed.print(text)));
@@ -241,6 +286,18 @@ fn run(
         let watched = Arc::clone(&session);
         ending::spawn("watchdog", move || watchdog::watch(&watched, device, kernel_limit));
     }
+    // On a software GPU, making pages would take processors from kernels.
+    if session.overcommits && session.is_loaded {
+        spare::make_ahead(&session);
+    }
+    if has_arrived {
+        let bytes = session.memory.committed().iter().map(|committed| committed.bytes).sum();
+        let taken = (0..session.devices.len() as u32).map(|gpu| session.budget.taken(gpu)).collect();
+        let reserved = session.budget.allowances().iter().map(|(allowed, kept)| allowed + kept).collect();
+        let _ = link.send(&Packet::Arrived { bytes, taken, reserved });
+        let _ = link.send(&Packet::Parted);
+        session.give_back_what_is_not_here();
+    }
     let _ = link.send(&Packet::Ready);
     loop {
         reader.next(&pipeline);
@@ -250,7 +307,14 @@ fn run(
 
 /// Hears what the daemon says, and notices when the client is gone, also while nobody reads from
 /// it.
-fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &Client) -> ! {
+fn listen(
+    opened: &Opening,
+    answers: &Answers,
+    link: &Arc<Link>,
+    (client, pause): (&Arc<Client>, &Arc<Pause>),
+) -> ! {
+    // Dropped when a departure is off.
+    let mut departs = None;
     let poll = |fd, events| libc::pollfd { fd, events, revents: 0 };
     loop {
         let connection = client.connection_now();
@@ -272,7 +336,7 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
             Ok(None) => ending::daemon_gone(),
             Err(error) => ending::failed(&format!("the daemon sent nonsense: {error}")),
         };
-        let session = opened.get();
+        let session = opened.session.get();
         let gate = |gpu: u32| session?.devices.get(gpu as usize).map(|device| &device.gate);
         match packet {
             Packet::Grant { gpu } => gate(gpu).into_iter().for_each(|gate| gate.granted()),
@@ -294,6 +358,26 @@ fn listen(opened: &hang::Opened, answers: &Answers, link: &Arc<Link>, client: &C
                 if let Some(session) = session {
                     move_memory(session, link, asked);
                 }
+            }
+            Packet::Depart { work_limit_ms } => {
+                let (stays, decided) = channel();
+                departs = Some(stays);
+                let limit = Duration::from_millis(work_limit_ms);
+                match opened.pipeline.get().zip(fd) {
+                    Some((pipeline, to)) => {
+                        let parts = (Arc::clone(pipeline), Arc::clone(client), Arc::clone(pause));
+                        depart::begin(parts, (File::from(to), limit), decided, Arc::clone(link));
+                    }
+                    None => {
+                        let reason = "it has not begun yet".to_owned();
+                        let _ = link.send(&Packet::NotDeparted { reason });
+                    }
+                }
+            }
+            Packet::Stay => drop(departs.take()),
+            Packet::AskMovable => {
+                let parts = opened.pipeline.get().map(|pipeline| (Arc::clone(pipeline), Arc::clone(client)));
+                depart::say_whether(parts, Arc::clone(link));
             }
             Packet::PeerConnected { number, tls, refused } => {
                 let taken_over = peers::taken_over(fd, tls, refused);
@@ -353,6 +437,8 @@ pub(crate) enum OpenError {
     Wire(#[from] sluice_wire::WireError),
     #[error("the worker cannot be confined: {0}")]
     Sandbox(#[from] SandboxError),
+    #[error("it does not arrive: {0}")]
+    Arrival(#[from] NotArrived),
     #[error("the client did not open it")]
     Unexpected,
     #[error("the client is gone: {0}")]

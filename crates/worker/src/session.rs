@@ -33,6 +33,7 @@ use crate::modules::Modules;
 use crate::objects::Objects;
 use crate::outbox::Outbox;
 use crate::peers::Peers;
+use crate::recipes::Recipes;
 use crate::sharing::EventSharing;
 use crate::staging::Staging;
 use crate::streams::{self, Streams};
@@ -44,6 +45,7 @@ pub(crate) struct Session {
     pub(crate) table: DriverTable,
     pub(crate) devices: Vec<Device>,
     pub(crate) objects: Objects,
+    pub(crate) recipes: Recipes,
     pub(crate) modules: Modules,
     pub(crate) memory: Memory,
     pub(crate) graphs: Graphs,
@@ -127,6 +129,7 @@ impl Session {
             table: parts.table,
             devices: parts.devices,
             objects: Objects::default(),
+            recipes: Recipes::default(),
             modules: Modules::default(),
             memory: Memory::new(parts.reservation, Arc::clone(&parts.counters)),
             tiles: TiledArrays::new(Arc::clone(&parts.host_memory)),
@@ -235,6 +238,26 @@ impl Session {
     pub(crate) fn is_quiet(&self) -> bool {
         let is_quiet = |device: &Device| device.gate.is_drained() && device.streams.hold_nothing();
         self.host_calls.hold_nothing() && self.devices.iter().all(is_quiet)
+    }
+
+    /// Gives back what the driver of the worker before had taken for itself, and this one has not:
+    /// it takes local memory anew with the first kernel that needs some.
+    pub(crate) fn give_back_what_is_not_here(&self) {
+        for (gpu, device) in (0..).zip(&self.devices) {
+            let committed = self.memory.committed().into_iter().filter(|committed| committed.gpu == gpu);
+            let here: u64 = committed.map(|committed| committed.bytes).sum();
+            let own = if self.is_loaded { 0 } else { sluice_softgpu::own_memory(device.ordinal) };
+            let surplus = self.budget.taken(gpu).saturating_sub(here + own);
+            if surplus > 0 {
+                self.budget.give_back(gpu, surplus);
+            }
+        }
+    }
+
+    /// Whether it shares events with other processes.
+    pub(crate) fn shares_events(&self) -> bool {
+        let exports = self.event_exports.lock().unwrap_or_else(PoisonError::into_inner);
+        self.imports_events.load(Relaxed) || !exports.is_empty()
     }
 
     /// A stream that waits for no other.

@@ -62,6 +62,12 @@ impl Watches {
         Arc::new(Watches { table, outbox, state: Mutex::default(), more, asked })
     }
 
+    /// Whether no question is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        state.watched.is_empty() && state.asking.is_none() && !state.is_answering
+    }
+
     /// Has the question answered once the event, which is live, is done: with `CUDA_SUCCESS`, or
     /// its error. One that is asked about anew counts from then on: the question before is answered
     /// with `CUDA_ERROR_NOT_READY`.

@@ -26,7 +26,7 @@ use ureq::unversioned::transport::{
 use super::settings::variable;
 
 /// A PEM file with the authorities that certificates come from.
-const CA_VARIABLE: &str = "SLUICE_TLS_CA";
+pub const CA_VARIABLE: &str = "SLUICE_TLS_CA";
 
 /// A server's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::abi::out;
 use crate::copy::boxes::{self, BoxCopy};
 use crate::graph::allocation::{self, GraphAllocation};
 use crate::graph::conditional;
-use crate::graph::edges::{check_plain, node_ids};
+use crate::graph::edges::{check_all, node_ids};
 use crate::launch::limits::Geometry;
 use crate::session::issue::{Issue, list, wanted};
 use crate::session::{self, Session};
@@ -500,7 +500,7 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
 ) -> Result<(), CUresult> {
     // SAFETY: the program's arguments.
     unsafe {
-        check_plain(dependencyData, numDependencies)?;
+        check_all(dependencyData, numDependencies)?;
         cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams)
     }
 }

@@ -13,7 +13,9 @@ use sluice_transport::{NoSession, Rings, STRIPES_MAX, Side, Stream};
 use sluice_wire::address::{
     Endpoint, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
 };
-use sluice_wire::control::{Control, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken};
+use sluice_wire::control::{
+    Control, SessionMoved, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
+};
 use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Purpose, Resume, Stripe, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
@@ -49,6 +51,12 @@ pub(crate) enum AttachError {
         node: Endpoint,
         reason: String,
     },
+    /// The node has given the session, or the lease, to another one.
+    Moved {
+        node: Endpoint,
+        /// The session's number there.
+        session: u64,
+    },
     /// `CUDA_VISIBLE_DEVICES` leaves none.
     NothingVisible,
     TooMany,
@@ -76,7 +84,7 @@ impl AttachError {
             | AttachError::Connect { .. }
             | AttachError::AnotherNode { .. } => CUresult::SYSTEM_NOT_READY,
             AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
-            AttachError::Refused { .. } => CUresult::DEVICE_UNAVAILABLE,
+            AttachError::Refused { .. } | AttachError::Moved { .. } => CUresult::DEVICE_UNAVAILABLE,
         }
     }
 }
@@ -120,6 +128,9 @@ impl std::fmt::Display for AttachError {
             AttachError::Refused { node, reason } => {
                 let node = node.place();
                 write!(f, "the node {node} refused the session: {reason}")
+            }
+            AttachError::Moved { node, .. } => {
+                write!(f, "the session has moved to the node {} and on from there, in a circle", node.place())
             }
         }
     }
@@ -191,8 +202,7 @@ pub(crate) fn resume(
             }
             Ok((greeting.stream, resumed.received))
         }
-        Control::SessionRefused(refused) => Err(AttachError::Refused { node, reason: refused.reason }),
-        _ => Err(greeting.protocol(WireError::NotSluice)),
+        other => Err(greeting.refused(other)),
     }
 }
 
@@ -373,6 +383,15 @@ impl Greeting {
         let reason = match answer {
             Control::SessionRefused(refused) => refused.reason,
             Control::Refused(refused) => refused.reason,
+            Control::SessionMoved(SessionMoved { node, session }) => match node.parse() {
+                Ok(node)
+                    if matches!(self.node, Endpoint::Tls { .. }) && !matches!(node, Endpoint::Tls { .. }) =>
+                {
+                    format!("it sends the session on to {node}, which speaks no TLS")
+                }
+                Ok(node) => return AttachError::Moved { node, session },
+                Err(error) => error.to_string(),
+            },
             _ => return self.protocol(WireError::NotSluice),
         };
         AttachError::Refused { node: self.node.clone(), reason }

@@ -10,10 +10,10 @@
 //! any call that would send. The node waits for the time that it announced when the session began,
 //! and this side waits no longer. A refused connection says nothing about the node: a forwarder, a
 //! tunnel or a NAT refuses while it is started anew. A node that has lost the session says so once
-//! it is reached.
+//! it is reached, and one that has given it to another node says to which.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
@@ -33,11 +33,20 @@ pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Which session of which node it is at present.
+#[derive(Clone, Debug)]
+struct Place {
+    node: Endpoint,
+    session: u64,
+}
+
+/// A session that is sent on more often than this in one attempt to find it is nowhere.
+const MOVES_MAX: u32 = 8;
+
 /// What is needed to resume a session.
 #[derive(Debug)]
 pub(crate) struct Resumption {
-    node: Endpoint,
-    session: u64,
+    place: Mutex<Place>,
     secret: SessionSecret,
     /// How long the node keeps the session.
     patience: Duration,
@@ -58,8 +67,7 @@ impl Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
         let (secret, recognises) = (terms.secret, terms.expands);
         Resumption {
-            node,
-            session,
+            place: Mutex::new(Place { node, session }),
             secret,
             patience,
             attempts: AtomicU32::new(attempt),
@@ -68,8 +76,12 @@ impl Resumption {
         }
     }
 
-    pub(super) fn node(&self) -> &Endpoint {
-        &self.node
+    pub(super) fn node(&self) -> Endpoint {
+        self.place().node.clone()
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn width(&self) -> &Width {
@@ -89,8 +101,9 @@ impl Resumption {
         // Time has to be left for one connection where several do not come through.
         let deadline = Instant::now() + ATTEMPT.min(if count > 1 { left / 2 } else { left });
         let stripe = Stripe { number: 0, count };
-        let resume = Resume { session: self.session, secret: self.secret, attempt, received, stripe };
-        let connected = ready.map_or_else(|| greeting::connect(&self.node, count, deadline), Ok);
+        let Place { node, session } = self.place().clone();
+        let resume = Resume { session, secret: self.secret, attempt, received, stripe };
+        let connected = ready.map_or_else(|| greeting::connect(&node, count, deadline), Ok);
         let done = connected.and_then(|connected| greeting::resume(connected, resume, deadline));
         self.width.attempted(count, done.as_ref().err());
         (done, count)
@@ -99,9 +112,14 @@ impl Resumption {
     /// Tries again and again. The answer is that of [`greeting::resume`].
     fn connect(&self, name: &str, received: u64) -> Result<(Stream, u64), AttachError> {
         let deadline = Instant::now() + self.patience;
-        let mut pause = PAUSE;
+        let (mut pause, mut moves) = (PAUSE, 0);
         loop {
             let error = match self.try_once(received, deadline) {
+                (Err(AttachError::Moved { node, session }), _) if moves < MOVES_MAX => {
+                    moves += 1;
+                    *self.place() = Place { node, session };
+                    continue;
+                }
                 // One connection may come through where several do not.
                 (Err(_), 2..) => continue,
                 (Err(error @ AttachError::Connect { .. }), _) if Instant::now() + pause < deadline => error,

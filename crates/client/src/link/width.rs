@@ -167,7 +167,7 @@ impl Link {
     /// Makes several connections while the session still uses its one, and then moves it to them.
     pub(super) fn widen(&self, resumption: &Resumption) {
         let width = resumption.width();
-        match greeting::connect(resumption.node(), width.most, Instant::now() + ATTEMPT) {
+        match greeting::connect(&resumption.node(), width.most, Instant::now() + ATTEMPT) {
             Ok(connected) => {
                 width.state().ready = Some((connected, Instant::now()));
                 self.make_way(width);

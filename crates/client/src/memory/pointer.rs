@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::*;
 
-use crate::abi::out;
+use crate::abi::{ids, out};
 use crate::host_memory::{blocks, mirror};
 use crate::memory::addresses::Allocation;
 use crate::memory::pool;
@@ -39,9 +39,11 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
         let is_ipc = session.device(device)?.mints_addresses;
         return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types, pool }));
     }
-    // A variable of a module.
     let variable = |it: &mirror::Mirror| (it.ordinal, it.device, it.bytes);
-    if let Some((device, start, bytes)) = mirror::with_device_address(address, variable) {
+    let managed = mirror::with_device_address(address, variable);
+    let of_module = |(module, start, bytes)| Some((ids::device(module)?, start, bytes));
+    let variable = managed.or_else(|| session.find_global(address).and_then(of_module));
+    if let Some((device, start, bytes)) = variable {
         let allocation = Allocation { start, bytes, reserved: bytes };
         let context = session.primary(device)?.context.handle;
         return Ok(Some(Place::Device {

@@ -33,6 +33,8 @@ use crate::stream::host_function;
 
 /// A node that has not said a word by then is as good as none, or as one that is cut off.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// A lease that is sent on more often than this while a session is opened is nowhere.
+const MOVES_MAX: u32 = 8;
 
 /// Makes the sessions that the environment names.
 pub(crate) fn attach() -> Result<Sessions, AttachError> {
@@ -89,11 +91,11 @@ struct Opened {
 impl Opened {
     /// One of several sessions has to have addresses of its own.
     fn new(address: &SessionAddress, is_one_of_many: bool, deadline: Instant) -> Result<Opened, AttachError> {
-        let node = address.node.clone();
         let ranges = Reservations::make();
         let answer = open(address, &ranges, deadline);
         let minted = ranges.keep(answer.as_ref().ok().and_then(|(_, opened, _)| opened.range));
         let (greeting, opened, once) = answer?;
+        let node = greeting.node.clone();
         let range = minted.clone().map(|range| (range.start, range.end - range.start));
         let opened = SessionOpened { range, ..opened };
         let refused = |reason: &str| AttachError::Refused { node: node.clone(), reason: reason.to_owned() };
@@ -132,22 +134,29 @@ fn open(
     ranges: &Reservations,
     deadline: Instant,
 ) -> Result<(Greeting, SessionOpened, Once), AttachError> {
-    let node = &address.node;
-    let failed = |error| AttachError::Connect { node: node.clone(), error };
-    let mut attempts = Attempts::new().map_err(failed)?.at_known_node();
+    let mut address = address.clone();
+    let failed = |node: &Endpoint, error| AttachError::Connect { node: node.clone(), error };
+    let mut attempts = Attempts::new().map_err(|error| failed(&address.node, error))?.at_known_node();
+    let mut moves = 0;
     // The client's stream so far, which is the same on all connections.
     let mut stream = None;
     let mut deadline = deadline;
     loop {
+        let node = &address.node;
         let opened = Greeting::connect(node, deadline)
-            .and_then(|greeting| greeting.open(address, ranges, &mut attempts, &mut stream));
+            .and_then(|greeting| greeting.open(&address, ranges, &mut attempts, &mut stream));
         let error = match opened {
+            Err(AttachError::Moved { node, .. }) if moves < MOVES_MAX => {
+                moves += 1;
+                address.node = node;
+                continue;
+            }
             // The end of such a connection is that of the node.
             Err(AttachError::Connect { error, .. }) if !matches!(node, Endpoint::Unix(_)) => error,
             done => return done.map(|(greeting, opened)| (greeting, opened, attempts.once())),
         };
         let pause = match attempts.failed(&error) {
-            Verdict::Final => return Err(failed(error)),
+            Verdict::Final => return Err(failed(node, error)),
             Verdict::Again(pause) => pause,
             Verdict::AgainFor { pause, patience } => {
                 crate::abi::errors::say(format_args!(

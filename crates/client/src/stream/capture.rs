@@ -15,7 +15,7 @@ use sluice_cuda::*;
 use sluice_wire::{GraphNodeId, Id, NodePlace, NodeWork, StreamId, commands};
 
 use crate::abi::out;
-use crate::graph::edges::{check_plain, edges_from_words, node_ids};
+use crate::graph::edges::{check_all, edges_from_words, node_ids};
 use crate::session::issue::{Issue, wanted};
 use crate::session::{self, Session};
 use crate::{context, stream};
@@ -356,7 +356,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     let graph = session.find(hGraph)?;
     // SAFETY: the program passes that many nodes and edges.
     let dependencies = unsafe {
-        check_plain(dependencyData, numDependencies)?;
+        check_all(dependencyData, numDependencies)?;
         node_ids(session, dependencies, numDependencies)?
     };
     begin(hStream, mode, (hGraph, Home::Programs), |hStream| {
@@ -508,7 +508,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
 ) -> Result<(), CUresult> {
     // SAFETY: the program passes that many nodes and edges.
     unsafe {
-        check_plain(dependencyData, numDependencies)?;
+        check_all(dependencyData, numDependencies)?;
         cuStreamUpdateCaptureDependencies(hStream, dependencies, numDependencies, flags)
     }
 }

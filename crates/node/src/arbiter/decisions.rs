@@ -19,11 +19,13 @@ impl Arbiter {
     }
 
     /// A holder that no session waits for keeps the turn while it idles: that saves a hand-over per
-    /// kernel.
+    /// kernel. A session that overruns its turn will wait soon. A holder that learned of it only
+    /// then could by that time have queued as much work, and overrun its turn as well.
     fn press_holder(&mut self, decision: &mut Decision) {
         let Some(holder) = self.holder else { return };
+        let others_work = || self.sessions.iter().any(|(&key, s)| key != holder && s.state != State::Idle);
         if let State::Holding { since_ns, pressed: false } = self.sessions[&holder].state
-            && self.waiting().next().is_some()
+            && others_work()
         {
             self.set_state(holder, State::Holding { since_ns, pressed: true });
             decision.actions.push(Action::Press(holder));

@@ -79,6 +79,11 @@ impl Agent {
         &self.reporter.membership
     }
 
+    /// Where programs and other nodes reach the node.
+    pub(crate) fn address(&self) -> String {
+        self.reporter.join.address.clone()
+    }
+
     /// Reports until the node stops, and once more then.
     pub(crate) fn run(mut self, registry: &Registry) {
         loop {

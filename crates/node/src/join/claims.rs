@@ -21,8 +21,9 @@ pub(crate) enum ClaimRefusal {
 /// The grants that have been claimed and could be claimed again.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Latest attempt of each task of each lease, and when its grant expires.
-    claimed: BTreeMap<(LeaseId, u32), (u32, u64)>,
+    /// Of each task of each lease the latest attempt, how often it had been ordered to move, and
+    /// when the grant expires.
+    claimed: BTreeMap<(LeaseId, u32), ((u32, u32), u64)>,
 }
 
 impl Claims {
@@ -33,11 +34,11 @@ impl Claims {
             return Err(GrantError::Expired(late_ms / 1000).into());
         }
         self.claimed.retain(|_, (_, expires_at_ms)| *expires_at_ms >= now_ms);
-        let task = (grant.lease, grant.task);
-        if self.claimed.get(&task).is_some_and(|(attempt, _)| *attempt >= grant.attempt) {
+        let (task, place) = ((grant.lease, grant.task), (grant.attempt, grant.moves));
+        if self.claimed.get(&task).is_some_and(|(claimed, _)| *claimed >= place) {
             return Err(ClaimRefusal::Claimed(grant.lease));
         }
-        self.claimed.insert(task, (grant.attempt, grant.expires_at_ms));
+        self.claimed.insert(task, (place, grant.expires_at_ms));
         Ok(())
     }
 }
@@ -64,6 +65,7 @@ mod tests {
             limit_ppm: None,
             suspended: false,
             version: 0,
+            moves: 0,
             expires_at_ms,
         };
         let mut claims = Claims::default();
@@ -72,6 +74,9 @@ mod tests {
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
         assert!(claims.claim(&grant(5, 2, 100), 10).is_ok());
         assert_eq!(claims.claim(&first, 10), Err(ClaimRefusal::Claimed(5)));
+        let moved_back = Grant { moves: 2, ..grant(5, 2, 100) };
+        assert!(claims.claim(&moved_back, 10).is_ok(), "the same attempt comes back from another node");
+        assert_eq!(claims.claim(&moved_back, 10), Err(ClaimRefusal::Claimed(5)));
         let other_task = Grant { task: 1, ..grant(5, 1, 100) };
         assert!(claims.claim(&other_task, 10).is_ok(), "each task claims its own");
         assert!(claims.claim(&grant(6, 1, 300), 200).is_ok());

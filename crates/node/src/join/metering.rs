@@ -60,6 +60,18 @@ impl Metered {
         Attempt { lease: self.grant.lease, attempt: self.grant.attempt, task: self.grant.task }
     }
 
+    /// The end of a record that is cut when the lease has been held for `held_ms`.
+    pub(crate) fn at_ms(&self, held_ms: u64) -> u64 {
+        self.begun_at_ms.saturating_add(held_ms)
+    }
+
+    /// Counts the lease from here on: it was on another node until now, which is `at_ms`. It has
+    /// been held for `held_ms` in all, and its counters show what it did there.
+    pub(crate) fn begin(&mut self, held_ms: u64, counts: Counts, at_ms: u64) {
+        self.begun_at_ms = at_ms.saturating_sub(held_ms);
+        (self.cut_ms, self.resized_at_ms, self.counts) = (held_ms, held_ms, counts);
+    }
+
     /// As metrics name it.
     pub(crate) fn name(&self) -> LeaseName {
         LeaseName {
@@ -197,6 +209,7 @@ mod tests {
             limit_ppm: None,
             suspended: false,
             version: 0,
+            moves: 0,
             expires_at_ms: 0,
         };
         let model = Model { name: "H100".into(), gflops: 66_908 };
@@ -222,6 +235,21 @@ mod tests {
         assert!(records[1].kernels > 0 && records[2].kernels > 0, "{records:?}");
         assert_eq!(records.iter().map(|record| record.last).collect::<Vec<_>>(), [false, false, false, true]);
         assert_eq!(metered.cut(until_ms, counts, 7, true).len(), 1, "also if no time has passed");
+    }
+
+    #[test]
+    fn what_another_node_has_recorded_is_not_recorded_again() {
+        let mut there = metered();
+        let counts = Counts { used_ns: 900, kernels: 9, ..Counts::default() };
+        let last = there.cut(10_000, counts, 5, false).remove(0);
+        assert_eq!(last.until_ms, there.at_ms(10_000));
+        let mut here = metered();
+        here.begin(10_001, counts, last.until_ms);
+        let more = Counts { used_ns: 1000, kernels: 10, ..Counts::default() };
+        let first = here.cut(12_001, more, 5, true).remove(0);
+        assert_eq!((first.from_ms, first.held_ms()), (last.until_ms, 2000));
+        assert_eq!((first.used_ppm_ms, first.kernels), (100, 1));
+        assert_eq!(here.recorded_ns(), 2 * 250_000 * 2000, "its metrics count what it recorded itself");
     }
 
     #[test]

@@ -78,6 +78,8 @@ impl Reporter {
         self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
         self.leadership = answer.leadership;
         self.take(&sent.report, &answer);
+        registry.results_confirmed(&sent.report.moved);
+        registry.order_moves(answer.moves);
         registry.faults.taken(sent.lasting);
         for attempt in answer.end {
             registry.end_attempt(attempt);

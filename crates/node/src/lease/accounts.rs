@@ -60,6 +60,16 @@ impl Books {
         }
     }
 
+    /// A session that has come from another worker has and counts on so many bytes of each of its
+    /// GPUs.
+    pub fn adopt(&mut self, lease: u64, session: u64, taken: &[u64], reserved: &[u64]) {
+        let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
+        let has = taken.iter().zip(reserved);
+        for (account, (&taken, &reserve)) in accounts.into_iter().flatten().zip(has) {
+            *account = Account { taken, reserve, ..Account::default() };
+        }
+    }
+
     /// Takes `bytes` on the lease's `gpu`th GPU for a session, if its lease has them left; of the
     /// session's own reserve `reserve` bytes at most. The answer is what is left of these.
     pub fn take(&mut self, lease: u64, session: u64, gpu: usize, bytes: u64, reserve: u64) -> Option<u64> {

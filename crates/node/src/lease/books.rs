@@ -182,6 +182,13 @@ impl Books {
         Ok(lease)
     }
 
+    /// A lease of one GPU has another one from now on, where the caller has room for it.
+    pub(crate) fn relocate(&mut self, id: u64, gpu: usize) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.gpus = vec![gpu];
+        }
+    }
+
     /// Gives the compute of a lease back. Its memory stays its own until it has left the GPUs, when
     /// it is vacated.
     pub fn suspend(&mut self, id: u64) -> Result<&Lease, Refusal> {

@@ -36,6 +36,8 @@ pub enum Refusal {
          less (`sluice resize --memory`)"
     )]
     NoMemoryToResume { gpu: usize, free: String, asked: String },
+    #[error("its program is moving to another GPU: try again once it has")]
+    Moving,
     #[error("there is no such lease any more")]
     Gone,
 }

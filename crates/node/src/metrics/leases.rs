@@ -39,6 +39,20 @@ const MEMORY_USED: Metric = Metric::gauge(
     "Memory that its sessions have allocated, on all its GPUs here",
 )
 .of("bytes");
+const MEMORY_SWAPPED: Metric = Metric::gauge(
+    "sluice_lease_memory_swapped",
+    "Memory of its sessions that is in the node's memory instead of on a GPU",
+)
+.of("bytes");
+const MEMORY_MOVES: Metric = Metric::counter(
+    "sluice_lease_memory_moves",
+    "Times that the memory of a session of the lease left its GPUs",
+);
+const MEMORY_MOVING: Metric = Metric::counter(
+    "sluice_lease_memory_moving",
+    "Time for which memory of its sessions was moved off the GPUs and back",
+)
+.of("seconds");
 const SESSIONS: Metric = Metric::gauge("sluice_lease_sessions", "Sessions of the lease");
 const STARTED: Metric = Metric::counter("sluice_lease_sessions_started", "Sessions of the lease so far");
 const KERNELS: Metric = Metric::counter("sluice_lease_kernels", "Kernels that its sessions have launched");
@@ -68,6 +82,8 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     counter(&THROTTLED, &|lease| seconds(lease.waited_ns))?;
     counter(&STARTED, &|lease| lease.sessions_total as f64)?;
     counter(&KERNELS, &|lease| lease.kernels as f64)?;
+    counter(&MEMORY_MOVES, &|lease| lease.memory_moves as f64)?;
+    counter(&MEMORY_MOVING, &|lease| lease.memory_moving_us as f64 / 1e6)?;
     counter(&FAULTS, &|lease| lease.failures as f64)?;
     let mut gauge = |metric: &Metric, value: &dyn Fn(&LeaseNow) -> f64| {
         let with_value = labels
@@ -81,6 +97,7 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     gauge(&GPUS, &|now| f64::from(now.gpus))?;
     gauge(&MEMORY, &|now| now.memory as f64)?;
     gauge(&MEMORY_USED, &|now| now.memory_used as f64)?;
+    gauge(&MEMORY_SWAPPED, &|now| now.memory_swapped as f64)?;
     gauge(&SESSIONS, &|now| f64::from(now.sessions))?;
     let link = labels.iter().zip(leases).flat_map(|(labels, lease)| {
         [("received", lease.bytes_in), ("sent", lease.bytes_out)].map(|(direction, bytes)| {

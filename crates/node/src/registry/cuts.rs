@@ -23,6 +23,8 @@ use crate::connection::Line;
 
 /// A worker that is dead has left the books within this time.
 const BOOKS_PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than any lease.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Ended sessions of which is known why.
 const ENDED_MAX: usize = 256;
 
@@ -55,6 +57,13 @@ pub(crate) struct Holder {
     space: u64,
     /// Closed with the holder: whoever waits for another one sees the end of the pipe.
     _superseded: PipeWriter,
+}
+
+impl Holder {
+    /// Ends its connection: it comes back, and learns what has become of the lease.
+    pub(super) fn hang_up(&self) {
+        self.line.shut_down();
+    }
 }
 
 /// A connection that is about to hold a lease. All that can fail of that has been done.
@@ -116,13 +125,14 @@ impl Registry {
         tls: Option<Keys>,
     ) -> Result<(), ResumeRefusal> {
         let mut ledger = self.lock();
+        if let Some(session) = ledger.session_of(resume) {
+            ledger = self.when_it_stays(ledger, session);
+        }
         let ended = ledger.ended.find(resume).map(ResumeRefusal::Ended);
-        let Some(record) = ledger.sessions.get_mut(&resume.session) else {
+        let Some(session) = ledger.session_of(resume) else {
             return Err(ended.unwrap_or(ResumeRefusal::Unknown));
         };
-        if !same(&record.secret, &resume.secret) {
-            return Err(ResumeRefusal::Unknown);
-        }
+        let Some(record) = ledger.sessions.get_mut(&session) else { return Err(ResumeRefusal::Unknown) };
         if !record.resumes {
             return Err(ResumeRefusal::NotKept);
         }
@@ -132,11 +142,13 @@ impl Registry {
         let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
         if record.link.send_fd(&packet, socket).is_ok() {
             record.client.peer = peer.to_owned();
+            let lease = record.lease;
+            ledger.is_certain(lease);
             return Ok(());
         }
         // The worker is dead, and will be struck out by the thread that serves it.
         let deadline = Instant::now() + BOOKS_PATIENCE;
-        while ledger.sessions.contains_key(&resume.session) && Instant::now() < deadline {
+        while ledger.sessions.contains_key(&session) && Instant::now() < deadline {
             let left = deadline.saturating_duration_since(Instant::now());
             ledger = self.session_ended.wait_timeout(ledger, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -144,28 +156,35 @@ impl Registry {
         Err(ResumeRefusal::Ended(why))
     }
 
-    /// A session's connection is gone: whoever sees the client's process is asked for it.
-    pub(super) fn client_parted(&self, session: u64) -> Option<Arc<ProcessWatch>> {
+    /// A session's connection is gone: the holder that sees the client's process is asked for it.
+    /// The answer is until when the client is waited for, and how the end of its process is seen.
+    ///
+    /// A client that does nothing does not notice that its session has moved, so then its lease
+    /// alone says how long that is.
+    pub(super) fn client_parted(&self, session: u64) -> (Instant, Option<Arc<ProcessWatch>>) {
         let mut ledger = self.lock();
-        let record = ledger.sessions.get_mut(&session)?;
+        let linger = Instant::now() + self.linger;
+        let Some(record) = ledger.sessions.get_mut(&session) else { return (linger, None) };
         record.parted = true;
+        let until = if record.migration.has_moved() { Instant::now() + FOR_EVER } else { linger };
         let (lease, process) = (record.lease, record.client.process.clone());
         if process.watch.is_none() {
             ask_holder(&ledger, lease, &process);
         }
-        process.watch
+        (until, process.watch)
     }
 
     pub(super) fn client_resumed(&self, session: u64) {
         if let Some(record) = self.lock().sessions.get_mut(&session) {
             record.parted = false;
+            record.migration.is_noticed();
         }
     }
 
     /// Waits until the worker has something to say (true), or its client is dead or was away for
     /// too long (false).
-    pub(super) fn await_client(&self, link: &Link, since: Instant, watch: Option<&ProcessWatch>) -> bool {
-        let left = self.linger.saturating_sub(since.elapsed());
+    pub(super) fn await_client(&self, link: &Link, until: Instant, watch: Option<&ProcessWatch>) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
         wait([Some(link.as_fd()), watch.map(AsFd::as_fd)], left) == [true, false]
     }
 
@@ -185,6 +204,7 @@ impl Registry {
         let mut ledger = self.lock();
         let lease = ledger.lease_of(token)?;
         ledger.leases.get(&lease).filter(|record| !record.closing)?;
+        ledger.is_certain(lease);
         ledger.hold(lease, holding)
     }
 
@@ -211,6 +231,12 @@ impl Registry {
 }
 
 impl Ledger {
+    /// The session that a client means, if it knows its secret.
+    pub(super) fn session_of(&self, resume: &Resume) -> Option<u64> {
+        let record = self.sessions.get(&resume.session)?;
+        same(&record.secret, &resume.secret).then_some(resume.session)
+    }
+
     /// From now on this connection holds the lease.
     pub(super) fn hold(&mut self, lease: u64, holding: Holding) -> Option<Hold> {
         let Holding { holder, superseded } = holding;
@@ -247,7 +273,7 @@ pub(super) fn ends_within(child: u32, limit: Duration) -> bool {
 }
 
 /// Which of two descriptors can be read, or is at its end, within `limit`; neither after that.
-fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
+pub(super) fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
     let deadline = Instant::now() + limit;
     loop {
         // Negative descriptors are passed over.

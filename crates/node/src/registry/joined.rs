@@ -7,7 +7,7 @@ use sluice_wire::handshake::Once;
 use sluice_worker::counters::Counts;
 
 use super::cuts::{Hold, Holding};
-use super::{Granted, LeaseRecord, Ledger, Meter, Registry};
+use super::{Granted, LeaseRecord, Ledger, Meter, MutexGuard, Registry};
 use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal, Resize};
 use crate::registry::resize::Size;
@@ -118,12 +118,13 @@ impl Registry {
         let counts = ledger.counts(lease);
         let resized = self.apply(&mut ledger, lease, &resize, grant.suspended);
         let mut records = Vec::new();
+        let held_ms = ledger.leases.get(&lease).map_or(0, |record| self.held_ms(record));
         if let Some(record) = ledger.leases.get_mut(&lease)
             && let Some(metered) = &mut record.metered
         {
             match &resized {
                 Ok(_) => {
-                    records = metered.cut(self.since_ms(record.started), counts, record.memory_peak, false);
+                    records = metered.cut(held_ms, counts, record.memory_peak, false);
                     metered.regrant(grant);
                 }
                 Err(refusal) => metered.refuse(grant.version, refusal.to_string()),
@@ -161,29 +162,53 @@ impl Registry {
         resized
     }
 
-    /// The last record of a lease, if a server granted it.
+    /// The last record of a lease, if a server granted it: the last of all, unless it continues on
+    /// another node.
     pub(super) fn record_end(&self, record: &mut LeaseRecord) {
+        let held_ms = self.held_ms(record);
         if let Some((membership, metered)) = self.membership.as_ref().zip(record.metered.as_mut()) {
-            let held_ms = self.since_ms(record.started);
-            membership.record(&metered.cut(held_ms, record.past, record.memory_peak, true));
-            membership.tell();
+            let last = !record.has_moved;
+            membership.record(&metered.cut(held_ms, record.past, record.memory_peak, last));
         }
+        self.tell_server();
     }
 
     /// Ends the lease of an attempt that the server wants ended.
     pub(crate) fn end_attempt(&self, attempt: Attempt) {
-        let is_it = |record: &LeaseRecord| record.metered.as_ref().is_some_and(|m| m.attempt() == attempt);
-        let found = self.lock().leases.iter().find(|(_, record)| is_it(record)).map(|(&id, _)| id);
-        if let Some(lease) = found {
-            self.end_lease(lease);
+        let ledger = self.lock();
+        let is_it = |record: &LeaseRecord| {
+            let metered = record.metered.as_ref().or(record.arriving.as_ref());
+            metered.is_some_and(|metered| metered.attempt() == attempt)
+        };
+        match ledger.leases.iter().find(|(_, record)| is_it(record)) {
+            // The connection that brings it ends it, once its worker has gone.
+            Some((&lease, record)) if record.arrives => self.stop_workers_of(ledger, lease),
+            Some((&lease, _)) => {
+                drop(ledger);
+                self.end_lease(lease);
+            }
+            None => {}
         }
+    }
+
+    fn stop_workers_of(&self, mut ledger: MutexGuard<'_, Ledger>, lease: u64) {
+        for session in ledger.sessions.values_mut().filter(|session| session.lease == lease) {
+            // An error means that it has ended by itself.
+            let _ = session.worker.kill();
+        }
+    }
+
+    /// The number of the lease here that an attempt of the server has.
+    pub(super) fn lease_of_attempt(&self, attempt: Attempt) -> Option<u64> {
+        self.attempts().into_iter().find(|(other, _)| *other == attempt).map(|(_, lease)| lease)
     }
 
     /// The server's attempts that live here, and the numbers of their leases.
     pub(crate) fn attempts(&self) -> Vec<(Attempt, u64)> {
         let ledger = self.lock();
+        let stays = |(_, record): &(&u64, &LeaseRecord)| !record.has_moved;
         let attempt = |(&id, record): (&u64, &LeaseRecord)| Some((record.metered.as_ref()?.attempt(), id));
-        ledger.leases.iter().filter_map(attempt).collect()
+        ledger.leases.iter().filter(stays).filter_map(attempt).collect()
     }
 
     /// Counts what a program of a lease has done, beside its sessions.
@@ -226,7 +251,9 @@ impl Registry {
             memory_used: ledger.books.used_memory(gpu),
             busy_ppm: meter.busy_ppm,
         };
-        let attempt = |id: u64| ledger.leases.get(&id)?.metered.as_ref().map(Metered::attempt);
+        let here = |id: u64| ledger.leases.get(&id).filter(|record| !record.has_moved);
+        let attempt = |id: u64| here(id)?.metered.as_ref().map(Metered::attempt);
+        let arriving = |record: &LeaseRecord| record.arriving.as_ref().map(Metered::attempt);
         let resized = |record: &LeaseRecord| record.metered.as_ref()?.resized().cloned();
         let session = |status: SessionStatus| Some(session_report(attempt(status.lease)?, status));
         Report {
@@ -235,6 +262,8 @@ impl Registry {
             sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
             closed,
             resized: ledger.leases.values().filter_map(resized).collect(),
+            arriving: ledger.leases.values().filter_map(arriving).collect(),
+            moved: self.orders.results(),
             ..Report::default()
         }
     }
@@ -248,7 +277,7 @@ impl Registry {
         let counts: Vec<Counts> = leases.iter().map(|&lease| ledger.counts(lease)).collect();
         let mut records = Vec::new();
         for (lease, counts) in leases.iter().zip(counts) {
-            if let Some(record) = ledger.leases.get_mut(lease)
+            if let Some(record) = ledger.leases.get_mut(lease).filter(|record| !record.has_moved)
                 && let Some(metered) = &mut record.metered
             {
                 let held_ms = self.since_ms(record.started);

@@ -25,8 +25,8 @@ pub(crate) struct Granted {
 }
 
 /// What workers get for their last words to clients, who have three seconds for taking what was
-/// said before, and one for hanging up.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// said before, and as many for hanging up.
+const LAST_WORDS: Duration = Duration::from_secs(7);
 
 impl Registry {
     /// Enters a lease, unless it was entered for an earlier attempt, and has a connection hold it
@@ -88,7 +88,10 @@ impl Registry {
         let waited_ns = self.turns.waited_ns(&[lease]).get(&lease).copied().unwrap_or(0);
         self.turns.forget(lease, &entry.gpus);
         self.record_end(&mut record);
-        self.keep_last(lease, &record, record.share_ppm, waited_ns);
+        if !record.arrives && !record.has_moved {
+            self.keep_last(lease, &record, record.share_ppm, waited_ns);
+        }
+        self.memory_moved.notify_all();
         Some(())
     }
 

@@ -2,9 +2,12 @@
 //! through though its answer did not.
 //!
 //! ```text
-//!   asked for -- nobody has --> being opened (`Openings`) -- its worker knows what it serves --> there (`SessionRecord::once`)
-//!        |                           ^ later attempts wait                                            |
-//!        +-------------------------- a later attempt gives its socket to the worker ------------------+
+//! asked for -- by no earlier attempt --> being opened (`Openings`)
+//!     |                                      ^ later attempts wait
+//!     |                                      | its worker knows what it serves
+//!     |                                      v
+//!     +-- a later attempt gives its ---> there (`SessionRecord::once`)
+//!         socket to the worker
 //! ```
 //!
 //! A session that does not outlive its connection ends with that of the earlier attempt, and is
@@ -56,6 +59,11 @@ impl Registry {
         let mut ledger = self.lock();
         loop {
             let lease = ledger.open_lease_of(token)?;
+            ledger = self.when_it_stays(ledger, lease);
+            // It may have gone to another node, or have come back from one.
+            if ledger.open_lease_of(token)? != lease {
+                continue;
+            }
             if !ledger.openings.0.iter().any(|other| same(&other.0, &once.nonce.0)) {
                 let Some(session) = ledger.opened_session(lease, once) else {
                     ledger.has_room(lease)?;

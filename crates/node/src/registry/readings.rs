@@ -50,6 +50,10 @@ pub(crate) struct LeaseReading {
     pub(crate) bytes_out: u64,
     pub(crate) sessions_total: u64,
     pub(crate) failures: u64,
+    /// How often memory of its sessions has left the GPUs, and how long that and the ways back have
+    /// taken.
+    pub(crate) memory_moves: u64,
+    pub(crate) memory_moving_us: u64,
     /// What is so now; `None` once it has ended.
     pub(crate) now: Option<LeaseNow>,
 }
@@ -64,6 +68,8 @@ pub(crate) struct LeaseNow {
     /// Bytes on all its GPUs.
     pub(crate) memory: u64,
     pub(crate) memory_used: u64,
+    /// Bytes of them that are in host memory.
+    pub(crate) memory_swapped: u64,
     pub(crate) sessions: u32,
 }
 
@@ -110,6 +116,7 @@ impl Registry {
         let now = self.clock.running();
         let ledger = self.lock();
         let (counts, sessions) = ledger.counts_of_all();
+        let swapped = ledger.swapped_of_all();
         let reading = |(&id, record): (&u64, &LeaseRecord)| {
             let mut reading = self.reading(id, record, counts.get(&id).copied().unwrap_or(record.past));
             reading.waited_ns = waited_ns.get(&id).copied().unwrap_or(0);
@@ -120,6 +127,7 @@ impl Registry {
                 received_ppm: record.pace.received_ppm,
                 memory: entry.memory * entry.gpus.len() as u64,
                 memory_used: ledger.memory_used(id),
+                memory_swapped: swapped.get(&id).copied().unwrap_or(0),
                 sessions: sessions.get(&id).copied().unwrap_or(0),
             });
             Some(reading)
@@ -163,6 +171,8 @@ impl Registry {
             bytes_out: counts.bytes_out,
             sessions_total: record.sessions_total,
             failures: record.failures,
+            memory_moves: record.memory_moves,
+            memory_moving_us: record.memory_moving_us,
             now: None,
         }
     }
@@ -182,6 +192,24 @@ impl Ledger {
             }
         }
         (counts, sessions)
+    }
+
+    /// Bytes of each lease that are in host memory.
+    fn swapped_of_all(&self) -> BTreeMap<u64, u64> {
+        let mut swapped = BTreeMap::new();
+        for (&session, record) in &self.sessions {
+            let bytes = self.books.lease(record.lease).map_or(0, |entry| entry.swapped_by(session));
+            *swapped.entry(record.lease).or_default() += bytes;
+        }
+        swapped
+    }
+
+    /// Adds one move of a session's memory to the sums of its lease.
+    pub(super) fn note_move(&mut self, lease: u64, moves_out: u64, took_us: u64) {
+        if let Some(record) = self.leases.get_mut(&lease) {
+            record.memory_moves += moves_out;
+            record.memory_moving_us = record.memory_moving_us.saturating_add(took_us);
+        }
     }
 
     /// Notes what part of its GPUs' time each lease has got since this was asked last.

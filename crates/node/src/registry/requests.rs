@@ -16,11 +16,11 @@ impl Registry {
     /// Answers a worker until it is gone, or its client is. The answer is why, where that is known.
     pub(super) fn serve_worker(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<String> {
         let (mut why, connecting) = (None, Connecting::default());
-        // Since when the client is away, and how its end is seen.
+        // Until when the client is waited for, and how its end is seen.
         let mut away: Option<(Instant, Option<Arc<ProcessWatch>>)> = None;
         loop {
-            if let Some((since, watch)) = &away
-                && !self.await_client(link, *since, watch.as_deref())
+            if let Some((until, watch)) = &away
+                && !self.await_client(link, *until, watch.as_deref())
             {
                 let linger = self.linger.as_secs();
                 return Some(format!(
@@ -101,7 +101,7 @@ impl Registry {
                     return Some(text);
                 }
                 Packet::Parted => {
-                    away = Some((Instant::now(), self.client_parted(session)));
+                    away = Some(self.client_parted(session));
                     Ok(())
                 }
                 Packet::Resumed => {
@@ -111,6 +111,18 @@ impl Registry {
                 }
                 Packet::Ready => {
                     self.session_is_up(session);
+                    Ok(())
+                }
+                Packet::Paused => {
+                    self.session_stands(session);
+                    Ok(())
+                }
+                Packet::Movable { reasons } => {
+                    self.session_is_movable(session, reasons);
+                    Ok(())
+                }
+                Packet::NotDeparted { reason } => {
+                    self.session_stays(session, reason);
                     Ok(())
                 }
                 moved @ (Packet::MovedOut { .. }
@@ -137,6 +149,11 @@ impl Registry {
                 | Packet::Recall { .. }
                 | Packet::MoveOut { .. }
                 | Packet::MoveIn { .. }
+                | Packet::Arrived { .. }
+                | Packet::Depart { .. }
+                | Packet::Stay
+                | Packet::AskMovable
+                | Packet::Arrive
                 | Packet::NodeEnds
                 | Packet::Resume { .. } => Ok(()),
             };

@@ -156,6 +156,7 @@ impl Registry {
                 record.moving_us += took_us;
                 *residence = Residence { place: Place::Away, kept, reason: String::new() };
                 ledger.books.moved_out(lease, session, &moved);
+                ledger.note_move(lease, 1, took_us);
             }
             (Place::Leaving, Packet::NotMovedOut { reason }) => {
                 *residence = Residence { place: Place::Present, kept: Vec::new(), reason };
@@ -164,6 +165,7 @@ impl Registry {
                 record.moving_us += took_us;
                 *residence = Residence::default();
                 ledger.books.moved_in(lease, session);
+                ledger.note_move(lease, 0, took_us);
             }
             (Place::Returning, Packet::NotMovedIn { reason }) => {
                 eprintln!(

@@ -39,6 +39,10 @@ impl Registry {
         lease: u64,
         resize: &Resize,
     ) -> Result<Size, Refusal> {
+        // Room is held for its present size.
+        if ledger.moving(lease).is_some() {
+            return Err(Refusal::Moving);
+        }
         let entry = ledger.books.resize(lease, resize)?;
         let (weight, gpus, size) = (entry.weight(), entry.gpus.clone(), entry.size());
         // With the table locked, so that a session which begins now gets the new weight as well.

@@ -60,11 +60,19 @@ impl Registry {
     pub(crate) fn lease_status(&self, lease: u64) -> Option<(Vec<DeviceSnapshot>, Vec<SessionStatus>)> {
         let ledger = self.lock();
         let entry = ledger.books.lease(lease)?;
-        let device =
-            |&gpu: &usize| DeviceSnapshot { memory: entry.memory, ..self.inventory.snapshots[gpu].clone() };
+        let shown = self.shown(&ledger, lease);
         let sessions = ledger.session_status(|of| of == lease);
         let each = sessions.iter().flat_map(|session| ledger.session_on_each(entry, session));
-        Some((entry.gpus.iter().map(device).collect(), each.collect()))
+        Some((shown, each.collect()))
+    }
+
+    /// The devices of a lease as its programs know them, with the lease's part of their memory.
+    pub(super) fn shown(&self, ledger: &Ledger, lease: u64) -> Vec<DeviceSnapshot> {
+        let Some(entry) = ledger.books.lease(lease) else { return Vec::new() };
+        let own = || entry.gpus.iter().map(|&gpu| self.inventory.snapshots[gpu].clone()).collect();
+        let shown = ledger.leases.get(&lease).and_then(|record| record.shown.clone()).unwrap_or_else(own);
+        let part = |device: DeviceSnapshot| DeviceSnapshot { memory: entry.memory, ..device };
+        shown.into_iter().map(part).collect()
     }
 
     pub(super) fn gpu_status(&self, ledger: &Ledger, gpu: usize) -> GpuStatus {
@@ -119,8 +127,9 @@ impl Ledger {
                 bytes_out: counts.bytes_out,
                 busy_us: counts.used_ns / 1000,
                 age_ms: record.started.elapsed().as_millis() as u64,
-                parted: record.parted,
+                parted: record.parted && !record.migration.has_moved(),
                 suspended: self.session_is_suspended(record),
+                unmovable: record.migration.unmovable(),
             })
         };
         self.sessions.iter().filter(|(_, record)| wanted(record.lease)).filter_map(status).collect()
@@ -141,8 +150,7 @@ impl Ledger {
         let exported = |gpu| {
             self.leases.get(&session.lease).map_or(0, |lease| lease.exports.bytes_of_on(session.session, gpu))
         };
-        let busy_ns =
-            |gpu| self.sessions.get(&session.session).map_or(0, |record| record.counters.gpu_ns_on(gpu));
+        let busy_ns = |gpu| self.sessions.get(&session.session).map_or(0, |record| record.gpu_ns_on(gpu));
         let on = |gpu: usize| SessionStatus {
             gpu: gpu as u32,
             memory_used: entry.used_by_on(session.session, gpu) + exported(gpu),
@@ -161,7 +169,7 @@ impl Ledger {
     fn gpu_ns_of_sessions(&self, gpu: usize) -> u64 {
         let used = |session: &SessionRecord| {
             let place = self.gpus(session.lease).into_iter().position(|of_lease| of_lease == gpu)?;
-            Some(session.counters.gpu_ns_on(place))
+            Some(session.gpu_ns_on(place))
         };
         self.sessions.values().filter_map(used).sum()
     }

@@ -19,6 +19,8 @@ pub(crate) enum NotChanged {
     Books(#[from] Refusal),
     #[error("lease {0} is suspended as a whole: resume that")]
     WithLease(u64),
+    #[error("session {0} is moving to another GPU: try again once it has")]
+    Moving(u64),
 }
 
 impl Registry {
@@ -26,6 +28,9 @@ impl Registry {
     /// that this is about.
     pub(crate) fn set_suspended(&self, number: u64, suspended: bool) -> Result<Vec<u64>, NotChanged> {
         let mut ledger = self.lock();
+        if let Some(moving) = ledger.moving(number) {
+            return Err(NotChanged::Moving(moving));
+        }
         let Some(session) = ledger.sessions.get_mut(&number) else {
             self.set_lease_suspended(&mut ledger, number, suspended)?;
             return Ok(ledger.sessions_of(number));
@@ -84,7 +89,7 @@ impl Ledger {
         session.suspended || self.is_suspended(session.lease)
     }
 
-    fn sessions_of(&self, lease: u64) -> Vec<u64> {
+    pub(super) fn sessions_of(&self, lease: u64) -> Vec<u64> {
         let of = self.sessions.iter().filter(|(_, session)| session.lease == lease);
         of.map(|(&number, _)| number).collect()
     }

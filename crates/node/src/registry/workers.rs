@@ -4,15 +4,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Instant;
 
 use sluice_api::health::Clearing;
 use sluice_transport::tls::Keys;
-use sluice_wire::handshake::SessionSecret;
+use sluice_wire::handshake::{Once, SessionSecret};
 use sluice_worker::counters::CounterPage;
 use sluice_worker::link::{GpuPart, Link, ResumeStart, Start};
 
+use super::migrate::Migration;
 use super::openings::Opening;
 use super::peers::PeerTokens;
 use super::residence::Residence;
@@ -61,63 +63,61 @@ impl Registry {
         keys: Option<Keys>,
     ) -> Result<RunningSession<'a>, SessionRefusal> {
         let lease = opening.lease;
-        let (link, worker_link) = Link::pair().map_err(SessionRefusal::Worker)?;
         let counters = Arc::new(CounterPage::create().map_err(SessionRefusal::Worker)?);
-        let inheritance = Inheritance {
-            client,
-            link: worker_link.into_fd(),
-            counters: counters.file().try_clone().map_err(SessionRefusal::Worker)?,
-        };
-        let mut worker = self.spawner.spawn(inheritance).map_err(SessionRefusal::Worker)?;
+        let page = counters.file().try_clone().map_err(SessionRefusal::Worker)?;
+        let (worker, link) = self.spawn_worker(client, page).map_err(SessionRefusal::Worker)?;
+        let served = (worker, Arc::clone(&link), counters);
+        let record = SessionRecord::new(lease, opening.once, client_of, SessionSecret(random()), served);
+        let session = self.enter_session(record)?;
+        Ok(RunningSession { opening, lease, session, link, keys })
+    }
+
+    /// Starts a worker process, whose lines on stderr become ours.
+    pub(super) fn spawn_worker(&self, client: OwnedFd, counters: OwnedFd) -> io::Result<(Child, Arc<Link>)> {
+        let (link, worker_link) = Link::pair()?;
+        let mut worker = self.spawner.spawn(Inheritance { client, link: worker_link.into_fd(), counters })?;
         if let Some(stderr) = worker.stderr.take() {
             let follow = move || output::follow(stderr, |line| eprintln!("{line}"));
             if let Err(error) = std::thread::Builder::new().name("worker output".into()).spawn(follow) {
                 let _ = worker.kill();
                 let _ = worker.wait();
-                return Err(SessionRefusal::Worker(error));
+                return Err(error);
             }
         }
-        let link = Arc::new(link);
-        let record = SessionRecord {
-            lease,
-            once: opening.once,
-            resumes: client_of.resumes,
-            client: client_of,
-            started: Instant::now(),
-            worker,
-            link: Arc::clone(&link),
-            counters,
-            secret: SessionSecret(random()),
-            is_up: false,
-            suspended: false,
-            residence: Residence::default(),
-            churns: false,
-            planned_on: None,
-            activity: overcommit::Activity::default(),
-            moves: 0,
-            moving_us: 0,
-            parted: false,
-            peer_tokens: PeerTokens::default(),
-        };
-        let session = self.enter_session(record)?;
-        Ok(RunningSession { opening, lease, session, link, keys })
+        Ok((worker, Arc::new(link)))
     }
 
-    /// Serves a worker to its end, on the calling thread.
+    /// Serves a session to its end, on the calling thread: its worker, and those that take it over.
     pub(crate) fn serve_session(&self, running: RunningSession<'_>) {
         let RunningSession { opening, lease, session, link, keys } = running;
-        let mut why = None;
         let started = self.start_worker(lease, session, &link, keys);
         drop(opening);
-        if started.is_some() {
+        match started {
+            Some(()) => self.serve_to_end(lease, session, link),
+            None => self.leave_session(session, None),
+        }
+    }
+
+    /// Serves the worker of a session, and those that take it over.
+    pub(super) fn serve_to_end(&self, lease: u64, session: u64, mut link: Arc<Link>) {
+        let mut why = self.serve_worker(lease, session, &link);
+        while let Some(next) = self.link_after(session, &link) {
+            link = next;
             why = self.serve_worker(lease, session, &link);
         }
         self.leave_session(session, why);
     }
 
+    /// The link to the worker that has taken the session over from another one.
+    fn link_after(&self, session: u64, before: &Arc<Link>) -> Option<Arc<Link>> {
+        let link = Arc::clone(&self.lock().sessions.get(&session)?.link);
+        (!Arc::ptr_eq(&link, before)).then_some(link)
+    }
+
     /// Books the session.
     fn enter_session(&self, mut record: SessionRecord) -> Result<u64, SessionRefusal> {
-        let mut ledger = self.lock();
+        // While a lease moves, it is not known yet on which GPU this session would be.
+        let mut ledger = self.when_it_stays(self.lock(), record.lease);
         if ledger.leases.get(&record.lease).is_none_or(|lease| lease.closing) {
             // The lease ended while the worker started.
             drop(ledger);
@@ -139,36 +139,12 @@ impl Registry {
 
     fn start_of(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<Start> {
         let mut ledger = self.lock();
-        let record = ledger.leases.get_mut(&lease)?;
-        record.sessions_total += 1;
-        let kernel_timeout_ms = record.kernel_timeout_ms;
-        let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
-        let count = ledger.books.lease(lease)?.gpus.len();
+        ledger.leases.get_mut(&lease)?.sessions_total += 1;
+        let gpus = ledger.books.lease(lease)?.gpus.clone();
         let reserves: Vec<u64> =
-            (0..count).map(|gpu| ledger.books.fill_reserve(lease, session, gpu)).collect();
-        let record = ledger.sessions.get(&session)?;
+            (0..gpus.len()).map(|gpu| ledger.books.fill_reserve(lease, session, gpu)).collect();
+        let start = self.start_on(&ledger, session, gpus.into_iter().zip(reserves))?;
         let entry = ledger.books.lease(lease)?;
-        let part = |(&gpu, reserve): (&usize, u64)| GpuPart {
-            ordinal: gpu as u32,
-            share_ppm: entry.ask.share_ppm,
-            memory: entry.memory,
-            reserve,
-        };
-        let (secret, attempt) = (record.secret.0, record.once.attempt);
-        let resume = record.resumes.then_some(ResumeStart { secret, linger_ms, attempt });
-        let start = Start {
-            session,
-            driver: self.inventory.driver.clone(),
-            gpus: entry.gpus.iter().zip(reserves).map(part).collect(),
-            kernel_timeout_ms,
-            cache: self.cache.clone(),
-            resume,
-            tls: None,
-            host_memory: self.host_memory,
-            suspended: entry.suspended,
-            overcommits: self.overcommits,
-            driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
-        };
         let suspended = entry.suspended;
         // With the table locked: the lease cannot be resized between.
         self.turns.join(session, lease, &entry.gpus, entry.weight(), Arc::clone(link));
@@ -180,10 +156,47 @@ impl Registry {
         Some(start)
     }
 
+    /// The first packet for a worker that is to serve a session on these GPUs, each with the bytes
+    /// of it that are kept for the session.
+    pub(super) fn start_on(
+        &self,
+        ledger: &Ledger,
+        session: u64,
+        gpus: impl Iterator<Item = (usize, u64)>,
+    ) -> Option<Start> {
+        let record = ledger.sessions.get(&session)?;
+        let entry = ledger.books.lease(record.lease)?;
+        let part = |(gpu, reserve): (usize, u64)| GpuPart {
+            ordinal: gpu as u32,
+            share_ppm: entry.ask.share_ppm,
+            memory: entry.memory,
+            reserve,
+        };
+        let linger_ms = u32::try_from(self.linger.as_millis()).unwrap_or(u32::MAX);
+        let (secret, attempt) = (record.secret.0, record.once.attempt);
+        let resume = record.resumes.then_some(ResumeStart { secret, linger_ms, attempt });
+        Some(Start {
+            session,
+            driver: self.inventory.driver.clone(),
+            gpus: gpus.map(part).collect(),
+            kernel_timeout_ms: ledger.leases.get(&record.lease)?.kernel_timeout_ms,
+            cache: self.cache.clone(),
+            resume,
+            tls: None,
+            host_memory: self.host_memory,
+            suspended: entry.suspended,
+            overcommits: self.overcommits,
+            arrives: false,
+            driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
     /// Makes sure that the worker is gone and frees what it had.
-    fn leave_session(&self, session: u64, why: Option<String>) {
+    pub(super) fn leave_session(&self, session: u64, why: Option<String>) {
         let mut ledger = self.lock();
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        // From here on nothing takes the session over.
+        record.migration.is_over();
         let _ = record.worker.kill();
         let (pid, lease) = (record.worker.id(), record.lease);
         let gpus = ledger.gpus(lease);
@@ -213,7 +226,7 @@ impl Registry {
         }
         let Some(record) = ledger.sessions.remove(&session) else { return };
         for (place, gpu) in ledger.gpus(record.lease).into_iter().enumerate() {
-            ledger.meters[gpu].past_ns += record.counters.gpu_ns_on(place);
+            ledger.meters[gpu].past_ns += record.gpu_ns_on(place);
         }
         ledger.books.close_session(record.lease, session);
         self.leave_planners(&mut ledger, record.lease, session);
@@ -262,6 +275,40 @@ impl Registry {
             self.tell_server();
         }
         wait_without_reaping(pid);
+    }
+}
+
+impl SessionRecord {
+    /// A session whose worker, by this link, has yet to be told what it serves.
+    pub(super) fn new(
+        lease: u64,
+        once: Once,
+        client: ClientOf,
+        secret: SessionSecret,
+        (worker, link, counters): (Child, Arc<Link>, Arc<CounterPage>),
+    ) -> SessionRecord {
+        SessionRecord {
+            lease,
+            once,
+            resumes: client.resumes,
+            client,
+            started: Instant::now(),
+            worker,
+            link,
+            counters,
+            secret,
+            is_up: false,
+            suspended: false,
+            residence: Residence::default(),
+            churns: false,
+            planned_on: None,
+            activity: overcommit::Activity::default(),
+            moves: 0,
+            moving_us: 0,
+            parted: false,
+            peer_tokens: PeerTokens::default(),
+            migration: Migration::default(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! `target/release/examples/load`.
 
 mod crowd;
+mod fleet;
 mod http;
 #[path = "../../tests/support/postgres.rs"]
 #[expect(dead_code, reason = "the tests use more of it")]
@@ -61,13 +62,20 @@ struct Arguments {
     /// Measure quota changes and lease requests with so many tenants, and nothing else; in SQLite.
     #[arg(long)]
     tenants: Option<usize>,
-    /// With --tenants: and beside so many connections without a request.
+    /// With --tenants: and beside this number of connections without a request.
     #[arg(long, default_value_t = 5000)]
     connections: usize,
+    /// Fill the nodes with leases, print where the server is, and keep it until standard input
+    /// ends; nothing is measured.
+    #[arg(long)]
+    fleet: bool,
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if arguments.fleet {
+        return fleet::fleet(&arguments);
+    }
     let mut figures = Figures::new();
     match arguments.tenants {
         Some(tenants) => crowd::crowd(tenants, arguments.connections, &mut figures)?,

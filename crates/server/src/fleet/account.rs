@@ -37,6 +37,8 @@ pub(super) struct Account {
     taken: HashMap<(NodeId, u32), Taken>,
     lines: BTreeMap<TenantPath, BTreeSet<LinePlace>>,
     on_node: HashMap<NodeId, BTreeSet<LeaseId>>,
+    /// Leases that move to a node.
+    moving_to: HashMap<NodeId, BTreeSet<LeaseId>>,
 }
 
 impl Account {
@@ -48,6 +50,10 @@ impl Account {
         for (_, seat) in lease.held().filter(|_| lease.holds()) {
             self.on_node.entry(seat.node).or_default().insert(lease.id);
             self.gpus(lease, seat, |sum, by| *sum += by, |sum, by| *sum += by);
+            if let Some((node, _)) = seat.target() {
+                self.moving_to.entry(node).or_default().insert(lease.id);
+                self.gpus(lease, &seat.at_target(), |sum, by| *sum += by, |sum, by| *sum += by);
+            }
         }
     }
 
@@ -67,6 +73,12 @@ impl Account {
                 leases.remove(&lease.id);
             }
             self.gpus(lease, seat, |sum, by| *sum -= by, |sum, by| *sum -= by);
+            if let Some((node, _)) = seat.target() {
+                if let Some(leases) = self.moving_to.get_mut(&node) {
+                    leases.remove(&lease.id);
+                }
+                self.gpus(lease, &seat.at_target(), |sum, by| *sum -= by, |sum, by| *sum -= by);
+            }
         }
     }
 
@@ -111,6 +123,7 @@ impl Account {
         account.holdings.retain(|_, holding| *holding != Holding::default());
         account.taken.retain(|_, taken| *taken != Taken::default());
         account.on_node.retain(|_, leases| !leases.is_empty());
+        account.moving_to.retain(|_, leases| !leases.is_empty());
         account
     }
 
@@ -124,6 +137,10 @@ impl Account {
 
     pub(super) fn on_node(&self, node: NodeId) -> Vec<LeaseId> {
         self.on_node.get(&node).into_iter().flatten().copied().collect()
+    }
+
+    pub(super) fn moving_to(&self, node: NodeId) -> Vec<LeaseId> {
+        self.moving_to.get(&node).into_iter().flatten().copied().collect()
     }
 
     /// From 1.

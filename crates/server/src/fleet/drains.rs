@@ -22,7 +22,8 @@ impl Fleet {
             match self.leases.get(&lease).map(|lease| (lease.state, lease.preempt_at_ms)) {
                 Some((LeaseState::Granted | LeaseState::Running, _)) => {
                     // Those that have notice already leave by then at the latest.
-                    let is_there = |seat: &Seat| seat.node == id && !seat.over;
+                    // What moves away leaves without notice.
+                    let is_there = |seat: &Seat| seat.node == id && !seat.over && seat.target().is_none();
                     self.clear_of(lease, is_there, reason.clone(), end_at_ms);
                 }
                 Some((LeaseState::Preempting, Some(at_ms))) if at_ms > end_at_ms => {

@@ -26,6 +26,15 @@ pub(crate) struct Seat {
     /// A change of what it has that is under way or was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) resizing: Option<SeatResize>,
+    /// Its last move to another node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moving: Option<SeatMove>,
+    /// Counts the orders to move it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) moves: u32,
+    /// The nodes that it was on before it moved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) earlier: Vec<NodeId>,
     /// Its node has had it.
     #[serde(default)]
     pub(crate) claimed: bool,
@@ -101,6 +110,55 @@ pub(crate) enum Stage {
     },
 }
 
+/// A move of a seat to another node.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SeatMove {
+    /// Its node has the order to give it away. Both places are held for it.
+    Sent {
+        node: NodeId,
+        /// Indices of that node's GPUs.
+        gpus: Vec<u32>,
+        /// Its node has it no more and has not said why: the other one knows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_left: bool,
+    },
+    /// Its node is the other one. What was copied is not known where that one said so. Until the new
+    /// node has listed the lease, `awaited` counts its reports that do not.
+    Moved {
+        bytes: Option<u64>,
+        stall_us: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        awaited: Option<u8>,
+    },
+    /// It stays where it was.
+    Refused { reason: String },
+}
+
+/// A report that was in flight when the lease moved cannot list it, nor can the one that was made
+/// before its answer came.
+const UNLISTED_MAX: u8 = 2;
+
+impl SeatMove {
+    /// Whether its node, which has just reported, is still to list it: a report may be older than
+    /// the move, and one may have the lease as arriving.
+    pub(crate) fn is_awaited(&mut self, has: bool, is_arriving: bool) -> bool {
+        let SeatMove::Moved { awaited, .. } = self else { return false };
+        match awaited {
+            None => false,
+            Some(_) if has => {
+                *awaited = None;
+                false
+            }
+            Some(_) if is_arriving => true,
+            Some(unlisted) => {
+                *unlisted += 1;
+                *unlisted <= UNLISTED_MAX
+            }
+        }
+    }
+}
+
 /// An attempt has no more tasks than this one after another: seats stay in the books until it is
 /// over.
 const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
@@ -116,10 +174,29 @@ impl Seat {
             version: 0,
             suspended: false,
             resizing: None,
+            moving: None,
+            moves: 0,
+            earlier: Vec::new(),
             claimed,
             over,
             leave_at_ms: None,
             granted_at_ms: None,
+        }
+    }
+
+    /// The other node and its GPUs, while it moves.
+    pub(crate) fn target(&self) -> Option<(NodeId, &[u32])> {
+        match &self.moving {
+            Some(SeatMove::Sent { node, gpus, .. }) if !self.over => Some((*node, gpus)),
+            _ => None,
+        }
+    }
+
+    /// The seat as it is once it has moved; itself unless it moves.
+    pub(crate) fn at_target(&self) -> Seat {
+        match self.target() {
+            Some((node, gpus)) => Seat { node, gpus: gpus.to_vec(), ..self.clone() },
+            None => self.clone(),
         }
     }
 

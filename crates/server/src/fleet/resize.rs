@@ -24,7 +24,7 @@ use super::lease::{SeatResize, Size, Stage};
 use super::{Fleet, LeaseRecord, Seat, WHY_MAX, printable};
 
 /// A grant that resizes is signed anew for every report; a node need not take one that is older.
-const GRANT_MS: u64 = 60_000;
+pub(super) const GRANT_MS: u64 = 60_000;
 
 /// Why a lease is not resized.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,9 @@ impl Fleet {
         }
         if lease.ask.units_milli.is_some() {
             return never(format!("lease {id} was asked for in units; only a share can be changed"));
+        }
+        if seats().any(|seat| seat.target().is_some()) {
+            return never(format!("lease {id} is moving to another node; ask again when it is there"));
         }
         if seats().any(is_sent) {
             return never(format!(
@@ -228,7 +231,9 @@ impl Fleet {
         let waits = |lease: &LeaseRecord| {
             let mut seats = lease.held().map(|(_, seat)| seat);
             let resize = seats.next()?.resizing.as_ref()?;
+            let is_still = lease.held().all(|(_, seat)| seat.target().is_none());
             let waits = lease.state == LeaseState::Running && matches!(resize.stage, Stage::Waiting { .. });
+            let waits = waits && is_still;
             waits.then_some((lease.id, resize.to))
         };
         self.leases.values().filter_map(waits).collect()

@@ -242,7 +242,7 @@ pub(super) struct Watch {
 }
 
 /// The lease, with its grant if it is theirs; one of a foreign tenant does not exist for them.
-async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lease> {
+pub(super) async fn view(server: &Server, principal: &Principal, id: LeaseId) -> Answer<Lease> {
     let look = |books: &mut Books, now_ms| {
         let (lease, owner) =
             books.fleet.lease(id).map(|lease| with_grants(server, principal, books, lease))?;
@@ -278,7 +278,7 @@ fn with_grants(server: &Server, principal: &Principal, books: &Books, lease: &Le
 }
 
 /// What the header If-Match asks for.
-fn unchanged(change: &mut Change<'_>, headers: &HeaderMap, id: LeaseId) -> Result<(), Problem> {
+pub(super) fn unchanged(change: &mut Change<'_>, headers: &HeaderMap, id: LeaseId) -> Result<(), Problem> {
     let revision = change.fleet().lease(id).map(|lease| lease.revision);
     tags::check(headers, revision.unwrap_or(0))
 }

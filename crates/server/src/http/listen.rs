@@ -19,7 +19,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use sluice_api::problem::{Kind, Problem};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -42,6 +42,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const HANDSHAKE: u8 = 22;
 /// Bytes that are read of a request in plain text before it is answered.
 const PLAIN_TEXT_MAX: u64 = 64 << 10;
+
+/// Connections that wait to be accepted, at most; the system may allow fewer
+/// (`net.core.somaxconn`). The system of a client beyond them tries again after a second.
+const QUEUE_LENGTH: u32 = 4096;
+
+/// Listens at an address, such as `localhost:443`: at the first of those that it stands for where
+/// that is possible.
+pub(crate) async fn bind(address: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(QUEUE_LENGTH)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]

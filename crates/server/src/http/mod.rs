@@ -19,12 +19,14 @@ mod apply;
 mod aside;
 mod declared;
 mod estimates;
+mod gpu_sums;
 mod health;
 mod identity;
 mod invoices;
 mod leases;
 mod ledger;
 mod metrics;
+mod moves;
 mod nodes;
 mod recommendations;
 mod reports;
@@ -50,7 +52,7 @@ use answer::Refusal;
 use document::Declared;
 pub(crate) use forward::{Link, Network};
 pub(crate) use limits::Limits;
-pub(crate) use listen::serve;
+pub(crate) use listen::{bind, serve};
 pub(crate) use places::Places;
 pub(crate) use watch::Streams;
 
@@ -61,6 +63,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
     let api = OpenApiRouter::new()
         .routes(routes!(leases::list, leases::create))
         .routes(routes!(leases::get, leases::end, leases::resize))
+        .routes(routes!(moves::move_lease))
         .routes(routes!(leases::history))
         .routes(routes!(ledger::lease_bill))
         .routes(routes!(leases::refused))
@@ -72,6 +75,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(upkeep::drain, upkeep::undrain))
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
+        .routes(routes!(gpu_sums::gpu_sums))
         .routes(routes!(health::fence))
         .routes(routes!(health::unfence))
         .routes(routes!(nodes::sessions))

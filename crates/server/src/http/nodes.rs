@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
 use sluice_api::lease::LeaseId;
+use sluice_api::moving::MoveOrder;
 use sluice_api::node::{
     Drift, Gpu, GpuStatus, Join, Joined, MEMORY_RATE_MAX, NodeId, RefusedRecord, Report, ReportAnswer,
     SessionReport, SessionStatus,
@@ -22,7 +23,7 @@ use super::answer::Answer;
 use super::extract::{Body, ByUser, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
 use crate::disk;
-use crate::fleet::{Fleet, LeaseRecord, Node, Patience, Taken};
+use crate::fleet::{Fleet, LeaseRecord, Node, OrderToMove, Patience, Taken};
 use crate::policy::Action;
 use crate::server::{Books, Change, Server, unwell};
 use crate::store::Write;
@@ -190,7 +191,11 @@ pub(super) async fn report(
     if principal.node != Some(id) {
         return Err(Problem::new(Kind::Forbidden, "this token is not that node's").into());
     }
-    if report.sessions.len() > SESSIONS_MAX || report.leases.len() > SESSIONS_MAX {
+    if report.sessions.len() > SESSIONS_MAX
+        || report.leases.len() > SESSIONS_MAX
+        || report.arriving.len() > SESSIONS_MAX
+        || report.moved.len() > SESSIONS_MAX
+    {
         return Err(Problem::new(Kind::Invalid, "no node has so many sessions").at("sessions").into());
     }
     if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
@@ -215,14 +220,25 @@ pub(super) async fn report(
     let patience = Patience { grace_ms: server.grace_ms, quiet_ms: server.quiet_ms };
     change.fleet().take_faults(id, &report.boot, &report.faults, now_ms, patience);
     change.report_incidents();
+    if let Some(traces) = &server.traces {
+        traces.reported(&report.sessions, now_ms);
+    }
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
     let (leadership, report_every_ms) = (change.fleet().leadership, change.fleet().report_every_ms());
     let resize = change.fleet().resizing_grants(id, now_ms);
+    let orders = change.fleet().move_orders(id, now_ms);
     change.commit().await?;
     let resize = resize.iter().map(|grant| server.signer.sign(grant)).collect();
-    Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, report_every_ms }))
+    let signed = |OrderToMove { attempt, number, address, grant }| MoveOrder {
+        attempt,
+        number,
+        address,
+        grant: server.signer.sign(&grant),
+    };
+    let moves = orders.into_iter().map(signed).collect();
+    Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, moves, report_every_ms }))
 }
 
 /// The leases that usage records name and that are in memory no more, by their ids; none for those

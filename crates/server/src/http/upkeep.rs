@@ -14,9 +14,9 @@ use super::answer::Answer;
 use super::extract::{Body, Name, Options, PageOptions, cut};
 use super::{named, tags};
 use crate::auth::Principal;
-use crate::fleet::{Fleet, Node, WHY_MAX, printable};
+use crate::fleet::{Fleet, LeaseRecord, Node, WHY_MAX, printable};
 use crate::policy::Action;
-use crate::server::{Books, Server};
+use crate::server::{Books, Change, Server};
 use crate::store::Write;
 
 /// A day.
@@ -55,9 +55,10 @@ pub(super) async fn node(
 
 /// Drain a node
 ///
-/// Nothing new is placed there. What is there continues to its end, or has a grace time and then
-/// waits in the queue again. A node stays drained until somebody says otherwise, also when it joins
-/// again.
+/// Nothing new is placed there. What is there continues to its end, or moves to other nodes while
+/// it runs (`migrate`), or has a grace time and then waits in the queue again. The answer's
+/// `moving` lists the leases that are to move, and those that cannot with the reason. A node stays
+/// drained until that is undone, also when it joins again.
 #[utoipa::path(post, path = "/nodes/{name}/drain", tag = "nodes", params(("name" = String, Path)),
     request_body = NewDrain, responses((status = 200, body = NodeStatus)))]
 pub(super) async fn drain(
@@ -72,6 +73,10 @@ pub(super) async fn drain(
             .at("grace_ms")
             .into());
     }
+    if new.migrate && new.grace_ms.is_some() {
+        let detail = "not together with `migrate`: what has stayed can get a grace time by a second request";
+        return Err(Problem::new(Kind::Invalid, detail).at("grace_ms").into());
+    }
     let mut change = server.change().await?;
     let Some(known) = change.fleet().node_named(&name).cloned() else {
         change.leave();
@@ -81,15 +86,35 @@ pub(super) async fn drain(
     let since_ms = known.drain.map_or(change.now_ms, |before| before.since_ms);
     let drain = Drain { since_ms, by: principal.name(), why };
     let end_at_ms = new.grace_ms.map(|grace_ms| change.now_ms + grace_ms);
-    let detail = serde_json::json!({ "why": drain.why, "grace_ms": new.grace_ms });
+    let mut detail = serde_json::json!({ "why": drain.why, "grace_ms": new.grace_ms });
+    if new.migrate {
+        detail["migrate"] = true.into();
+    }
     change.audit(&principal, "node.drained", &name, detail);
     change.fleet().set_drain(known.id, Some(drain), end_at_ms);
+    if new.migrate {
+        move_all(&mut change, known.id);
+    }
     change.audit_leases(&principal);
     store_drain(&mut change, known.id);
     change.wake();
     change.is_by_hand();
     change.commit().await?;
     node(State(server), principal, Name(name)).await
+}
+
+/// Has each lease of a node that is not moving already move to another one. One that stays keeps
+/// no other from moving.
+fn move_all(change: &mut Change<'_>, node: NodeId) {
+    for id in change.fleet().on_node(node) {
+        let moves = |lease: &LeaseRecord| lease.held().any(|(_, seat)| seat.target().is_some());
+        if change.fleet().lease(id).is_some_and(moves) {
+            continue;
+        }
+        if let Err(reason) = change.move_lease(id, (None, None)) {
+            change.fleet().refuse_move(id, &reason);
+        }
+    }
 }
 
 /// Use a drained node again
@@ -180,6 +205,11 @@ fn may_be_forgotten(
         );
         return Err(Problem::new(Kind::Conflict, detail));
     }
+    let coming: Vec<String> = fleet.moving_to(node.id).iter().map(u64::to_string).collect();
+    if !coming.is_empty() {
+        let detail = format!("leases are moving to node {name}: {}; try again", named(&coming));
+        return Err(Problem::new(Kind::Conflict, detail));
+    }
     // Its GPUs would be lent again if it came back.
     let fenced = (0..node.gpus.len() as u32).filter(|&gpu| fleet.fence_of(node.id, gpu).is_some());
     let fenced: Vec<String> = fenced.map(|gpu| format!("{name}/{gpu}")).collect();
@@ -191,7 +221,7 @@ fn may_be_forgotten(
     Ok((node.id, seen))
 }
 
-fn store_drain(change: &mut crate::server::Change<'_>, id: NodeId) {
+fn store_drain(change: &mut Change<'_>, id: NodeId) {
     if let Some(node) = change.fleet().nodes().get(&id).cloned() {
         change.write(Write::Drain(node));
     }
@@ -206,7 +236,8 @@ fn status(fleet: &Fleet, node: &Node, now_ms: u64) -> NodeStatus {
         drain: node.drain.clone(),
         labels: node.labels.clone(),
         gpus: node.gpus.len() as u32,
-        leases: fleet.on_node(node.id).len() as u32,
+        leases: (fleet.on_node(node.id).len() + fleet.moving_to(node.id).len()) as u32,
+        moving: fleet.moving_from(node.id),
     }
 }
 

@@ -18,7 +18,7 @@ use super::tags;
 use crate::auth::{Principal, random};
 use crate::policy::Action;
 use crate::server::{Change, Server};
-use crate::webhooks::{check_url, secret};
+use crate::webhooks::secret;
 
 /// Webhooks of one tenant.
 const WEBHOOKS_MAX: usize = 20;
@@ -45,8 +45,8 @@ pub(super) async fn webhooks(
 /// Make a webhook
 ///
 /// The answer is the only place where its secret stands. Addresses that are not on the public
-/// Internet are refused unless the operator of the server allows them, here or when an event is
-/// sent.
+/// Internet, and mail to domains other than the operator's, are refused unless the operator of the
+/// server allows them, here or when an event is sent.
 #[utoipa::path(post, path = "/webhooks", tag = "webhooks", request_body = NewWebhook,
     responses((status = 200, body = MadeWebhook)))]
 pub(super) async fn make_webhook(
@@ -56,7 +56,7 @@ pub(super) async fn make_webhook(
 ) -> Answer<MadeWebhook> {
     principal.need(Action::Webhook, &new.tenant)?;
     let wrong = |field, detail: String| Problem::new(Kind::Invalid, detail).at(field);
-    check_url(&new.url, &server.outgoing.guard).map_err(|why| wrong("url", why))?;
+    let format = server.outgoing.check(&new).map_err(|(field, why)| wrong(field, why))?;
     if new.events.contains(&EventKind::WebhookTest) {
         let detail = "a test is sent when it is asked for; leave it out".to_owned();
         return Err(wrong("events", detail).into());
@@ -75,7 +75,7 @@ pub(super) async fn make_webhook(
         id: format!("wh_{}", BASE64.encode(id).replace(['-', '_'], "x")),
         tenant: new.tenant,
         url: new.url,
-        format: new.format,
+        format,
         events,
         name: new.name.chars().filter(|c| !is_deceptive(*c)).take(NAME_LENGTH_MAX).collect(),
         created_at_ms: change.now_ms,

@@ -187,7 +187,9 @@ impl Plan {
         Some(Seat { share_ppm, ..Seat::new(site.node, gpus, memory) })
     }
 
+    /// Where the scheduler counts a seat: where it moves, if it does.
     pub(super) fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {
+        let seat = &seat.at_target();
         let sites = self.on_node.get(&seat.node)?;
         sites.iter().find_map(|&node| {
             let here = &self.sites.get(node.index())?.gpus;

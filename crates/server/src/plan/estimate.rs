@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use sluice_api::lease::{LeaseId, StartEstimate};
+use sluice_iq::duration::Errors;
 use sluice_sched::queues::{Blocked, JobId};
 
 use super::{Clock, Plan, keeps_its_place, queues};
@@ -59,19 +60,18 @@ impl Plan {
 
     fn forecast(&self, fleet: &Fleet, history: &History, id: LeaseId, clock: Clock) -> Option<StartEstimate> {
         if self.bound.contains(&id) {
-            let error_ms = history.error_ms(&fleet.lease(id)?.tenant);
+            let errors = history.errors(&fleet.lease(id)?.tenant);
             let noticed = fleet.leases().flat_map(LeaseRecord::notices).max();
             let at_ms = noticed.unwrap_or(clock.now_ms).max(clock.now_ms);
             let because = "its place is being cleared".into();
-            return Some(StartEstimate { at_ms: Some(at_ms), error_ms, because });
+            return Some(expected(at_ms, errors, because));
         }
         let work = self.work.get(&id)?;
-        let runtime = |job: JobId| history.runtime_ms(fleet.lease(*self.leases.get(&job)?)?);
+        let runtime = |job: JobId| history.runtime_ms(fleet.lease(*self.leases.get(&job)?)?, clock.now_ms);
         let forecast = self.scheduler.clone().forecast(clock.now_ms, work.job, runtime, ENDS_MAX);
         if let Some((at_ms, _)) = forecast.start {
             let because = format!("if the {} leases before it end as expected", forecast.ends);
-            let error_ms = history.error_ms(&work.tenant);
-            return Some(StartEstimate { at_ms: Some(at_ms), error_ms, because });
+            return Some(expected(at_ms, history.errors(&work.tenant), because));
         }
         // Behind a limit others' leases are in nobody's way.
         let blocked = self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref());
@@ -87,7 +87,7 @@ impl Plan {
         };
         let endless = fleet
             .leases()
-            .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease).is_none())
+            .filter(|lease| keeps_its_place(lease) && history.runtime_ms(lease, clock.now_ms).is_none())
             .find(is_in_the_way)
             .map(|lease| lease.id);
         Some(unknown(match endless {
@@ -113,14 +113,22 @@ impl Plan {
             at_ms.map(|at_ms| (at_ms, "if there is room when a pool begins to serve it"))
         };
         match known {
-            Some((at_ms, because)) => {
-                Some(StartEstimate { at_ms: Some(at_ms), error_ms: None, because: because.into() })
-            }
+            Some((at_ms, because)) => Some(expected(at_ms, None, because.into())),
             None => Some(unknown(self.why(fleet, id)?)),
         }
     }
 }
 
+/// Makes an estimate with the errors of earlier ones.
+pub(super) fn expected(at_ms: u64, errors: Option<Errors>, because: String) -> StartEstimate {
+    StartEstimate {
+        at_ms: Some(at_ms),
+        error_ms: errors.map(|errors| errors.median_ms),
+        error_p90_ms: errors.map(|errors| errors.p90_ms),
+        because,
+    }
+}
+
 pub(super) fn unknown(because: String) -> StartEstimate {
-    StartEstimate { at_ms: None, error_ms: None, because }
+    StartEstimate { at_ms: None, error_ms: None, error_p90_ms: None, because }
 }

@@ -44,6 +44,12 @@ impl Kind {
         (u128::from(self.memory) * u128::from(share_ppm) / u128::from(of_ppm)) as u64
     }
 
+    /// For people to read.
+    pub(super) fn describe(&self) -> String {
+        let Kind { name, memory, pool, .. } = self;
+        format!("{name}, {} MiB, pool {pool}", memory >> 20)
+    }
+
     fn is_asked_for(&self, ask: &NewLease, serves: impl Fn(&str) -> bool) -> bool {
         let name = self.name.to_lowercase();
         ask.pool.as_ref().is_none_or(|pool| *pool == self.pool)
@@ -121,6 +127,11 @@ impl Atlas {
         };
         (0..).zip(&node.gpus).all(|gpu| self.kinds.contains(&Kind::of(fleet, node, gpu)))
             && node.labels.iter().all(known)
+    }
+
+    /// The kind that the scheduler calls this.
+    pub(super) fn kind_of(&self, model: ModelId) -> Option<&Kind> {
+        self.kinds.get(model.index())
     }
 
     /// The pools that its GPUs are in, some several times.

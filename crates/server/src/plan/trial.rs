@@ -5,7 +5,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::lease::{NewLease, StartEstimate};
 use sluice_sched::queues::JobId;
 
-use super::estimate::{EFFORT_MAX, ENDS_MAX, unknown};
+use super::estimate::{EFFORT_MAX, ENDS_MAX, expected, unknown};
 use super::follow::add_queue;
 use super::pools::Turns;
 use super::sites::Kind;
@@ -68,7 +68,10 @@ impl Plan {
                 Some(_) => "if there is room when the budget's next period begins".into(),
                 None => reason.clone(),
             };
-            return Trial::waits(StartEstimate { at_ms, error_ms: None, because }, reason);
+            return Trial::waits(
+                StartEstimate { at_ms, error_ms: None, error_p90_ms: None, because },
+                reason,
+            );
         }
         if self.work.len() > EFFORT_MAX {
             return Trial::unknown(format!(
@@ -79,7 +82,10 @@ impl Plan {
             match self.first_served_ms(fleet, lease, &mut Turns::default()) {
                 Some(at_ms) => {
                     let because = "if there is room when a pool begins to serve it".into();
-                    Trial::waits(StartEstimate { at_ms: Some(at_ms), error_ms: None, because }, reason)
+                    Trial::waits(
+                        StartEstimate { at_ms: Some(at_ms), error_ms: None, error_p90_ms: None, because },
+                        reason,
+                    )
                 }
                 None => Trial::unknown(reason),
             }
@@ -102,7 +108,7 @@ impl Plan {
         let job = scheduler.submit(spec).map_err(|error| error.to_string())?;
         let runtime = |of: JobId| match of == job {
             true => lease.ask.duration_ms,
-            false => history.runtime_ms(fleet.lease(*self.leases.get(&of)?)?),
+            false => history.runtime_ms(fleet.lease(*self.leases.get(&of)?)?, clock.now_ms),
         };
         let forecast = scheduler.forecast(clock.now_ms, job, runtime, ENDS_MAX);
         let reason = forecast.why.as_ref().map(|why| why.describe(domain_name));
@@ -124,8 +130,8 @@ impl Plan {
         };
         let seats =
             placements.iter().filter_map(|placement| self.seat_of(placement, lease.ask.memory)).collect();
-        let error_ms = history.error_ms(&lease.tenant);
-        Ok(Trial { start: StartEstimate { at_ms: Some(at_ms), error_ms, because }, reason, seats, preempts })
+        let start = expected(at_ms, history.errors(&lease.tenant), because);
+        Ok(Trial { start, reason, seats, preempts })
     }
 
     /// Lists the GPUs that a request accepts, in pools that serve its tenant now.

@@ -6,6 +6,7 @@ use sluice_api::audit::Head;
 use sluice_api::bill::Seller;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, ResizeLease};
+use sluice_api::node::NodeId;
 use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::TenantPath;
 
@@ -164,6 +165,21 @@ impl Books {
             Some(NoResize::NoRoom(reason)) if resize.wait => fleet.wait_to_resize(id, to, reason),
             Some(refusal) => return Err(refusal),
         }
+        Ok(())
+    }
+
+    /// Has the task of a lease moved to another node: to this one, and this GPU of it, if one is
+    /// named. A refusal says why it stays.
+    pub(crate) fn move_lease(
+        &mut self,
+        id: LeaseId,
+        to: (Option<NodeId>, Option<u32>),
+    ) -> Result<(), String> {
+        let (task, _) = self.fleet.movable(id)?;
+        let Books { fleet, plan, .. } = self;
+        let plan = plan.as_mut().ok_or("the server has only begun to lead: ask again")?;
+        let (node, gpus) = plan.place_elsewhere(fleet, id, task, to)?;
+        fleet.start_move(id, task, node, gpus);
         Ok(())
     }
 

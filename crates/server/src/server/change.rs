@@ -7,6 +7,7 @@ use sluice_api::audit::Entry;
 use sluice_api::bill::Seller;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{LeaseId, ResizeLease};
+use sluice_api::node::NodeId;
 use sluice_api::problem::Problem;
 use sluice_api::recommendation::RunDefault;
 use sluice_api::usage::UsageRecord;
@@ -48,6 +49,15 @@ impl Change<'_> {
     pub(crate) fn resize(&mut self, id: LeaseId, resize: &ResizeLease) -> Result<(), NoResize> {
         let now_ms = self.now_ms;
         self.books.resize(id, resize, now_ms)
+    }
+
+    /// Has a lease move to another node.
+    pub(crate) fn move_lease(
+        &mut self,
+        id: LeaseId,
+        to: (Option<NodeId>, Option<u32>),
+    ) -> Result<(), String> {
+        self.books.move_lease(id, to)
     }
 
     /// The provider that was there before.

@@ -123,7 +123,7 @@ async fn how_far_off_estimates_were_is_known_to_the_next_server() {
     // A lease that was granted once more under the same attempt counts once.
     store.commit(fence, vec![error(5, 60)]).await.unwrap();
     let books = Books::read(&store, Commits::new().epoch(), 0).await.unwrap();
-    assert_eq!(books.history.error_ms(&acme), Some(30));
+    assert_eq!(books.history.errors(&acme).map(|errors| errors.median_ms), Some(30));
     let kept = store.estimate_errors(2).await.unwrap();
     assert_eq!(kept.iter().map(|error| error.error_ms).collect::<Vec<_>>(), [40, 60], "the latest");
 }

@@ -115,20 +115,19 @@ fn with(detail: &Value, name: &str, value: &Value) -> Value {
     data
 }
 
-/// Returns the body of a request in a format.
+/// Returns the body of a request in a format. Slack gives a meaning to `&`, `<` and `>` only
+/// (Slack's "Formatting text for app surfaces").
 pub(super) fn formatted(body: &str, format: WebhookFormat) -> String {
-    match format {
-        WebhookFormat::Json => body.to_owned(),
-        WebhookFormat::Slack => {
-            let event: Value = serde_json::from_str(body).unwrap_or_default();
-            json!({ "text": sentence(&event) }).to_string()
-        }
+    if format != WebhookFormat::Slack {
+        return body.to_owned();
     }
+    let event: Value = serde_json::from_str(body).unwrap_or_default();
+    let text = sentence(&event).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    json!({ "text": text }).to_string()
 }
 
-/// Says in a sentence what happened. Slack gives a meaning to `&`, `<` and `>` only (Slack's
-/// "Formatting text for app surfaces").
-fn sentence(event: &Value) -> String {
+/// Says in a sentence, without the full stop, what happened.
+pub(super) fn sentence(event: &Value) -> String {
     let data = &event["data"];
     let text = |name: &str| match &data[name] {
         Value::String(text) => text.clone(),
@@ -144,7 +143,7 @@ fn sentence(event: &Value) -> String {
         why if why.is_empty() => String::new(),
         why => format!(": {why}"),
     };
-    let plain = match event["type"].as_str().and_then(|kind| kind.parse().ok()) {
+    match event["type"].as_str().and_then(|kind| kind.parse().ok()) {
         Some(EventKind::LeaseStarted) => {
             let waited_s = data["waited_ms"].as_u64().unwrap_or(0) / 1000;
             format!("{} has its GPU after waiting for {waited_s} s", lease())
@@ -171,10 +170,9 @@ fn sentence(event: &Value) -> String {
         Some(EventKind::InvoiceIssued) => {
             format!("Invoice {} of {} has been issued", text("number"), text("tenant"))
         }
-        Some(EventKind::WebhookTest) => text("message"),
+        Some(EventKind::WebhookTest) => text("message").trim_end_matches('.').to_owned(),
         None => "Something happened that this release has no words for".to_owned(),
-    };
-    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    }
 }
 
 fn budget_sentence(tenant: &str, status: &BudgetStatus) -> String {

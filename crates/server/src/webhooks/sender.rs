@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_api::client::Web;
 use sluice_api::problem::Problem;
-use sluice_api::webhook::{Delivery, DeliveryState, Webhook};
+use sluice_api::webhook::{Delivery, DeliveryState, Webhook, WebhookFormat};
 use tokio::task::JoinSet;
 
 use super::{event, signature};
@@ -37,7 +37,7 @@ const KEPT_MS: u64 = 7 * 24 * 3_600_000;
 const FORGET_EVERY_MS: u64 = 3_600_000;
 
 /// What became of an attempt: the status of the answer, or why there was none.
-type Outcome = Result<u16, String>;
+pub(super) type Outcome = Result<u16, String>;
 
 impl Server {
     /// Sends events to webhooks while this server leads. It never returns.
@@ -121,6 +121,20 @@ impl Server {
     }
 
     async fn attempt(&self, webhook: &Webhook, due: &DueDelivery) -> Outcome {
+        match webhook.format {
+            WebhookFormat::Mail => self.mail(webhook, due).await,
+            WebhookFormat::Json | WebhookFormat::Slack => self.post(webhook, due).await,
+        }
+    }
+
+    async fn mail(&self, webhook: &Webhook, due: &DueDelivery) -> Outcome {
+        let mailer = Arc::clone(self.outgoing.mailer()?);
+        let (webhook, event, body) = (webhook.clone(), due.delivery.id.clone(), due.body.clone());
+        let sent = tokio::task::spawn_blocking(move || mailer.send(&webhook, &event, &body)).await;
+        sent.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    async fn post(&self, webhook: &Webhook, due: &DueDelivery) -> Outcome {
         let body = event::formatted(&due.body, webhook.format);
         let timestamp_s = self.now_ms() / 1000;
         let signature = signature::sign(&self.signer, webhook, &due.delivery.id, timestamp_s, &body);

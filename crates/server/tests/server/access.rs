@@ -47,6 +47,7 @@ const CALLS: &[(&str, &str, Call)] = &[
         c.post(&format!("/leases/{}/refusals", t.lease), &json!({ "attempt": 9, "reason": "" }))
     }),
     ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
+    ("move", "move_lease", |c, t| c.post(&format!("/leases/{}/moves", t.lease), &json!({}))),
     ("resize", "resize", |c, t| c.patch(&format!("/leases/{}", t.lease), &json!({ "share_ppm": 1 }))),
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
     ("bill days", "bill_days", |c, _| {
@@ -125,6 +126,7 @@ const CALLS: &[(&str, &str, Call)] = &[
         )
     }),
     ("gpus", "gpus", |c, _| c.get("/gpus")),
+    ("gpu sums", "gpu_sums", |c, _| c.get("/gpus/sums")),
     ("drift", "drift", |c, _| c.get("/drift")),
     ("fence", "fence", |c, _| c.post("/gpus/fences", &json!({ "gpus": [], "why": "x" }))),
     ("unfence", "unfence", |c, _| c.post("/gpus/unfences", &json!({ "gpus": [] }))),
@@ -258,13 +260,13 @@ fn every_endpoint_for_every_role() {
         "remove webhook",
     ];
     let tokens = ["token", "revoke", "tokens", "get token"];
-    let gpus = ["gpus", "drift"];
+    let gpus = ["gpus", "gpu sums", "drift"];
     let defaults = ["set default", "remove default"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
     let money = ["bill", "bill days", "charges", "cost report", "get invoice", "invoice document"];
     let administrator = [
         &leases[..],
-        &["preempt", "resize"],
+        &["preempt", "move", "resize"],
         &money,
         &["quota"],
         &tenants,
@@ -277,9 +279,9 @@ fn every_endpoint_for_every_role() {
     .concat();
     check(Role::TenantAdmin, "acme", &administrator);
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
-    check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "drift"]].concat());
-    check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "drift"]].concat());
-    let audits = ["tokens", "get token", "audit", "gpus", "drift", "identity"];
+    check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "gpu sums", "drift"]].concat());
+    check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "gpu sums", "drift"]].concat());
+    let audits = ["tokens", "get token", "audit", "gpus", "gpu sums", "drift", "identity"];
     let audited =
         ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
     let audited = [&audited[..], &["watch", "pools", "get tenant"], &fleet].concat();
@@ -307,11 +309,12 @@ fn every_endpoint_for_every_role() {
         "remove pool",
     ];
     let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token"];
-    let fences = ["gpus", "drift", "fence", "unfence"];
+    let fences = ["gpus", "gpu sums", "drift", "fence", "unfence"];
     check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes, &webhooks, &fences].concat());
     check(Role::Node, "/", &["join"]);
-    let foreign =
-        |more: &[&'static str]| [&["watch", "pools"], &fleet[..], more, &["gpus", "drift"]].concat();
+    let foreign = |more: &[&'static str]| {
+        [&["watch", "pools"], &fleet[..], more, &["gpus", "gpu sums", "drift"]].concat()
+    };
     check(Role::TenantAdmin, "globex", &foreign(&["tokens", "webhooks"]));
     for role in [Role::Member, Role::Viewer] {
         check(role, "globex", &foreign(&[]));

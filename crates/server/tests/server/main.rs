@@ -9,7 +9,9 @@ mod health;
 mod invoices;
 mod leases;
 mod ledger;
+mod mail;
 mod migration;
+mod moves;
 mod postgres;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "measurements use more of it")]

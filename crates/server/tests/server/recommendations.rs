@@ -18,8 +18,8 @@ fn a_recommendation_becomes_the_default_of_the_next_runs_until_it_is_undone() {
     let member = server.token("acme/research", Role::Member);
     let mut node = ScriptedNode::join(&server, "one", 1);
     let id = node.joined.node;
-    // Three runs of a program that hold a whole GPU and use a tenth of it.
-    for run in 0..3 {
+    // Ten runs of a program that hold a whole GPU and use a tenth of it.
+    for run in 0..10 {
         let lease = request(&member, &ask(1_000_000));
         let ended = UsageRecord {
             share_ppm: 1_000_000,
@@ -32,11 +32,11 @@ fn a_recommendation_becomes_the_default_of_the_next_runs_until_it_is_undone() {
         usage(&mut node, vec![ended]);
         let _: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
     }
-    let history = format!("/recommendations?from_ms=0&until_ms={}", 4 * HOUR_MS);
+    let history = format!("/recommendations?from_ms=0&until_ms={}", 11 * HOUR_MS);
     let found: Vec<ProgramAdvice> = member.get(&history).unwrap();
     let [advice] = &found[..] else { panic!("{found:?}") };
     let fits = advice.recommendation.as_ref().unwrap();
-    assert_eq!((advice.program.as_str(), fits.runs, fits.replay.slowed), ("a program", 3, 0));
+    assert_eq!((advice.program.as_str(), fits.runs, fits.replay.slowed), ("a program", 10, 0));
     assert!(fits.share_ppm < 250_000 && fits.memory < 2 * GIB, "{fits:?}");
     assert!(advice.saves.as_ref().unwrap().micro_per_hour.is_some());
     let globex = server.token("globex", Role::TenantAdmin);

@@ -99,7 +99,7 @@ fn add(admin: &Client, tenant: &str, url: &str, more: Value) -> MadeWebhook {
 }
 
 /// Waits for the latest delivery of a webhook to be as wanted.
-fn wait_for_delivery(admin: &Client, id: &str, wanted: impl Fn(&Delivery) -> bool) -> Delivery {
+pub(crate) fn wait_for_delivery(admin: &Client, id: &str, wanted: impl Fn(&Delivery) -> bool) -> Delivery {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         let page: Page<Delivery> = admin.get(&format!("/webhooks/{id}/deliveries")).unwrap();

@@ -2,6 +2,7 @@
 
 use super::history::History;
 use super::{CHANGED, COMMAND_SIZE_MAX, ELSEWHERE, EXPANSION_MAX, HEAD_SIZE, PREFIX_SIZE, SAME, take_number};
+use crate::codec::{Decode, Encode, Reader};
 use crate::error::WireError;
 use crate::frame::{Frame, Header, Kind};
 
@@ -42,6 +43,24 @@ impl Expander {
             room: 0,
             told: 0,
         }
+    }
+
+    /// What it remembers, between two frames.
+    pub fn saved(&self) -> Vec<u8> {
+        let mut saved = Vec::new();
+        self.cursor.encode(&mut saved);
+        self.told.encode(&mut saved);
+        self.history.saved(&mut saved);
+        saved
+    }
+
+    /// An expander that continues where another one was saved.
+    pub fn restored(saved: &[u8]) -> Result<Expander, WireError> {
+        let mut saved = Reader::new(saved);
+        let (cursor, told) = Decode::decode(&mut saved)?;
+        let history = History::restored(&mut saved)?;
+        saved.end()?;
+        Ok(Expander { history, cursor, told, ..Expander::new() })
     }
 
     /// Bytes of the commands that were told, as frames of their own, since the session began.

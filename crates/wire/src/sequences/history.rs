@@ -1,5 +1,8 @@
 //! The last commands that both ends know.
 
+use crate::codec::{Decode, Encode, Reader};
+use crate::error::WireError;
+
 /// Bytes of commands that are remembered: many steps of most programs, one of a very large one.
 const BYTES: usize = 2 << 20;
 /// Most commands that are remembered.
@@ -44,6 +47,32 @@ impl History {
         }
         let offset = start as usize % BYTES;
         self.bytes.get(offset..offset + size as usize)
+    }
+
+    /// Everything that is remembered, as [`History::restored`] reads it.
+    pub(super) fn saved(&self, out: &mut Vec<u8>) {
+        self.end.encode(out);
+        self.count.encode(out);
+        self.commands.iter().for_each(|place| (place.start, place.size).encode(out));
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// What another history has saved. Places that are none of the ring's are never looked at: they
+    /// count as forgotten, or [`History::get`] finds nothing there.
+    pub(super) fn restored(saved: &mut Reader<'_>) -> Result<History, WireError> {
+        let mut history = History::new();
+        history.end = u64::decode(saved)?;
+        history.count = u64::decode(saved)?;
+        for place in &mut history.commands {
+            let (start, size) = Decode::decode(saved)?;
+            *place = Place { start, size };
+            let is_inside = start <= history.end && start as usize % BYTES + size as usize <= BYTES;
+            if !is_inside {
+                return Err(WireError::Value { what: "the place of a remembered command", value: start });
+            }
+        }
+        history.bytes.copy_from_slice(saved.take(BYTES)?);
+        Ok(history)
     }
 
     /// Adds a command, which is smaller than the ring by far.
@@ -110,6 +139,27 @@ mod tests {
         assert_eq!(history.get(5000), None);
         assert_eq!(history.get(0), None, "its bytes are others by now");
         assert!(history.get(5000 - 700).is_some());
+    }
+
+    #[test]
+    fn what_is_restored_is_what_was_saved() {
+        let mut history = History::new();
+        (0..3000).for_each(|number| history.push(&command(number)));
+        let mut saved = Vec::new();
+        history.saved(&mut saved);
+        let mut restored = History::restored(&mut Reader::new(&saved)).unwrap();
+        for history in [&mut history, &mut restored] {
+            history.push_copy(2999)[0] = 1;
+        }
+        for number in 0..3001 {
+            assert_eq!(restored.get(number), history.get(number));
+        }
+        let short = &saved[..saved.len() - 1];
+        assert_eq!(History::restored(&mut Reader::new(short)).err(), Some(WireError::Truncated));
+        // A place beyond the ring.
+        saved[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+        let beyond = History::restored(&mut Reader::new(&saved)).err();
+        assert!(matches!(beyond, Some(WireError::Value { value: u64::MAX, .. })), "{beyond:?}");
     }
 
     #[test]

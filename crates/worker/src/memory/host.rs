@@ -70,6 +70,11 @@ impl HostPiece {
         self.bytes as u64
     }
 
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped by `new`, with as many bytes, and nothing else uses it meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+
     /// For the driver to read and write.
     pub(crate) fn address(&self) -> *mut c_void {
         self.start.as_ptr().cast()

@@ -139,19 +139,19 @@ pub(crate) fn join(session: &Session, address: u64, patience: Duration) -> Resul
 
 /// Does something once the session's work has finished and while it can make no more. The session
 /// is open again after an error.
-fn with_quiet_session<R>(
+pub(crate) fn with_quiet_session<R, E: From<NotMoved>>(
     session: &Session,
     patience: Duration,
-    act: impl FnOnce() -> Result<R, NotMoved>,
-) -> Result<R, NotMoved> {
+    act: impl FnOnce() -> Result<R, E>,
+) -> Result<R, E> {
     let until = Instant::now() + patience;
     let busy = || NotMoved::Busy(patience.as_secs());
     if !session.presence.close(patience, || session.is_quiet()) {
-        return Err(busy());
+        return Err(busy().into());
     }
     let done = while_drivers_run(session, || {
         if !session.devices.iter().all(|device| device.streams.settles(until)) {
-            return Err(busy());
+            return Err(busy().into());
         }
         // What the client has not acknowledged may be sent again, from memory that is about to go.
         session.outbox.copy_lent(|address, bytes| session.memory.covers(address, bytes));
@@ -164,7 +164,7 @@ fn with_quiet_session<R>(
 }
 
 /// Lets drivers that are paused between time slices make the copies of this module.
-fn while_drivers_run<R>(session: &Session, act: impl FnOnce() -> R) -> R {
+pub(crate) fn while_drivers_run<R>(session: &Session, act: impl FnOnce() -> R) -> R {
     session.devices.iter().for_each(|device| device.gate.begin_moving());
     let done = act();
     session.devices.iter().for_each(|device| device.gate.end_moving());

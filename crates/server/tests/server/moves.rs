@@ -1,0 +1,360 @@
+//! Running leases that move from node to node.
+
+use serde_json::json;
+use sluice_api::client::{Client, Failure};
+use sluice_api::grant::{Grant, Verifier};
+use sluice_api::lease::{Lease, LeaseHistory, LeaseState, NewLease};
+use sluice_api::moving::{MoveOrder, MoveResult, MoveState};
+use sluice_api::node::{Attempt, GpuStatus, NodeStatus};
+use sluice_api::problem::Kind;
+use sluice_api::tenant::TenantStatus;
+use sluice_api::token::Role;
+use sluice_api::usage::{AsideRecord, UsageRecord};
+use tempfile::TempDir;
+
+use crate::{ScriptedNode, Server, ask, problem, request, wait_for, wait_for_state};
+
+const GIB: u64 = 1 << 30;
+
+struct Started {
+    folder: TempDir,
+    /// Except while it is started again.
+    server: Option<Server>,
+    /// With one GPU each.
+    nodes: [ScriptedNode; 2],
+    member: Client,
+}
+
+/// A server and two nodes with a GPU of 16 GiB each.
+fn start() -> Started {
+    let (folder, server) = Server::with_tenants();
+    let nodes = ["one", "two"].map(|name| ScriptedNode::join(&server, name, 1));
+    let member = server.token("acme/research", Role::Member);
+    Started { folder, server: Some(server), nodes, member }
+}
+
+impl Started {
+    fn admin(&self) -> &Client {
+        &self.server.as_ref().unwrap().admin
+    }
+
+    fn restart_server(&mut self) {
+        self.server = None;
+        let server = Server::start(self.folder.path());
+        for node in &mut self.nodes {
+            node.client = server.admin.with_token(&node.joined.token);
+        }
+        self.member = server.token("acme/research", Role::Member);
+        self.server = Some(server);
+    }
+
+    /// A lease whose program runs on node one.
+    fn running(&mut self, ask: &NewLease) -> Lease {
+        let path = "/nodes/two/drain";
+        let _: NodeStatus = self.admin().post(path, &json!({})).unwrap();
+        let lease = request(&self.member, ask);
+        self.nodes[0].claim(&wait_for_state(&self.member, lease.id, LeaseState::Granted));
+        let _: NodeStatus = self.admin().delete(path).unwrap();
+        wait_for_state(&self.member, lease.id, LeaseState::Running)
+    }
+
+    fn migrate(&self, lease: &Lease, body: serde_json::Value) -> Result<Lease, Failure> {
+        self.admin().post(&format!("/leases/{}/moves", lease.id), &body)
+    }
+
+    /// What node one is to do.
+    fn order(&mut self) -> MoveOrder {
+        let [order] = &self.nodes[0].say().moves[..] else { panic!("one order") };
+        order.clone()
+    }
+
+    /// Node one says what became of an order.
+    fn answer(&mut self, order: &MoveOrder, refused: Option<&str>) {
+        let (attempt, number) = (order.attempt, order.number);
+        if refused.is_none() {
+            self.nodes[0].report.leases.retain(|other| *other != attempt);
+        }
+        let refused = refused.map(str::to_owned);
+        self.nodes[0].report.moved = vec![MoveResult { attempt, number, refused, bytes: GIB, stall_us: 7 }];
+        self.nodes[0].say();
+        self.nodes[0].report.moved.clear();
+    }
+
+    fn leased(&self) -> [(u32, u64); 2] {
+        let gpus: Vec<GpuStatus> = self.admin().list("/gpus").unwrap();
+        [0, 1].map(|node: usize| (gpus[node].share_leased_ppm, gpus[node].memory_leased))
+    }
+
+    fn lease(&self, id: u64) -> Lease {
+        self.member.get(&format!("/leases/{id}")).unwrap()
+    }
+
+    fn node(&self, name: &str) -> NodeStatus {
+        self.admin().get(&format!("/nodes/{name}")).unwrap()
+    }
+}
+
+fn four_gib() -> NewLease {
+    NewLease { memory: 4 * GIB, ..ask(250_000) }
+}
+
+fn attempt_of(lease: &Lease) -> Attempt {
+    Attempt { lease: lease.id, attempt: lease.attempt, task: 0 }
+}
+
+#[test]
+fn a_moved_lease_that_its_new_node_never_lists_is_over() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    all.migrate(&lease, json!({})).unwrap();
+    let order = all.order();
+    all.answer(&order, None);
+    let states: Vec<LeaseState> = (0..3)
+        .map(|_| {
+            all.nodes[1].say();
+            all.lease(lease.id).state
+        })
+        .collect();
+    assert_eq!(states, [LeaseState::Running, LeaseState::Running, LeaseState::Ended]);
+}
+
+#[test]
+fn a_lease_moves_and_counts_once() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    let held = |all: &Started| {
+        let tenants: Vec<TenantStatus> = all.admin().list("/tenants").unwrap();
+        let tenant = tenants.iter().find(|tenant| tenant.path.as_str() == "acme/research").unwrap();
+        (tenant.held_milli, tenant.held_memory_mib, tenant.leases)
+    };
+    let before = held(&all);
+    let sent = all.migrate(&lease, json!({})).unwrap();
+    let moving = sent.moving.unwrap();
+    assert_eq!((moving.state, moving.node.as_deref(), moving.gpu), (MoveState::Sent, Some("two"), Some(0)));
+    assert_eq!(sent.places[0].node, "one", "it is where it was");
+    assert_eq!(all.leased(), [(250_000, 4 * GIB); 2], "both places are held");
+    assert_eq!(held(&all), before, "and count once towards quotas");
+    let (order, again) = (all.order(), all.order());
+    assert_eq!((order.attempt, order.number), (attempt_of(&lease), 1));
+    assert_eq!(order.number, again.number, "until there is a result");
+    let verifier = Verifier::from_text(&all.nodes[1].joined.grant_key).unwrap();
+    let grant: Grant = verifier.check(&order.grant, all.nodes[1].joined.node, 0).unwrap();
+    assert_eq!((grant.lease, grant.attempt, grant.moves), (lease.id, lease.attempt, 1));
+    assert_eq!((grant.share_ppm, grant.memory, &grant.gpus[..]), (250_000, 4 * GIB, &[0][..]));
+    let twice = problem(all.migrate(&lease, json!({})));
+    assert!(twice.is(Kind::Conflict) && twice.detail.contains("is moving already"), "{twice:?}");
+    let resize: Result<Lease, Failure> =
+        all.member.patch(&format!("/leases/{}", lease.id), &json!({ "share_ppm": 500_000 }));
+    assert!(problem(resize).detail.contains("is moving to another node"));
+
+    // It is on its way: the other node has it, and may lose it again.
+    all.nodes[1].report.arriving = vec![attempt_of(&lease)];
+    assert!(all.nodes[1].say().end.is_empty());
+    all.answer(&order, None);
+    // Its reports may be older than what node one has said.
+    assert!(all.nodes[1].say().end.is_empty());
+    all.nodes[1].report.arriving.clear();
+    assert!(all.nodes[1].say().end.is_empty());
+    assert_eq!(all.lease(lease.id).state, LeaseState::Running);
+    all.nodes[1].report.leases = vec![attempt_of(&lease)];
+    assert!(all.nodes[1].say().end.is_empty());
+    let moved = wait_for(&all.member, lease.id, |lease| lease.places[0].node == "two");
+    assert_eq!((moved.state, moved.attempt), (LeaseState::Running, 1));
+    let moving = moved.moving.unwrap();
+    assert_eq!((moving.state, moving.bytes, moving.stall_us), (MoveState::Moved, Some(GIB), Some(7)));
+    assert_eq!(all.leased(), [(0, 0), (250_000, 4 * GIB)]);
+    assert_eq!(held(&all), before);
+    assert!(all.nodes[0].say().moves.is_empty() && all.nodes[1].say().moves.is_empty());
+
+    let history: LeaseHistory = all.member.get(&format!("/leases/{}/history", lease.id)).unwrap();
+    let actions: Vec<&str> = history.items.iter().map(|event| event.action.as_str()).collect();
+    assert_eq!(actions, ["requested", "granted", "moving", "moved"].map(|action| format!("lease.{action}")));
+    // And ends there.
+    all.nodes[1].report.leases.clear();
+    all.nodes[1].say();
+    wait_for_state(&all.member, lease.id, LeaseState::Ended);
+    assert_eq!(all.leased(), [(0, 0); 2]);
+}
+
+#[test]
+fn usage_of_both_nodes_counts() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    let record = |all: &Started, node: usize, sequence, ago_ms: u64| {
+        let id = all.nodes[node].joined.node;
+        let now_ms =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+        let from_ms = now_ms - ago_ms;
+        let record = crate::ledger::record(id, lease.id, sequence, "acme/research", (0, 0));
+        UsageRecord { from_ms, until_ms: from_ms + 500, share_ppm: 250_000, memory_mib: 4096, ..record }
+    };
+    let says = |all: &mut Started, node: usize, record| {
+        all.nodes[node].report.usage = vec![record];
+        all.nodes[node].say_only();
+        all.nodes[node].report.usage.clear();
+        let aside: Vec<AsideRecord> = all.admin().list("/usage/aside").unwrap();
+        aside.into_iter().map(|aside| aside.reason).collect::<Vec<_>>()
+    };
+    let early = record(&all, 1, 1, 1000);
+    let reasons = says(&mut all, 1, early);
+    assert!(reasons.len() == 1 && reasons[0].contains("granted to another node"), "{reasons:?}");
+    all.migrate(&lease, json!({})).unwrap();
+    let order = all.order();
+    // The other node is heard of first.
+    let there = record(&all, 1, 2, 1000);
+    assert_eq!(says(&mut all, 1, there).len(), 1);
+    all.answer(&order, None);
+    let late = record(&all, 0, 1, 1500);
+    assert_eq!(says(&mut all, 0, late).len(), 1);
+    let there = record(&all, 1, 3, 500);
+    assert_eq!(says(&mut all, 1, there).len(), 1);
+    let history: LeaseHistory = all.member.get(&format!("/leases/{}/history", lease.id)).unwrap();
+    assert_eq!(history.used.reserved_ppm_ms, 3 * 500 * 250_000);
+}
+
+#[test]
+fn a_refused_move_leaves_everything_as_it_was() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    all.migrate(&lease, json!({ "node": "two", "gpu": 0 })).unwrap();
+    let order = all.order();
+    all.answer(&order, Some("it holds graphs"));
+    let stays = all.lease(lease.id);
+    let moving = stays.moving.unwrap();
+    assert_eq!((moving.state, moving.reason.as_deref()), (MoveState::Refused, Some("it holds graphs")));
+    assert_eq!((stays.state, &*stays.places[0].node), (LeaseState::Running, "one"));
+    assert_eq!(all.leased(), [(250_000, 4 * GIB), (0, 0)]);
+    // The other node does not know yet that it stays.
+    all.nodes[1].report.arriving = vec![attempt_of(&lease)];
+    assert_eq!(all.nodes[1].say().end, [attempt_of(&lease)]);
+    all.nodes[1].report.arriving.clear();
+    // It keeps its place, and what was held for it elsewhere is free.
+    let whole = request(&all.member, &ask(1_000_000));
+    let granted = wait_for_state(&all.member, whole.id, LeaseState::Granted);
+    assert_eq!(granted.places[0].node, "two");
+    let full = problem(all.migrate(&lease, json!({ "node": "two" })));
+    assert!(full.detail.contains("node two has no room for it now"), "{full:?}");
+    let full = problem(all.migrate(&lease, json!({})));
+    assert!(full.detail.contains("no GPU of the same kind on another node has room"), "{full:?}");
+    // An earlier result is none of a later order.
+    let _: Lease = all.member.delete(&format!("/leases/{}", whole.id)).unwrap();
+    all.nodes[1].say();
+    wait_for_state(&all.member, whole.id, LeaseState::Ended);
+    crate::insist(|| all.migrate(&lease, json!({})));
+    all.answer(&order, None);
+    all.nodes[0].report.leases = vec![attempt_of(&lease)];
+    assert_eq!(all.lease(lease.id).moving.unwrap().state, MoveState::Sent);
+}
+
+#[test]
+fn a_node_that_has_forgotten_a_move_is_not_believed_to_have_ended_it() {
+    let mut all = start();
+    for is_there in [true, false] {
+        let lease = all.running(&four_gib());
+        all.migrate(&lease, json!({})).unwrap();
+        all.nodes[1].report.arriving = vec![attempt_of(&lease)];
+        all.nodes[1].say();
+        // It was started again.
+        all.nodes[0].report.leases.clear();
+        all.nodes[0].say();
+        all.nodes[1].say();
+        assert_eq!(all.lease(lease.id).state, LeaseState::Running, "the other node may get it yet");
+        all.nodes[1].report.arriving.clear();
+        all.nodes[1].report.leases.extend(is_there.then(|| attempt_of(&lease)));
+        assert!(all.nodes[1].say().end.is_empty());
+        let expect = if is_there { LeaseState::Running } else { LeaseState::Ended };
+        let lease = wait_for_state(&all.member, lease.id, expect);
+        assert!(!is_there || lease.places[0].node == "two", "{lease:?}");
+        let _: Lease = all.member.delete(&format!("/leases/{}", lease.id)).unwrap();
+        all.nodes[1].report.leases.clear();
+        all.nodes[1].say();
+        assert_eq!(all.leased(), [(0, 0); 2]);
+    }
+}
+
+#[test]
+fn a_server_that_starts_again_goes_on_with_a_move() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    all.migrate(&lease, json!({})).unwrap();
+    let order = all.order();
+    all.restart_server();
+    all.nodes[1].say();
+    assert_eq!(all.lease(lease.id).moving.unwrap().state, MoveState::Sent);
+    let again = all.order();
+    assert_eq!((again.attempt, again.number), (order.attempt, order.number));
+    assert_eq!(all.leased(), [(250_000, 4 * GIB); 2]);
+    // What is free beside it is found beside both places.
+    let whole = request(&all.member, &ask(1_000_000));
+    wait_for(&all.member, whole.id, |lease| lease.reason.is_some());
+    let half = request(&all.member, &ask(500_000));
+    wait_for_state(&all.member, half.id, LeaseState::Granted);
+    all.answer(&order, None);
+    let moved = wait_for(&all.member, lease.id, |lease| lease.places[0].node == "two");
+    assert_eq!(moved.state, LeaseState::Running);
+}
+
+#[test]
+fn what_cannot_move_is_named_with_the_reason() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    let check = |all: &Started, lease: &Lease, body: serde_json::Value, words: &str| {
+        let problem = problem(all.migrate(lease, body));
+        assert!(problem.is(Kind::Conflict) && problem.detail.contains(words), "{words}: {problem:?}");
+    };
+    check(&all, &lease, json!({ "node": "six" }), "no node six");
+    check(&all, &lease, json!({ "node": "one" }), "on that node already");
+    check(&all, &lease, json!({ "node": "two", "gpu": 1 }), "GPU 1 of node two has no room");
+    let other = ScriptedNode::gpu();
+    let larger = sluice_api::node::Gpu { memory: 32 << 30, ..other };
+    ScriptedNode::join_with(all.admin(), "large", vec![larger]).unwrap();
+    check(
+        &all,
+        &lease,
+        json!({ "node": "large" }),
+        "has a GPU of the same kind (scripted GPU, 16384 MiB, pool default)",
+    );
+    let _: NodeStatus = all.admin().post("/nodes/two/drain", &json!({})).unwrap();
+    check(&all, &lease, json!({ "node": "two" }), "is drained");
+    check(&all, &lease, json!({}), "no GPU of the same kind on another node has room");
+    let suspended: Lease =
+        all.member.patch(&format!("/leases/{}", lease.id), &json!({ "suspended": true })).unwrap();
+    check(&all, &suspended, json!({}), "is being resized");
+    let waits = request(&all.member, &ask(1_000_000));
+    check(&all, &waits, json!({}), "only a lease whose program runs can move");
+}
+
+#[test]
+fn a_drain_moves_what_can_move() {
+    let mut all = start();
+    let leases = [all.running(&four_gib()), all.running(&four_gib())];
+    let large = all.running(&NewLease { memory: 2 * GIB, ..ask(500_000) });
+    // Node two has room for two of them.
+    let beside = request(&all.member, &NewLease { memory: GIB, ..ask(400_000) });
+    let beside = wait_for_state(&all.member, beside.id, LeaseState::Granted);
+    assert_eq!(beside.places[0].node, "two");
+    all.nodes[1].claim(&beside);
+    let both: Result<NodeStatus, Failure> =
+        all.admin().post("/nodes/one/drain", &json!({ "migrate": true, "grace_ms": 1 }));
+    assert!(problem(both).is(Kind::Invalid));
+    let drained: NodeStatus = all.admin().post("/nodes/one/drain", &json!({ "migrate": true })).unwrap();
+    let found: Vec<(u64, MoveState)> =
+        drained.moving.iter().map(|moving| (moving.lease, moving.moving.state)).collect();
+    assert_eq!(
+        found,
+        [(leases[0].id, MoveState::Sent), (leases[1].id, MoveState::Sent), (large.id, MoveState::Refused)]
+    );
+    assert!(drained.moving[2].moving.reason.as_ref().is_some_and(|reason| reason.contains("has room")));
+    let orders = all.nodes[0].say().moves;
+    assert_eq!(orders.len(), 2);
+    all.nodes[1].report.leases.extend(orders.iter().map(|order| order.attempt));
+    orders.iter().for_each(|order| all.answer(order, None));
+    assert!(all.nodes[1].say().end.is_empty());
+    let node = all.node("one");
+    assert_eq!((node.leases, node.moving.len()), (1, 1));
+    assert_eq!(all.lease(large.id).state, LeaseState::Running, "it continues to its end");
+    // A grace time is for what has stayed.
+    let _: NodeStatus = all.admin().post("/nodes/one/drain", &json!({ "grace_ms": 60_000 })).unwrap();
+    wait_for_state(&all.member, large.id, LeaseState::Preempting);
+    assert!(leases.iter().all(|lease| all.lease(lease.id).state == LeaseState::Running));
+}
