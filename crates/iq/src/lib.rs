@@ -4,8 +4,13 @@
 //! recommendation is proved on the runs that it comes from: they are replayed with the smaller
 //! request, and what would have become slower is part of the answer.
 
+pub mod backtest;
+pub mod duration;
 pub mod fit;
+pub mod forecast;
+pub mod live;
 pub mod plan;
 mod rightsize;
+pub mod synthetic;
 
 pub use rightsize::{Interval, MIB, Recommendation, Replay, Run, Unchanged, rightsize};

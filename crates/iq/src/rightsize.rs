@@ -18,17 +18,22 @@ pub const MIB: u64 = 1 << 20;
 /// A whole GPU, in parts in a million.
 const WHOLE_PPM: u32 = 1_000_000;
 /// Recommended shares are multiples of it: 5 % of a GPU.
-const SHARE_STEP_PPM: u32 = 50_000;
+pub(crate) const SHARE_STEP_PPM: u32 = 50_000;
 /// Recommended memory is a multiple of it.
-const MEMORY_STEP: u64 = 256 * MIB;
+pub(crate) const MEMORY_STEP: u64 = 256 * MIB;
 /// Use is taken as so much more than was measured, in per cent of it.
 const MARGIN_PERCENT: u64 = 10;
-/// So much more memory than the largest run had is recommended, in per cent of it.
-const MEMORY_MARGIN_PERCENT: u64 = 5;
+/// At least this much more memory than the largest run had is recommended, in per cent of it.
+const MEMORY_MARGIN_PERCENT: f64 = 5.0;
+/// Where peaks differ more, this many of their standard deviations are the margin instead.
+const MEMORY_DEVIATIONS: f64 = 6.0;
+/// Fewer runs say too little about the largest one to come: none of them may be the rare one that
+/// needs more.
+const MEMORY_RUNS_MIN: usize = 10;
 /// A run that takes so much longer counts as slowed, in per cent.
-const SLOWED_PERCENT: f64 = 5.0;
+pub(crate) const SLOWED_PERCENT: f64 = 5.0;
 /// Of so many runs, one may be slowed.
-const SLOWED_ONE_IN: usize = 100;
+pub(crate) const SLOWED_ONE_IN: usize = 100;
 /// A run that uses so much of its share, in per cent, may have wanted more.
 const SATURATED_PERCENT: u64 = 95;
 /// Fewer runs say too little about the next one.
@@ -116,8 +121,7 @@ pub fn rightsize(runs: &[Run]) -> Result<Recommendation, Unchanged> {
         .unwrap_or(latest.share_ppm);
     let asked_memory = latest.memory / gpus;
     let memory_peak = alike.iter().map(|run| run.memory_peak.div_ceil(gpus)).max().unwrap_or(0);
-    let wanted = memory_peak.saturating_add(memory_peak / 100 * MEMORY_MARGIN_PERCENT);
-    let memory = wanted.max(1).next_multiple_of(MEMORY_STEP).min(asked_memory);
+    let memory = memory_for(&alike).unwrap_or(asked_memory).min(asked_memory);
     if share_ppm == latest.share_ppm && memory == asked_memory {
         return Err(Unchanged::Fits);
     }
@@ -133,6 +137,19 @@ pub fn rightsize(runs: &[Run]) -> Result<Recommendation, Unchanged> {
     })
 }
 
+/// Bytes on each GPU that suffice for runs like these; none where too few are known.
+fn memory_for(runs: &[&Run]) -> Option<u64> {
+    if runs.len() < MEMORY_RUNS_MIN {
+        return None;
+    }
+    let peaks = || runs.iter().map(|run| run.memory_peak as f64 / f64::from(run.gpus));
+    let mean = peaks().sum::<f64>() / runs.len() as f64;
+    let variance = peaks().map(|peak| (peak - mean).powi(2)).sum::<f64>() / (runs.len() - 1) as f64;
+    let largest = peaks().fold(0.0, f64::max);
+    let margin = (largest * MEMORY_MARGIN_PERCENT / 100.0).max(MEMORY_DEVIATIONS * variance.sqrt());
+    Some(((largest + margin) as u64).max(1).next_multiple_of(MEMORY_STEP))
+}
+
 fn replay(runs: &[&Run], share_ppm: u32) -> Replay {
     let slowed = runs.iter().map(|run| run.slowed_percent(share_ppm));
     slowed.fold(Replay::default(), |replay, percent| Replay {
@@ -142,18 +159,26 @@ fn replay(runs: &[&Run], share_ppm: u32) -> Replay {
 }
 
 impl Run {
-    fn held_ms(&self) -> u64 {
+    pub(crate) fn held_ms(&self) -> u64 {
         self.intervals.iter().map(|interval| interval.held_ms).sum()
     }
 
     /// Whether it had less than a whole GPU and used all of that for a while.
     fn was_short(&self) -> bool {
+        self.short_ms() > 0
+    }
+
+    /// For how many milliseconds it had less than a whole GPU and used all of that.
+    pub(crate) fn short_ms(&self) -> u64 {
+        if self.share_ppm >= WHOLE_PPM {
+            return 0;
+        }
         let share = u128::from(self.share_ppm) * u128::from(self.gpus);
-        let used_all = |interval: &Interval| {
+        let used_all = |interval: &&Interval| {
             let all = share * u128::from(interval.held_ms) * u128::from(SATURATED_PERCENT) / 100;
-            interval.held_ms > 0 && u128::from(interval.used_ppm_ms) >= all
+            u128::from(interval.used_ppm_ms) >= all
         };
-        self.share_ppm < WHOLE_PPM && self.intervals.iter().any(used_all)
+        self.intervals.iter().filter(used_all).map(|interval| interval.held_ms).sum()
     }
 
     /// How much longer it would have taken with this share of each GPU, in per cent; without bound
@@ -166,9 +191,15 @@ impl Run {
         if self.was_short() {
             return f64::INFINITY;
         }
+        self.stretched_percent(share_ppm, MARGIN_PERCENT)
+    }
+
+    /// How much longer it would have taken with this share of each GPU, in per cent, if it had used
+    /// a part more than was measured.
+    pub(crate) fn stretched_percent(&self, share_ppm: u32, margin_percent: u64) -> f64 {
         let rate_ppm = f64::from(share_ppm.max(1)) * f64::from(self.gpus);
         let longer_ms = |interval: &Interval| {
-            let used = interval.used_ppm_ms as f64 * (100 + MARGIN_PERCENT) as f64 / 100.0;
+            let used = interval.used_ppm_ms as f64 * (100 + margin_percent) as f64 / 100.0;
             (used / rate_ppm - interval.held_ms as f64).max(0.0)
         };
         100.0 * self.intervals.iter().map(longer_ms).sum::<f64>() / self.held_ms().max(1) as f64
@@ -229,10 +260,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_needs_more_evidence_than_compute_and_more_room_where_runs_differ() {
+        let few = vec![run(100, &[20], 40 * GIB, 10 * GIB); 9];
+        assert_eq!(rightsize(&few).unwrap().memory, 40 * GIB);
+        let peaks = [8, 12].map(|gib| run(100, &[20], 40 * GIB, gib * GIB));
+        let differ: Vec<Run> = peaks.iter().cycle().take(10).cloned().collect();
+        // Their standard deviation is 2.1 GiB: 12 GiB and six times that.
+        assert_eq!(rightsize(&differ).unwrap().memory, 24 * GIB + 768 * MIB);
+    }
+
+    #[test]
     fn amounts_are_of_each_gpu() {
         let two = |run: Run| Run { gpus: 2, ..run };
         // 60 % of a GPU on two together.
-        let runs = vec![two(run(100, &[60], 80 * GIB, 20 * GIB)); 3];
+        let runs = vec![two(run(100, &[60], 80 * GIB, 20 * GIB)); 10];
         let found = rightsize(&runs).unwrap();
         assert_eq!(
             (found.share_ppm, found.asked_memory, found.memory),

@@ -18,6 +18,27 @@ pub struct Synthetic {
     pub gpus: u32,
     pub jobs: u32,
     pub seed: u64,
+    pub mix: Mix,
+}
+
+/// The work that fills the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Training takes most of the GPU time.
+    Training,
+    /// Notebooks, inference and training would hold a third of the GPUs each if each job held
+    /// whole ones.
+    Even,
+}
+
+impl Mix {
+    /// The teams of [`TEAMS`] by how many of 100 jobs they submit.
+    fn jobs(self) -> [u32; TEAMS.len()] {
+        match self {
+            Mix::Training => TEAMS.map(|(.., jobs)| jobs),
+            Mix::Even => [8, 5, 2, 42, 2, 41],
+        }
+    }
 }
 
 /// The lists as CSV text.
@@ -30,6 +51,8 @@ struct Lists {
 const GPUS_PER_NODE: u32 = 8;
 const NODES_PER_RACK: u32 = 4;
 const ZONES: u32 = 3;
+/// Far from the seeds of jobs; "needs" in ASCII.
+const NEEDS_SEED: u64 = 0x006e_6565_6473;
 const LOAD: f64 = 1.15;
 
 /// Model, its memory in GiB, and how many of ten nodes have it.
@@ -108,8 +131,11 @@ impl Synthetic {
         let mut arrivals: Vec<f64> = jobs.iter().map(|_| uniform(&mut random) * span_s).collect();
         arrivals.sort_by(f64::total_cmp);
         let mut text = String::from(
-            "name,arrival_s,duration_s,cpus,memory_gib,gpus,share,gpu_memory_gib,models,members,queue,together,priority,preemptible\n",
+            "name,arrival_s,duration_s,cpus,memory_gib,gpus,share,needed_share,gpu_memory_gib,models,members,queue,together,\
+             priority,preemptible\n",
         );
+        // Drawn apart, so that the jobs are the same as without needs.
+        let mut needs = Random::new(self.seed ^ NEEDS_SEED);
         for (index, (job, arrival)) in jobs.iter().zip(arrivals).enumerate() {
             let Drawn {
                 duration_s,
@@ -119,10 +145,11 @@ impl Synthetic {
                 priority,
             } = job;
             let together = if *members > 1 { "prefer-zone" } else { "" };
+            let needed = share * needed_part(team, &mut needs);
             let preemptible = if *team == "inference" { "no" } else { "yes" };
             let _ = writeln!(
                 text,
-                "job-{index:06},{arrival:.1},{duration_s},{cpus},{memory},{gpus},{share},{gpu_memory},{models},{members},{team},\
+                "job-{index:06},{arrival:.1},{duration_s},{cpus},{memory},{gpus},{share},{needed:.3},{gpu_memory},{models},{members},{team},\
                  {together},{priority},{preemptible}"
             );
         }
@@ -130,7 +157,9 @@ impl Synthetic {
     }
 
     fn draw(&self, random: &mut Random) -> Drawn {
-        let team = pick(random, &TEAMS.map(|(_, team, _, jobs)| (team, jobs)));
+        let jobs = self.mix.jobs();
+        let choices: [_; TEAMS.len()] = std::array::from_fn(|index| (TEAMS[index].1, jobs[index]));
+        let team = pick(random, &choices);
         let gang = self.gang(random);
         let size = match team {
             "notebooks" => pick(random, &[(Size::part(0.1, 8), 50), (Size::part(0.25, 20), 50)]),
@@ -169,6 +198,17 @@ impl Synthetic {
         let most = (self.gpus / GPUS_PER_NODE / 8).max(1);
         pick(random, &[(2, 50), (4, 30), (8, 15), (16, 5)]).min(most)
     }
+}
+
+/// The part of the share that a job asks for with which it would do as well. Notebooks need theirs
+/// for their bursts; training waits for its input, and services for requests.
+fn needed_part(team: &str, random: &mut Random) -> f64 {
+    let (least, most) = match team {
+        "notebooks" => (0.5, 1.0),
+        "inference" | "ranking" => (0.25, 0.75),
+        _ => (0.4, 1.0),
+    };
+    least + (most - least) * uniform(random)
 }
 
 struct Drawn {
@@ -238,7 +278,7 @@ mod tests {
     #[test]
     fn made_up_lists_are_lists_that_are_accepted() {
         for (gpus, jobs) in [(8, 50), (100, 500), (2000, 3000)] {
-            let lists = Synthetic { gpus, jobs, seed: 1 }.lists();
+            let lists = Synthetic { gpus, jobs, seed: 1, mix: Mix::Even }.lists();
             let site = Site::new(&nodes_from_text(&lists.nodes).unwrap()).unwrap();
             let list = jobs_from_text(&lists.jobs).unwrap();
             assert_eq!((site.gpus(), list.jobs.len()), (gpus.next_multiple_of(8), jobs as usize));
@@ -251,7 +291,7 @@ mod tests {
 
     #[test]
     fn seeds_repeat() {
-        let jobs = |seed| Synthetic { gpus: 80, jobs: 20, seed }.jobs();
+        let jobs = |seed| Synthetic { gpus: 80, jobs: 20, seed, mix: Mix::Training }.jobs();
         assert_eq!(jobs(1), jobs(1));
         assert_ne!(jobs(1), jobs(2));
     }

@@ -14,16 +14,20 @@ mod site;
 mod stranded;
 mod summary;
 pub mod trace;
+mod value;
 
 pub use arrivals::ARRIVED_PERCENT_MAX;
 pub use fill::{COLUMNS, FillPlan, FillReport, PolicyFill, STRANDED_AT_PERCENT, fill};
-pub use generate::Synthetic;
+pub use generate::{Mix, Synthetic};
 pub use policy::{History, PolicyName};
 pub use replay::{
-    Eviction, PolicyReplay, QueueReplay, ReplayError, ReplayPlan, ReplayReport, Wait, Waiting, replay,
+    EstimateReport, Eviction, Late, PolicyReplay, QueueReplay, ReplayError, ReplayPlan, ReplayReport, Wait,
+    Waiting, replay, replay_with_estimates,
 };
 pub use report::{
-    Figure, FigureFormat, Source, fill_figures, fill_page, replay_figures, replay_page, write_figures,
+    Figure, FigureFormat, Source, fill_figures, fill_page, replay_figures, replay_page, value_page,
+    write_figures,
 };
 pub use site::{Site, SiteError};
 pub use summary::Spread;
+pub use value::{Allocation, Carried, ValueError, ValuePlan, ValueReport, value};

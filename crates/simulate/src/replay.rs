@@ -11,10 +11,12 @@
 //! apart and only where something has changed. Nothing depends on how fast this machine is.
 
 mod engine;
+mod estimates;
 mod ledger;
 mod report;
 
 pub use engine::ReplayError;
+pub use estimates::EstimateReport;
 pub use report::{PolicyReplay, QueueReplay, ReplayReport, Wait, Waiting};
 use serde::Serialize;
 use sluice_sched::Request;
@@ -35,6 +37,15 @@ pub struct ReplayPlan {
     pub eviction: Eviction,
     /// Whether running work is moved to make room.
     pub migrate: bool,
+    /// Ends the replay early where it only matters whether few jobs wait long.
+    pub late: Option<Late>,
+}
+
+/// A number of jobs that have waited longer than a limit, after which a replay ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    pub wait_ms: u64,
+    pub jobs_max: usize,
 }
 
 /// What becomes of the work that an evicted job has done.
@@ -61,6 +72,22 @@ pub fn replay(
     let runs = parallel::map(&prepared, |prepared| engine::run(site, jobs, queues, plan, prepared));
     let runs = runs.into_iter().collect::<Result<Vec<PolicyReplay>, ReplayError>>()?;
     Ok(ReplayReport::new(site, jobs, plan, runs))
+}
+
+/// Replays the timed jobs under one policy, and estimates when those start that have to wait and
+/// how long all run, each from the jobs before it alone.
+pub fn replay_with_estimates(
+    site: &Site,
+    jobs: &Jobs,
+    queues: &Queues,
+    plan: &ReplayPlan,
+) -> Result<Vec<(PolicyReplay, EstimateReport)>, ReplayError> {
+    let requests: Vec<Request> = jobs.jobs.iter().map(|job| site.request(job)).collect();
+    let (history, _) = History::Draws.divide(&requests);
+    let prepared = prepare(&plan.policies, site, &requests, &history)?;
+    let runs =
+        parallel::map(&prepared, |prepared| engine::run_with_estimates(site, jobs, queues, plan, prepared));
+    runs.into_iter().collect()
 }
 
 #[cfg(test)]

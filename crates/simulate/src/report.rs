@@ -3,6 +3,7 @@
 mod fill;
 mod page;
 mod replay;
+mod value;
 
 use std::io;
 use std::path::Path;
@@ -11,6 +12,7 @@ use crate::plot::{self, Drawing};
 
 pub use fill::{fill_figures, fill_page};
 pub use replay::{replay_figures, replay_page};
+pub use value::value_page;
 
 /// What was simulated, as the page calls it.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use sluice_sched::queues::{Action, Config, Evicted, JobId, JobSpec, Scheduler, SubmitError, Topology};
 use sluice_sched::{ClusterError, TrainingError};
 
+use super::estimates::{EstimateReport, Estimates};
 use super::ledger::{Ledger, Totals};
 use super::{Eviction, PolicyReplay, ReplayPlan};
 use crate::arrivals::node_order;
@@ -42,8 +43,8 @@ pub(super) struct Session<'a> {
     pub(super) id: Option<JobId>,
     running: u32,
     /// Since when all members run.
-    since_ms: Option<u64>,
-    done_ms: u64,
+    pub(super) since_ms: Option<u64>,
+    pub(super) done_ms: u64,
     /// Outdates ends that were foreseen before an eviction.
     epoch: u32,
     pub(super) first_start_ms: Option<u64>,
@@ -66,6 +67,10 @@ pub(super) struct Engine<'a> {
     events: BinaryHeap<Reverse<(u64, Event)>>,
     pub(super) ledger: Ledger,
     mix: Mix,
+    /// Jobs that have started later than `plan.late` allows.
+    late: usize,
+    /// Estimates that are made on the way, where they are wanted.
+    pub(super) estimates: Option<Estimates>,
 }
 
 /// One policy from the first arrival to the last end, or until nothing more can happen.
@@ -79,6 +84,21 @@ pub(super) fn run(
     let mut engine = Engine::new(site, jobs, queues, plan, prepared)?;
     engine.go(prepared.name)?;
     Ok(engine.report(prepared.name))
+}
+
+/// Replays one policy, with estimates of starts and durations beside what happens.
+pub(super) fn run_with_estimates(
+    site: &Site,
+    jobs: &Jobs,
+    queues: &Queues,
+    plan: &ReplayPlan,
+    prepared: &Prepared,
+) -> Result<(PolicyReplay, EstimateReport), ReplayError> {
+    let mut engine = Engine::new(site, jobs, queues, plan, prepared)?;
+    engine.estimates = Some(Estimates::default());
+    engine.go(prepared.name)?;
+    let estimates = engine.estimates.take().unwrap_or_default().report();
+    Ok((engine.report(prepared.name), estimates))
 }
 
 impl<'a> Engine<'a> {
@@ -126,13 +146,26 @@ impl<'a> Engine<'a> {
         }
         let ledger = Ledger::new(queues.tree(), site.capacity_milli());
         let mix = Mix::of(requests.iter().zip(&jobs.jobs).map(|(request, job)| (request, job.members)));
-        Ok(Engine { plan, scheduler, sessions, by_id: HashMap::new(), events, ledger, mix })
+        Ok(Engine {
+            plan,
+            scheduler,
+            sessions,
+            by_id: HashMap::new(),
+            events,
+            ledger,
+            mix,
+            late: 0,
+            estimates: None,
+        })
     }
 
     fn go(&mut self, policy: PolicyName) -> Result<(), ReplayError> {
         let evictions_max = EVICTIONS_PER_JOB_MAX * self.sessions.len() as u64;
         let mut cycle_at = None;
         loop {
+            if self.plan.late.is_some_and(|late| self.late > late.jobs_max) {
+                return Ok(());
+            }
             let next = self.events.peek().map(|Reverse((at, _))| *at);
             match (next, cycle_at) {
                 (None, None) => return Ok(()),
@@ -175,6 +208,9 @@ impl<'a> Engine<'a> {
         let id = submitted.map_err(|refusal| ReplayError::Job { name: session.job.name.clone(), refusal })?;
         session.id = Some(id);
         self.by_id.insert(id, index);
+        if let Some(estimates) = &mut self.estimates {
+            estimates.arrived(index, self.sessions[index as usize].job);
+        }
         Ok(())
     }
 
@@ -188,6 +224,9 @@ impl<'a> Engine<'a> {
         session.running = 0;
         session.finished = true;
         self.by_id.remove(&id);
+        if let Some(estimates) = &mut self.estimates {
+            estimates.ended(index, session.job);
+        }
         self.scheduler.finish(id);
         self.ledger.ended(now);
     }
@@ -204,6 +243,9 @@ impl<'a> Engine<'a> {
         }
         self.ledger.totals.cycles += 1;
         self.ledger.sample(&self.scheduler, &self.mix, now);
+        if let Some(estimates) = &mut self.estimates {
+            estimates.waiting(&self.scheduler, &self.sessions, &self.by_id, now);
+        }
         !actions.is_empty()
     }
 
@@ -216,7 +258,13 @@ impl<'a> Engine<'a> {
         }
         let Some(timing) = session.job.timing else { return };
         session.since_ms = Some(now);
+        let first = session.first_start_ms.is_none();
         session.first_start_ms.get_or_insert(now);
+        if let Some(estimates) = self.estimates.as_mut().filter(|_| first) {
+            estimates.started(index, now);
+        }
+        let waited_ms = now.saturating_sub(timing.arrival_ms);
+        self.late += usize::from(first && self.plan.late.is_some_and(|late| waited_ms > late.wait_ms));
         session.epoch += 1;
         let left_ms = timing.duration_ms.saturating_sub(session.done_ms);
         self.events.push(Reverse((now + left_ms, Event::End { session: index, epoch: session.epoch })));

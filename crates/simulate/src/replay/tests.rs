@@ -6,7 +6,7 @@ const JOBS: &str = "name,arrival_s,duration_s,cpus,memory_gib,gpus,share,queue,p
 
 fn plan(policies: &[PolicyName]) -> ReplayPlan {
     let policies = policies.to_vec();
-    ReplayPlan { policies, seed: 42, cycle_ms: 1000, eviction: Eviction::Resume, migrate: false }
+    ReplayPlan { policies, seed: 42, cycle_ms: 1000, eviction: Eviction::Resume, migrate: false, late: None }
 }
 
 fn one(nodes: &str, jobs: &str, queues: Option<&str>, plan: &ReplayPlan) -> PolicyReplay {
@@ -89,4 +89,22 @@ fn replays_repeat_under_every_policy() {
         assert_eq!(first, run());
         assert!(first.contains("\"finished_jobs\":60"), "{first}");
     }
+}
+
+#[test]
+fn starts_and_durations_are_estimated_from_the_jobs_before() {
+    // One GPU of each node; jobs of one program take 100 s, one arrives every 60 s.
+    let mut list = String::from(JOBS);
+    for index in 0..40 {
+        list.push_str(&format!("j{index},{},100,1,1,2,,,,\n", index * 60));
+    }
+    let site = Site::new(&nodes_from_text(TWO_GPUS).unwrap()).unwrap();
+    let jobs = jobs_from_text(&list).unwrap();
+    let queues = Queues::named_by(&jobs, site.gpus()).unwrap();
+    let runs = replay_with_estimates(&site, &jobs, &queues, &plan(&[PolicyName::BestFit])).unwrap();
+    let [(replayed, estimates)] = &runs[..] else { panic!("{} runs", runs.len()) };
+    assert_eq!(replayed.finished_jobs, 40);
+    assert!(estimates.starts.count > 30, "{estimates:?}");
+    // Equal jobs leave nothing to be wrong about but the scheduler's period of a second.
+    assert!(estimates.starts.p90_ms <= 40_000 && estimates.durations.p90_ms == 0, "{estimates:?}");
 }

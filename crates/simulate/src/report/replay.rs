@@ -270,7 +270,7 @@ fn hours(hours: f64) -> String {
 }
 
 /// A time as people say it.
-fn seconds(seconds: f64) -> String {
+pub(super) fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 0.05 => "0 s".into(),
         s if s < 0.95 => format!("{s:.1} s"),

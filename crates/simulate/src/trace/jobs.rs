@@ -18,12 +18,16 @@ pub struct Job {
     pub gpus: u8,
     /// Of each GPU, in thousandths; 1000 is the whole GPU, 0 where there is none.
     pub share_milli: u16,
+    /// The share that would suffice, as `sluice iq` finds it; 0 where the list does not say.
+    pub needed_share_milli: u16,
     /// Of each GPU; 0 where device memory is not counted.
     pub gpu_memory_mib: u32,
     /// Accepted models; any, if empty.
     pub models: Vec<String>,
     pub members: u32,
     pub timing: Option<Timing>,
+    /// When a pod of openb came and how long it ran; none where it was never scheduled.
+    pub recorded: Option<Timing>,
     /// Empty where the list names none.
     pub queue: String,
     /// The domain that all members share, if possible or in any case.
@@ -103,6 +107,7 @@ pub(super) fn jobs_of(table: &Table, file: String) -> Result<Jobs, InputError> {
                 "arrival_s",
                 "duration_s",
                 "share",
+                "needed_share",
                 "gpu_memory_gib",
                 "models",
                 "members",
@@ -139,6 +144,16 @@ impl Jobs {
     /// Whether jobs come and end, rather than fill the cluster up.
     pub fn timed(&self) -> bool {
         self.jobs.iter().any(|job| job.timing.is_some())
+    }
+
+    /// The jobs with the times that openb's list recorded instead of none; without those that never
+    /// ran.
+    pub fn at_recorded_times(mut self) -> Jobs {
+        self.jobs.retain(|job| job.timing.is_some() || job.recorded.is_some());
+        for job in &mut self.jobs {
+            job.timing = job.timing.or(job.recorded);
+        }
+        self
     }
 
     pub(super) fn wrong_queue(&self, job: &Job, problem: String) -> InputError {
@@ -191,10 +206,12 @@ fn openb_job(row: Row<'_>) -> Result<Job, InputError> {
         memory_mib: row.whole("memory_mib", 0..=MEMORY_MIB_MAX)? as u32,
         gpus,
         share_milli,
+        needed_share_milli: 0,
         gpu_memory_mib: 0,
         models: models(row, "gpu_spec", gpus)?,
         members: 1,
         timing: None,
+        recorded: recorded(&row)?,
         queue: String::new(),
         together: None,
         priority: 0,
@@ -216,7 +233,8 @@ fn own_job(row: Row<'_>) -> Result<Job, InputError> {
         cpu_milli: cpu_milli(row, 0.0)?,
         memory_mib: memory_mib(row, "memory_gib", 0.0)?,
         gpus,
-        share_milli: share_milli(row, gpus)?,
+        share_milli: share_milli(row, "share", gpus)?.unwrap_or(if gpus == 0 { 0 } else { 1000 }),
+        needed_share_milli: share_milli(row, "needed_share", gpus)?.unwrap_or(0),
         gpu_memory_mib: match (row.text("gpu_memory_gib"), gpus) {
             ("", _) => 0,
             (_, 0) => return Err(row.wrong("gpu_memory_gib", "for a job without a GPU")),
@@ -225,6 +243,7 @@ fn own_job(row: Row<'_>) -> Result<Job, InputError> {
         models: models(row, "models", gpus)?,
         members: row.or("members", 1, |row| row.whole("members", 1..=MEMBERS_MAX))? as u32,
         timing: if row.has("arrival_s") { timing(&row)? } else { None },
+        recorded: None,
         queue: row.or("queue", String::new(), |row| row.name("queue").map(str::to_owned))?,
         together: row.or("together", None, together)?,
         priority: row.or("priority", 0, |row| row.signed("priority", -PRIORITY_MAX..=PRIORITY_MAX))? as i32,
@@ -232,12 +251,24 @@ fn own_job(row: Row<'_>) -> Result<Job, InputError> {
     })
 }
 
-fn share_milli(row: Row<'_>, gpus: u8) -> Result<u16, InputError> {
+/// The times of a pod that was scheduled and has ended; seconds since the trace's first pod.
+fn recorded(row: &Row<'_>) -> Result<Option<Timing>, InputError> {
+    let seconds = |column| row.or(column, None, |row| row.whole(column, 0..=SECONDS_MAX).map(Some));
+    let (Some(created), Some(scheduled), Some(deleted)) =
+        (seconds("creation_time")?, seconds("scheduled_time")?, seconds("deletion_time")?)
+    else {
+        return Ok(None);
+    };
+    let duration_ms = deleted.saturating_sub(scheduled).max(1) * 1000;
+    Ok(Some(Timing { arrival_ms: created * 1000, duration_ms }))
+}
+
+fn share_milli(row: Row<'_>, column: &str, gpus: u8) -> Result<Option<u16>, InputError> {
     if gpus == 0 {
-        return row.or("share", 0, |row| Err(row.wrong("share", "for a job without a GPU")));
+        return row.or(column, None, |row| Err(row.wrong(column, "for a job without a GPU")));
     }
-    let share = row.or("share", 1.0, |row| row.decimal("share", 0.001..=1.0))?;
-    Ok((share * 1000.0).round() as u16)
+    let share = row.or(column, None, |row| row.decimal(column, 0.001..=1.0).map(Some))?;
+    Ok(share.map(|share| (share * 1000.0).round() as u16))
 }
 
 fn together(row: &Row<'_>) -> Result<Option<Together>, InputError> {
