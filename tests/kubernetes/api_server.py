@@ -1,4 +1,4 @@
-"""The part of a Kubernetes API server that Sluice's webhook and controller use, for tests without a cluster.
+"""The part of a Kubernetes API server that Sluice's parts use, for tests without a cluster.
 
 It keeps objects in memory and calls the webhook as a real one does, with `failurePolicy: Ignore`. It
 checks neither rights nor schemas, and there is no scheduler and no kubelet: the test plays those.
@@ -21,11 +21,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 LABEL = "sluice.dev/injected"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/sluice"
 
+# By path: what kubectl asks before it asks for pods.
+DISCOVERY = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+    "/api/v1": {
+        "kind": "APIResourceList",
+        "groupVersion": "v1",
+        "resources": [
+            {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]}
+        ],
+    },
+}
+
 changed = threading.Condition()
 version = 0
 # By path: pods, Secrets and events, the namespace and the webhook's configuration.
 objects = {
     "/api/v1/namespaces/kube-system": {"metadata": {"uid": str(uuid.uuid4())}},
+    "/apis/resource.k8s.io/v1/deviceclasses/gpu.sluice.dev": {"metadata": {"uid": str(uuid.uuid4())}},
     CONFIGURATION: {
         "metadata": {"uid": str(uuid.uuid4())},
         "webhooks": [{"name": "pods.sluice.dev", "clientConfig": {}}],
@@ -35,23 +49,31 @@ objects = {
 history = []
 
 
-def merge(target, patch):
-    """Applies a merge patch; of the strategic one, `$patch: delete` and lists whose items have names."""
+def merge(target, patch, strategic):
+    """Applies a merge patch; of the strategic one, `$patch: delete` and lists whose items have names or types."""
     for name, value in patch.items():
-        if isinstance(value, dict):
-            merge(target.setdefault(name, {}), value)
-        elif isinstance(value, list) and all("name" in item for item in value):
+        if value is None:
+            target.pop(name, None)
+        elif isinstance(value, dict):
+            merge(target.setdefault(name, {}), value, strategic)
+        elif strategic and isinstance(value, list) and all("name" in item or "type" in item for item in value):
             items = target.setdefault(name, [])
             for item in value:
-                known = [other for other in items if other["name"] == item["name"]]
+                key = "name" if "name" in item else "type"
+                known = [other for other in items if other[key] == item[key]]
                 if item.get("$patch") == "delete":
                     items[:] = [other for other in items if other not in known]
                 elif known:
-                    merge(known[0], item)
+                    merge(known[0], item, strategic)
                 else:
                     items.append(item)
         else:
             target[name] = value
+
+
+def listed(items):
+    """The answer to a request for pods, or for other objects where nothing reads more than the items."""
+    return {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": str(version)}, "items": items}
 
 
 def note(kind, pod):
@@ -107,8 +129,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    def refuse(self, status, message):
-        self.answer(status, {"kind": "Status", "message": message, "code": status})
+    def refuse(self, status, message, name=""):
+        reason = "NotFound" if status == 404 else ""
+        details = {"name": name}
+        self.answer(
+            status, {"kind": "Status", "message": message, "code": status, "reason": reason, "details": details}
+        )
 
     def body(self):
         return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -118,18 +144,20 @@ class Handler(BaseHTTPRequestHandler):
         options = dict(urllib.parse.parse_qsl(url.query))
         if url.path == "/api/v1/pods" and "watch" in options:
             return self.watch(int(options["resourceVersion"]), float(options["timeoutSeconds"]))
+        if url.path in DISCOVERY:
+            return self.answer(200, DISCOVERY[url.path])
         if url.path == "/api/v1/pods":
             with changed:
                 pods = [o for path, o in objects.items() if "/pods/" in path]
                 pods = [pod for pod in pods if pod["metadata"].get("labels", {}).get(LABEL) == "true"]
-                return self.answer(200, {"metadata": {"resourceVersion": str(version)}, "items": pods})
+                return self.answer(200, listed(pods))
         with changed:
             if url.path in objects:
                 return self.answer(200, objects[url.path])
             below = [o for path, o in objects.items() if path.startswith(url.path + "/")]
-        if url.path.rsplit("/", 1)[-1] in ("events", "secrets", "pods"):
-            return self.answer(200, {"items": below})
-        self.refuse(404, f"{url.path} not found")
+        if url.path.rsplit("/", 1)[-1] in ("events", "secrets", "pods", "resourceslices"):
+            return self.answer(200, listed(below))
+        self.refuse(404, f"{url.path} not found", url.path.rsplit("/", 1)[-1])
 
     def watch(self, seen, seconds):
         self.send_response(200)
@@ -165,7 +193,8 @@ class Handler(BaseHTTPRequestHandler):
         path, new = self.path, self.body()
         if path.endswith("/eviction"):
             return self.remove(path.removesuffix("/eviction"))
-        new["metadata"].setdefault("namespace", path.split("/")[4])
+        if "/namespaces/" in path:
+            new["metadata"].setdefault("namespace", path.partition("/namespaces/")[2].split("/")[0])
         target = f"{path}/{new['metadata']['name']}"
         try:
             if path.endswith("/pods"):
@@ -175,7 +204,10 @@ class Handler(BaseHTTPRequestHandler):
         with changed:
             if target in objects:
                 return self.refuse(409, f"{target} exists")
-            new["metadata"]["uid"] = str(uuid.uuid4())
+            # A test may say which, so that it need not ask.
+            new["metadata"]["uid"] = new["metadata"].pop("wantedUid", None) or str(uuid.uuid4())
+            if path.endswith("/pods"):
+                new |= {"kind": "Pod", "apiVersion": "v1", "status": {"phase": "Pending"}}
             new["metadata"]["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             objects[target] = new
         if path.endswith("/pods"):
@@ -184,13 +216,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self):
         patch = self.body()
+        path = self.path.partition("?")[0].removesuffix("/status")
+        strategic = self.headers["Content-Type"].startswith("application/strategic")
         with changed:
-            known = objects.get(self.path)
+            known = objects.get(path)
             uid = patch.get("metadata", {}).get("uid")
             if known is None or uid not in (None, known["metadata"]["uid"]):
-                return self.refuse(404 if known is None else 409, f"{self.path} is not there, or is another one")
-            merge(known, patch)
-        if "/pods/" in self.path:
+                return self.refuse(404 if known is None else 409, f"{path} is not there, or is another one")
+            merge(known, patch, strategic)
+        if "/pods/" in path:
             note("MODIFIED", known)
         self.answer(200, known)
 

@@ -1,7 +1,7 @@
 //! The API server of the cluster: a few requests, and a watch.
 //!
-//! Only nine kinds of request are made, so this is the HTTP client of `sluice-api` and JSON instead
-//! of a Kubernetes client library with all resource types.
+//! Only a dozen kinds of request are made, so this is the HTTP client of `sluice-api` and JSON
+//! instead of a Kubernetes client library with all resource types.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -26,13 +26,15 @@ const ANSWER_SIZE_MAX: u64 = 256 << 20;
 pub(crate) enum Patch {
     Merge,
     StrategicMerge,
+    /// Server-side apply: of lists it replaces the items that were applied before.
+    Apply,
 }
 
 /// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("the API server refused {path}: {message} (HTTP status {status})")]
-    Refused { path: String, status: u16, message: String },
+    Refused { path: String, status: u16, message: String, missing: Option<String> },
     #[error("the API server did not answer {path}: {cause}")]
     Unreachable { path: String, cause: String },
 }
@@ -40,6 +42,12 @@ pub(crate) enum ApiError {
 impl ApiError {
     pub(crate) fn has_status(&self, wanted: u16) -> bool {
         matches!(self, ApiError::Refused { status, .. } if *status == wanted)
+    }
+
+    /// Says whether the API server itself answered that it has no object of this name. Anything
+    /// between it and this process, and a server without the resource, may answer 404, too.
+    pub(crate) fn is_missing(&self, name: &str) -> bool {
+        matches!(self, ApiError::Refused { missing: Some(missing), .. } if missing == name)
     }
 }
 
@@ -91,9 +99,16 @@ impl Api {
         let kind = match kind {
             Patch::Merge => "application/merge-patch+json",
             Patch::StrategicMerge => "application/strategic-merge-patch+json",
+            Patch::Apply => "application/apply-patch+yaml",
         };
-        let request = self.authorised(path, self.agent.patch(self.url(path)))?;
+        let options = if kind.ends_with("yaml") { "?fieldManager=sluice&force=true" } else { "" };
+        let request = self.authorised(path, self.agent.patch(format!("{}{options}", self.url(path))))?;
         answer(path, request.header("Content-Type", kind).send(body.to_string().as_bytes()))
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Result<Value, ApiError> {
+        let request = self.authorised(path, self.agent.delete(self.url(path)))?;
+        answer(path, request.call())
     }
 
     /// The events of a watch, one JSON object on each line, until the API server ends it.
@@ -135,7 +150,9 @@ fn succeeded(path: &str, answer: Answer) -> Result<ureq::Body, ApiError> {
     let read = response.into_body().into_with_config().limit(1 << 20).read_to_vec();
     let problem: Value = read.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let message = problem["message"].as_str().unwrap_or("no reason given").to_owned();
-    Err(ApiError::Refused { path: path.to_owned(), status: status.as_u16(), message })
+    let is_missing = status == 404 && problem["kind"] == "Status" && problem["reason"] == "NotFound";
+    let missing = problem["details"]["name"].as_str().filter(|_| is_missing).map(str::to_owned);
+    Err(ApiError::Refused { path: path.to_owned(), status: status.as_u16(), message, missing })
 }
 
 fn answer(path: &str, answer: Answer) -> Result<Value, ApiError> {

@@ -15,7 +15,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::lease::NewLease;
 use sluice_api::pool::Tier;
 
-const GPU: &str = "sluice.dev/gpu";
+pub(crate) const GPU: &str = "sluice.dev/gpu";
 const SHARE: &str = "sluice.dev/share";
 const MEMORY: &str = "sluice.dev/memory";
 const TIER: &str = "sluice.dev/tier";
@@ -115,7 +115,8 @@ pub(crate) fn is_gpu_resource(name: &str, aliases: &[Alias]) -> bool {
     }
 }
 
-/// The containers of one lease are one program to it, so the largest limit counts.
+/// The containers of one lease are one program to it, so the largest limit counts. A limit of 0 is
+/// none, as for the chart's expressions.
 fn limit(pod: &Value, name: &str) -> Option<String> {
     let containers =
         ["containers", "initContainers"].into_iter().flat_map(|list| pod["spec"][list].as_array());
@@ -125,7 +126,7 @@ fn limit(pod: &Value, name: &str) -> Option<String> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
-    texts.max_by_key(|text| text.parse::<u64>().unwrap_or(0))
+    texts.filter(|text| text != "0").max_by_key(|text| text.parse::<u64>().unwrap_or(0))
 }
 
 impl Found {
@@ -176,7 +177,7 @@ fn share_ppm(text: &str) -> Result<u32, BadField> {
 }
 
 /// A quantity of Kubernetes, in bytes.
-fn bytes(text: &str) -> Option<u64> {
+pub(crate) fn bytes(text: &str) -> Option<u64> {
     const SUFFIXES: [(&str, u64); 8] = [
         ("Ki", 1 << 10),
         ("Mi", 1 << 20),
@@ -212,6 +213,9 @@ mod tests {
         for pod in [annotated(json!({ "team": "red" })), limited(json!({ "cpu": "1", "nvidia.com/gpu": 1 }))]
         {
             assert_eq!(ask_of(&pod, &[]), Ok(None));
+        }
+        for none in [json!(0), json!("0")] {
+            assert_eq!(ask_of(&limited(json!({ NVIDIA_GPU: none })), &[Alias::Nvidia]), Ok(None));
         }
         assert_eq!(ask_of(&annotated(json!({ TIER: "basic" })), &[]), Ok(None));
     }

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluice_api::client::{Client, Failure};
-use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease};
+use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
 
 use crate::api::{Api, ApiError, Patch};
-use crate::events::{Events, Severity};
+use crate::events::{Events, Granted, Severity};
 use crate::inject::GATE;
 use crate::name::LeaseName;
-use crate::pods::{LEASE, News, Pod};
+use crate::pods::{LEASE, News, PLACE, Pod};
 use crate::step::{Step, step, wait_message};
 
 /// All pods are looked at this often, and when one has changed. A pod's lease is to end within 5 s
@@ -163,7 +163,8 @@ impl Controller {
             if let Err(cause) = self.advance(pod, lease) {
                 self.failed.insert(pod.uid.clone(), Instant::now());
                 let message = cause.to_string();
-                self.events.say(&self.api, pod, (Severity::Warning, FAILED), &message, &message);
+                let granted = if pod.is_gated { Granted::No } else { Granted::Unchanged };
+                self.events.say(&self.api, pod, (Severity::Warning, FAILED, granted), &message, &message);
             }
         }
         self.asked.retain(|id, _| leases.values().flatten().any(|lease| lease.id == *id));
@@ -198,6 +199,7 @@ impl Controller {
             self.lost.remove(&pod.uid);
         }
         match (step, lease) {
+            (Step::None, Some(lease)) if !pod.is_deleting => self.note_place(pod, lease),
             (Step::None, _) => Ok(()),
             (Step::Ask, _) => {
                 let lease = self.ask(pod)?;
@@ -219,7 +221,8 @@ impl Controller {
             (Step::Preempted, Some(lease)) => {
                 let reason = lease.reason.as_deref().unwrap_or("no reason given");
                 let message = format!("Lease {} is preempted: {reason}", lease.id);
-                self.events.say(&self.api, pod, (Severity::Warning, PREEMPTED), PREEMPTED, &message);
+                let kind = (Severity::Warning, PREEMPTED, Granted::No);
+                self.events.say(&self.api, pod, kind, PREEMPTED, &message);
                 self.evict(pod, lease.preempt_at_ms)
             }
             (Step::Lost, _) => self.lose(pod, lease),
@@ -262,7 +265,7 @@ impl Controller {
         match (lease.state, &lease.key) {
             (LeaseState::Queued, _) => {
                 let (topic, message) = wait_message(lease);
-                self.events.say(&self.api, pod, (Severity::Normal, WAITING), &topic, &message);
+                self.events.say(&self.api, pod, (Severity::Normal, WAITING, Granted::No), &topic, &message);
                 Ok(())
             }
             (LeaseState::Granted, Some(key)) => self.grant(pod, lease, key),
@@ -282,11 +285,12 @@ impl Controller {
         if let Some(earlier) = pod.lease.filter(|earlier| *earlier != lease.id) {
             let message =
                 format!("Lease {earlier} ended before the pod started, and the Secret may hold its key");
-            self.events.say(&self.api, pod, (Severity::Warning, LOST), LOST, &message);
+            self.events.say(&self.api, pod, (Severity::Warning, LOST, Granted::No), LOST, &message);
             return self.evict(pod, None);
         }
         let id = lease.id.to_string();
-        let annotate = json!({ "metadata": { "uid": pod.uid, "annotations": { LEASE: id } } });
+        let place = place_text(&lease.places);
+        let annotate = json!({ "metadata": { "uid": pod.uid, "annotations": { LEASE: id, PLACE: place } } });
         self.api.patch(&pod.path(), Patch::Merge, &annotate)?;
         self.make_secret(pod, secret, &id, key)?;
         let lift = json!({
@@ -294,10 +298,29 @@ impl Controller {
             "spec": { "schedulingGates": [{ "$patch": "delete", "name": GATE }] },
         });
         self.api.patch(&pod.path(), Patch::StrategicMerge, &lift)?;
-        let node = lease.places.first().map_or("", |place| place.node.as_str());
-        let message = format!("Lease {id} is granted on node {node}");
-        self.events.say(&self.api, pod, (Severity::Normal, GRANTED), &message, &message);
+        self.note_grant(pod, lease);
         Ok(())
+    }
+
+    /// Says in the pod's condition that it has its lease. This is missing where the controller ended
+    /// after it lifted the gate.
+    fn note_grant(&mut self, pod: &Pod, lease: &Lease) {
+        let node = lease.places.first().map_or("", |place| place.node.as_str());
+        let message = format!("Lease {} is granted on node {node}", lease.id);
+        self.events.say(&self.api, pod, (Severity::Normal, GRANTED, Granted::Yes), &message, &message);
+    }
+
+    /// Keeps the pod's condition and annotation up to date: a lease may move to other GPUs.
+    fn note_place(&mut self, pod: &Pod, lease: &Lease) -> Result<(), NotDone> {
+        if pod.condition.as_deref() != Some("True") {
+            self.note_grant(pod, lease);
+        }
+        let place = place_text(&lease.places);
+        if place.is_empty() || pod.place.as_ref() == Some(&place) {
+            return Ok(());
+        }
+        let annotate = json!({ "metadata": { "uid": pod.uid, "annotations": { PLACE: place } } });
+        Ok(self.api.patch(&pod.path(), Patch::Merge, &annotate).map(drop)?)
     }
 
     fn make_secret(&self, pod: &Pod, name: &str, lease: &str, key: &str) -> Result<(), ApiError> {
@@ -329,7 +352,7 @@ impl Controller {
         };
         let reason = lease.or(fetched.as_ref()).and_then(|lease| lease.reason.as_deref());
         let message = format!("The pod's lease is over: {}", reason.unwrap_or("no reason given"));
-        self.events.say(&self.api, pod, (Severity::Warning, LOST), LOST, &message);
+        self.events.say(&self.api, pod, (Severity::Warning, LOST, Granted::No), LOST, &message);
         self.evict(pod, None)
     }
 
@@ -351,5 +374,49 @@ impl Controller {
             Err(error) if error.has_status(404) || error.has_status(409) => Ok(()),
             answer => Ok(answer.map(drop)?),
         }
+    }
+}
+
+/// Names the GPUs of a lease, as `NODE/INDEX,INDEX`.
+fn place_text(places: &[Place]) -> String {
+    let place = |place: &Place| {
+        let gpus: Vec<String> = place.gpus.iter().map(u32::to_string).collect();
+        format!("{}/{}", place.node, gpus.join(","))
+    };
+    places.iter().map(place).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dra::tests::stand_ins::Cluster;
+    use crate::pods::CONDITION;
+
+    #[test]
+    fn a_controller_that_ended_before_it_wrote_the_condition_writes_it_later() {
+        let cluster = Cluster::start();
+        let api = cluster.api();
+        let path = "/api/v1/namespaces/red/pods";
+        let pod = json!({ "metadata": { "name": "train", "annotations": { LEASE: "7" } }, "spec": {} });
+        api.post(path, &pod).unwrap();
+        let path = format!("{path}/train");
+        let waits = json!({ "type": CONDITION, "status": "False", "reason": WAITING, "message": "no room" });
+        let waits = json!({ "status": { "conditions": [waits] } });
+        api.patch(&format!("{path}/status"), Patch::StrategicMerge, &waits).unwrap();
+
+        let settings =
+            Settings { cluster: "c".into(), server: String::new(), tenants: HashMap::new(), hold_ms: 0 };
+        let mut controller = Controller::new(cluster.api(), cluster.client(), settings);
+        let lease: Lease = serde_json::from_value(json!({
+            "id": 7, "tenant": "red", "name": "n", "gpus": 1, "tasks": 1, "share_ppm": 250_000, "memory": 0,
+            "priority": 100, "tier": "standard", "preemptible": true, "state": "running", "attempt": 1,
+            "created_at_ms": 0, "revision": 1,
+        }))
+        .unwrap();
+        let pod = Pod::of(&api.get(&path).unwrap(), &[]).unwrap();
+        assert!(!pod.is_gated && pod.condition.as_deref() == Some("False"));
+        controller.advance(&pod, Some(&lease)).unwrap();
+        let condition = &api.get(&path).unwrap()["status"]["conditions"][0];
+        assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!(GRANTED)));
     }
 }

@@ -1,13 +1,14 @@
-//! Events of pods: what `kubectl describe pod` and `kubectl get events` show.
+//! Events and the condition of pods: what `kubectl describe pod`, `kubectl get events` and `kubectl
+//! sluice` show.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::api::{Api, ApiError};
-use crate::pods::Pod;
+use crate::api::{Api, ApiError, Patch};
+use crate::pods::{CONDITION, Pod};
 
 /// An event about the same wait is repeated after this time at the earliest: estimates change
 /// often.
@@ -24,7 +25,16 @@ pub(crate) enum Severity {
     Warning,
 }
 
-/// Writes events, the same one only once.
+/// What an event says about the pod's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Granted {
+    Yes,
+    No,
+    /// The pod's condition stays as it is.
+    Unchanged,
+}
+
+/// Writes events and conditions, the same one only once.
 #[derive(Default)]
 pub(crate) struct Events {
     /// By the pod's uid: the reason and the topic that were written last, and when.
@@ -32,13 +42,14 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Writes an event unless the last one of the pod has the same reason and topic. Events are for
-    /// people: one that cannot be written is written to the log instead.
+    /// Writes an event unless the last one of the pod has the same reason and topic, and the same
+    /// text into the pod's condition. Both are for people: one that cannot be written is written to
+    /// the log instead.
     pub(crate) fn say(
         &mut self,
         api: &Api,
         pod: &Pod,
-        (severity, reason): (Severity, &'static str),
+        (severity, reason, granted): (Severity, &'static str, Granted),
         topic: &str,
         message: &str,
     ) {
@@ -55,6 +66,14 @@ impl Events {
             Err(error) => eprintln!("sluice-kubernetes: {reason} of {}: {message} ({error})", pod.name),
             Ok(()) => {}
         }
+        let Some(condition) = condition(pod, reason, granted, message) else { return };
+        let patch = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [condition] } });
+        match api.patch(&format!("{}/status", pod.path()), Patch::StrategicMerge, &patch) {
+            // The pod is gone, or another one has its name.
+            Err(error) if error.has_status(404) || error.has_status(409) => {}
+            Err(error) => eprintln!("sluice-kubernetes: condition of {}: {message} ({error})", pod.name),
+            Ok(_) => {}
+        }
     }
 
     /// Forgets a pod that is gone.
@@ -63,10 +82,29 @@ impl Events {
     }
 }
 
+/// The pod's condition. The time of its last transition changes with its status only.
+fn condition(pod: &Pod, reason: &str, granted: Granted, message: &str) -> Option<Value> {
+    let status = match granted {
+        Granted::Yes => "True",
+        Granted::No => "False",
+        Granted::Unchanged => return None,
+    };
+    let message: String = message.chars().take(MESSAGE_MAX).collect();
+    let mut condition = json!({ "type": CONDITION, "status": status, "reason": reason, "message": message });
+    if pod.condition.as_deref() != Some(status) {
+        condition["lastTransitionTime"] = now().into();
+    }
+    Some(condition)
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 fn write(api: &Api, pod: &Pod, severity: Severity, reason: &str, message: &str) -> Result<(), ApiError> {
     let hash = blake3::hash(format!("{}\n{reason}\n{message}", pod.uid).as_bytes()).to_hex();
     let name: String = pod.name.chars().take(NAME_MAX).collect();
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = now();
     let message: String = message.chars().take(MESSAGE_MAX).collect();
     let event = json!({
         "metadata": { "name": format!("{name}.{}", &hash[..16]), "namespace": pod.namespace },

@@ -12,7 +12,7 @@
 use serde_json::{Map, Value, json};
 use sluice_api::lease::NewLease;
 
-use crate::ask::{Alias, annotations, is_gpu_resource};
+use crate::ask::{Alias, GPU, annotations, is_gpu_resource};
 
 /// The gate that the controller lifts when the lease is granted.
 pub(crate) const GATE: &str = "sluice.dev/lease";
@@ -26,8 +26,8 @@ const SIDECAR: &str = "sluice";
 const SESSION_VOLUME: &str = "sluice-session";
 const LEASE_VOLUME: &str = "sluice-lease";
 /// The places of the volumes in the containers.
-const LIBRARIES: &str = "/opt/sluice";
-const SESSION: &str = "/run/sluice";
+pub(crate) const LIBRARIES: &str = "/opt/sluice";
+pub(crate) const SESSION: &str = "/run/sluice";
 const SESSION_FILE: &str = "/run/sluice/session";
 const LEASE: &str = "/run/sluice-lease";
 
@@ -43,6 +43,9 @@ pub(crate) struct Settings {
     pub(crate) aliases: Vec<Alias>,
     /// Whether the pool has software GPUs, which run PTX only.
     pub(crate) ptx: bool,
+    /// Whether machines have `sluice.dev/gpu` as a resource: the sidecar asks for as many as the
+    /// lease has GPUs.
+    pub(crate) device_plugin: bool,
 }
 
 /// Whether the pod has been changed already.
@@ -68,7 +71,7 @@ pub(crate) fn injected(pod: &Value, ask: &NewLease, settings: &Settings, secret:
         }
     }
     array(&mut spec["schedulingGates"]).push(json!({ "name": GATE }));
-    array(&mut spec["initContainers"]).insert(0, sidecar(settings));
+    array(&mut spec["initContainers"]).insert(0, sidecar(settings, ask.gpus));
     array(&mut spec["volumes"]).extend([
         json!({ "name": SIDECAR, "emptyDir": { "sizeLimit": "128Mi" } }),
         json!({ "name": SESSION_VOLUME, "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }),
@@ -77,7 +80,7 @@ pub(crate) fn injected(pod: &Value, ask: &NewLease, settings: &Settings, secret:
     pod
 }
 
-fn sidecar(settings: &Settings) -> Value {
+fn sidecar(settings: &Settings, gpus: u32) -> Value {
     let mut sidecar = json!({
         "name": SIDECAR,
         "image": settings.image,
@@ -108,16 +111,32 @@ fn sidecar(settings: &Settings) -> Value {
     if let Some(policy) = &settings.pull_policy {
         sidecar["imagePullPolicy"] = policy.as_str().into();
     }
+    if settings.device_plugin {
+        sidecar["resources"]["limits"][GPU] = gpus.to_string().into();
+    }
     sidecar
 }
 
-/// Removes the resources that no node has: with them the pod could not be scheduled.
+/// Removes the resources that no machine has, or that the sidecar asks for instead: with them the
+/// pod could not be scheduled, or would count twice.
 fn take_out_gpus(container: &mut Value, aliases: &[Alias]) {
     for list in ["/resources/limits", "/resources/requests"] {
         if let Some(resources) = container.pointer_mut(list).and_then(Value::as_object_mut) {
             resources.retain(|name, _| !is_gpu_resource(name, aliases));
         }
     }
+}
+
+/// The variables that lead a program to the libraries and the session, in a container whose own
+/// variables are not known. Some replace those of its image.
+pub(crate) fn environment(ptx: bool) -> Vec<(String, String)> {
+    let mut container = json!({});
+    equip(&mut container, ptx);
+    let variables = container["env"].as_array().into_iter().flatten();
+    let text = |variable: &Value| {
+        Some((variable["name"].as_str()?.to_owned(), variable["value"].as_str()?.to_owned()))
+    };
+    variables.filter_map(text).collect()
 }
 
 /// Mounts libraries and session, and sets what leads the program to them.
@@ -128,6 +147,9 @@ fn equip(container: &mut Value, ptx: bool) {
     ]);
     let libraries = format!("{LIBRARIES}/lib");
     let environment = array(&mut container["env"]);
+    if ptx {
+        join(environment, "LD_LIBRARY_PATH", &format!("{LIBRARIES}/software"), true);
+    }
     join(environment, "LD_LIBRARY_PATH", &libraries, true);
     // Where the loader is not glibc's, the path has no file: see `Libraries::install`.
     join(environment, "LD_PRELOAD", &format!("{LIBRARIES}/preload/$LIB/libsluice-devfiles.so"), false);
@@ -145,6 +167,7 @@ fn equip(container: &mut Value, ptx: bool) {
     set("NCCL_SHM_DISABLE", json!({ "value": "1" }));
     if ptx {
         set("CUPY_COMPILE_WITH_PTX", json!({ "value": "1" }));
+        set("SLUICE_SOFTWARE_LIBRARIES", json!({ "value": format!("{LIBRARIES}/software") }));
         set("LD_AUDIT", json!({ "value": format!("{LIBRARIES}/libsluice-nojitlink.so") }));
     }
 }
@@ -242,6 +265,16 @@ mod tests {
         let aliases = vec![Alias::Nvidia];
         let pod = change(&Settings { aliases, ..settings() });
         assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], json!({ "cpu": "1" }));
+    }
+
+    #[test]
+    fn the_sidecar_alone_takes_slots_where_machines_have_them() {
+        let settings = Settings { device_plugin: true, ..settings() };
+        let pod = change(&settings);
+        let sidecar = &pod["spec"]["initContainers"][0];
+        assert_eq!(sidecar["resources"]["limits"][GPU], "1");
+        assert!(pod["spec"]["containers"][0]["resources"]["limits"].get(GPU).is_none());
+        assert_eq!(ask_of(&pod, &[]), ask_of(&self::pod(), &[]));
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::inject::{GATE, SECRET};
 
 /// The annotation with the number of a pod's lease, for people and for a restarted controller.
 pub(crate) const LEASE: &str = "sluice.dev/lease";
+/// The annotation with the GPUs of a pod's lease, as `NODE/INDEX,INDEX`.
+pub(crate) const PLACE: &str = "sluice.dev/place";
+/// The condition of a pod that is true while it has its lease; its message says why it has none.
+pub(crate) const CONDITION: &str = "sluice.dev/LeaseGranted";
 
 /// The path of the pods that the webhook has labelled.
 const PODS: &str = "/api/v1/pods?labelSelector=sluice.dev%2Finjected%3Dtrue";
@@ -36,6 +40,10 @@ pub(crate) struct Pod {
     pub(crate) secret: Option<String>,
     /// As the annotation says.
     pub(crate) lease: Option<u64>,
+    /// As the annotation says.
+    pub(crate) place: Option<String>,
+    /// The status of the pod's condition, `True` or `False`.
+    pub(crate) condition: Option<String>,
     pub(crate) ask: Result<Option<NewLease>, BadField>,
 }
 
@@ -45,6 +53,8 @@ impl Pod {
         let text = |name: &str| metadata[name].as_str().map(str::to_owned);
         let annotation = |name: &str| metadata["annotations"][name].as_str();
         let gates = spec["schedulingGates"].as_array().into_iter().flatten();
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let condition = conditions.find(|condition| condition["type"] == CONDITION);
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         Some(Pod {
             uid: text("uid")?,
@@ -56,6 +66,8 @@ impl Pod {
             is_finished: matches!(phase, "Succeeded" | "Failed"),
             secret: annotation(SECRET).map(str::to_owned),
             lease: annotation(LEASE).and_then(|text| text.parse().ok()),
+            place: annotation(PLACE).map(str::to_owned),
+            condition: condition.and_then(|condition| condition["status"].as_str()).map(str::to_owned),
             ask: ask_of(pod, aliases),
         })
     }
@@ -177,7 +189,10 @@ mod tests {
         pod["spec"]["schedulingGates"] = json!([{ "name": "other" }]);
         pod["status"]["phase"] = "Failed".into();
         pod["metadata"]["annotations"][LEASE] = "7".into();
+        pod["status"]["conditions"] =
+            json!([{ "type": "Ready", "status": "False" }, { "type": CONDITION, "status": "True" }]);
         let seen = Pod::of(&pod, &[]).unwrap();
         assert!(!seen.is_gated && seen.is_finished && seen.lease == Some(7));
+        assert_eq!(seen.condition.as_deref(), Some("True"));
     }
 }

@@ -76,6 +76,8 @@ mod tests {
             is_finished: false,
             secret: None,
             lease: Some(7),
+            place: None,
+            condition: None,
             ask: Ok(None),
         }
     }

@@ -77,3 +77,32 @@ https://{{ include "sluice.serverHost" . }}:7580/{{ include "sluice.fingerprint"
 {{ .Values.server.url }}
 {{- end -}}
 {{- end }}
+
+{{/* Whether a pod asks for a GPU, in CEL: the same for the webhook and for the policy. */}}
+{{- define "sluice.asksForGpu" -}}
+{{- $aliases := .Values.controller.aliases }}
+{{- $resources := list "sluice.dev/gpu" }}
+{{- if or (has "nvidia" $aliases) (has "hami" $aliases) }}
+{{- $resources = append $resources "nvidia.com/gpu" }}
+{{- end }}
+{{- if has "hami" $aliases }}
+{{- $resources = concat $resources (list "nvidia.com/gpumem" "nvidia.com/gpucores") }}
+{{- end }}
+{{- $annotations := list "sluice.dev/gpu" "sluice.dev/share" "sluice.dev/memory" }}
+{{- if has "kai" $aliases }}
+{{- $annotations = concat $annotations (list "gpu-fraction" "gpu-memory") }}
+{{- end -}}
+(has(object.metadata.annotations) &&
+object.metadata.annotations.exists(name, name in {{ $annotations | toJson }})) ||
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+has(c.resources) && has(c.resources.limits) &&
+c.resources.limits.exists(name, name in {{ $resources | toJson }} && string(c.resources.limits[name]) != "0"))
+{{- end }}
+
+{{/* The namespaces whose pods may ask. */}}
+{{- define "sluice.namespaces" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{ concat (list "kube-system" .Release.Namespace) .Values.controller.excludedNamespaces | uniq | toJson }}
+{{- end }}
