@@ -141,6 +141,24 @@ async function steps() {
     await page.context().close();
   });
 
+  await step('a lease is resized, suspended and resumed', async () => {
+    const page = await signedIn('member');
+    await open(page, `/leases/${lease}`);
+    const is = (what, test) => until(what, async () => test(await installation.ask(`/leases/${lease}`)));
+    await page.getByRole('button', { name: 'Resize…' }).click();
+    await page.getByLabel('Share of each GPU').fill('40');
+    await page.getByRole('button', { name: 'Resize', exact: true }).click();
+    await is('another share', (one) => one.share_ppm === 400_000 && !one.resizing);
+    await page.getByRole('button', { name: 'Suspend…' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Suspend' }).click();
+    await is('suspended', (one) => one.suspended && !one.resizing);
+    await page.getByText('suspended: off the GPU').waitFor();
+    await page.getByRole('button', { name: 'Resume…' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
+    await is('resumed', (one) => !one.suspended && !one.resizing);
+    await page.context().close();
+  });
+
   await step('foreign tenants are in no answer', async () => {
     const page = await visit();
     const seen = [];
@@ -227,7 +245,6 @@ async function steps() {
     const signed = `${headers['webhook-id']}.${headers['webhook-timestamp']}.${body}`;
     const key = Buffer.from(secret.replace('whsec_', ''), 'base64');
     assert.equal(headers['webhook-signature'], `v1,${createHmac('sha256', key).update(signed).digest('base64')}`);
-    await shot(page, 'webhooks');
     // What is elsewhere is refused, with the reason.
     await page.getByRole('button', { name: 'New webhook…' }).click();
     await page.getByLabel('URL').fill('https://10.0.0.1/');
@@ -240,8 +257,8 @@ async function steps() {
   await step('a recommendation becomes the default of the next runs, and is undone', async () => {
     const program = { tenant: 'acme/sales', program: HOSTILE, share_ppm: 250_000, memory: 0 };
     const page = await signedIn('tenant_admin');
-    for (let run = 0; run < 3; run += 1) installation.compute(['-p', '0.1', '--name', '<img src=x onerror="window.hit=1">'], installation.tokens.member);
-    await until('three runs have ended', () => {
+    for (let run = 0; run < 10; run += 1) installation.compute(['-p', '0.1', '--name', '<img src=x onerror="window.hit=1">'], installation.tokens.member);
+    await until('ten runs have ended', () => {
       const advice = JSON.parse(installation.run(['iq', '--all', '-o', 'json']));
       return advice.some((one) => one.recommendation);
     });
@@ -249,7 +266,6 @@ async function steps() {
     await page.getByRole('button', { name: 'Use for next runs…' }).first().click();
     await page.getByRole('button', { name: 'Use it' }).click();
     await page.getByRole('button', { name: 'Undo' }).waitFor();
-    await shot(page, 'rightsize');
     const [set] = await installation.ask('/run-defaults');
     const asked = await installation.ask('/leases', installation.tokens.member, { name: set.program, use_default: true, hold_ms: 600_000 });
     assert.equal(asked.share_ppm, set.share_ppm);
@@ -315,22 +331,24 @@ async function steps() {
   }
 
   await step('screenshots', async () => {
-    const page = await signedIn('platform');
-    await open(page, '/');
-    await shot(page, 'overview');
-    await open(page, '/gpus');
-    await shot(page, 'gpus');
-    await open(page, '/bill?tenant=acme&period=month');
-    await page.locator('canvas').first().waitFor();
-    await shot(page, 'spending');
-    await open(page, '/earnings');
-    await shot(page, 'earnings');
-    await page.emulateMedia({ colorScheme: 'dark' });
-    await open(page, '/new');
-    await page.getByLabel('Tenant').selectOption('acme/research');
-    await page.locator('.price', { hasText: 'EUR' }).waitFor();
-    await shot(page, 'new-lease');
-    await page.context().close();
+    if (!SCREENSHOTS) return;
+    const shots = {
+      member: [['/new', 'new-lease', 'dark']],
+      tenant_admin: [['/tenants', 'tenants'], ['/bill?tenant=acme&period=month', 'spending']],
+      provider: [['/earnings', 'earnings']],
+      platform: [['/', 'overview'], ['/nodes/gpu1', 'node']],
+    };
+    for (const [role, pages] of Object.entries(shots)) {
+      const page = await signedIn(role, { height: 900 });
+      for (const [path, name, theme] of pages) {
+        await page.emulateMedia({ colorScheme: theme ?? 'light' });
+        await open(page, path);
+        if (name === 'spending') await page.locator('canvas').first().waitFor();
+        if (name === 'new-lease') await page.locator('.price', { hasText: 'EUR' }).waitFor();
+        await shot(page, name);
+      }
+      await page.context().close();
+    }
   });
 }
 

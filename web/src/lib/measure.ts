@@ -6,8 +6,9 @@ export interface Sample {
   atMs: number;
   /** GPUs that computed for it, 1 for a whole one; null before there are two looks. */
   given: number | null;
-  /** Bytes. */
+  /** Bytes, and those of them that are in the memory of the node. */
   memory: number;
+  swapped: number;
   /** Bytes a second, both ways. */
   link: number | null;
   counters: Map<string, { busyUs: number; ageMs: number; bytes: number }>;
@@ -37,6 +38,7 @@ export function measure(before: Sample[], sessions: SessionStatus[], atMs: numbe
   }
   if (last && !isNew && last.counters.size === counters.size) return before;
   const memory = sessions.reduce((sum, one) => sum + one.memory_used, 0);
-  const sample = { atMs, given: isNew ? given : null, memory, link: isNew ? link : null, counters };
+  const swapped = sessions.reduce((sum, one) => sum + (one.memory_swapped ?? 0), 0);
+  const sample = { atMs, given: isNew ? given : null, memory, swapped, link: isNew ? link : null, counters };
   return [...before.slice(1 - SAMPLES_MAX), sample];
 }

@@ -14,6 +14,9 @@ export interface Options {
 
 /** Changes that come together are one reason to read again. */
 const TOGETHER_MS = 150;
+/** Pauses are this many times as long as the last read took, so that a large fleet costs the server and the page no more. */
+const PAUSE_OF_CHANGES = 4;
+const PAUSE_OF_TIMERS = 20;
 
 export class Resource<T> {
   value = $state.raw<T>();
@@ -27,6 +30,9 @@ export class Resource<T> {
   #reading = false;
   #again = false;
   #closed = false;
+  /** How long the last read took, and when it ended, by a clock that is never set. */
+  #tookMs = 0;
+  #endedMs = -Infinity;
 
   constructor(read: () => Promise<T>) {
     this.#read = read;
@@ -42,6 +48,7 @@ export class Resource<T> {
       return;
     }
     this.#reading = true;
+    const beganMs = performance.now();
     try {
       const value = await this.#read();
       if (this.#closed) return;
@@ -58,6 +65,8 @@ export class Resource<T> {
       if (!failure.isTemporary || this.value === undefined) this.error = failure;
     } finally {
       this.#reading = false;
+      this.#endedMs = performance.now();
+      this.#tookMs = this.#endedMs - beganMs;
       if (this.#again && !this.#closed) {
         this.#again = false;
         this.soon();
@@ -70,7 +79,12 @@ export class Resource<T> {
     this.#pending ??= setTimeout(() => {
       this.#pending = undefined;
       void this.refresh();
-    }, TOGETHER_MS);
+    }, Math.max(TOGETHER_MS, this.#tookMs * PAUSE_OF_CHANGES));
+  }
+
+  /** Whether a timer that comes now comes too soon after a read that took long. */
+  get #isPausing(): boolean {
+    return performance.now() - this.#endedMs < this.#tookMs * PAUSE_OF_TIMERS;
   }
 
   /** Keeps it current until the answer is called. */
@@ -83,7 +97,7 @@ export class Resource<T> {
     if (options.on) ends.push(live.on(options.on, () => this.soon()));
     const timer = setInterval(() => {
       // What failed is tried again, also what only the stream tells of.
-      if (!document.hidden && (options.everyMs || this.failing)) void this.refresh();
+      if (!document.hidden && (options.everyMs || this.failing) && !this.#isPausing) void this.refresh();
     }, options.everyMs ?? 3000);
     document.addEventListener('visibilitychange', visible);
     return () => {
