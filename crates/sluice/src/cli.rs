@@ -5,6 +5,7 @@ mod ci;
 mod elastic;
 mod fit;
 mod hold;
+mod mail;
 mod plan;
 mod record;
 mod teams;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Suspend(SuspendArgs),
     /// Let a suspended program continue
     Resume(SuspendArgs),
+    /// Move a running program to another GPU, of its node or of another
+    Migrate(MigrateArgs),
     /// Hold a lease for programs that other processes start, as in the containers of a pod
     Hold(HoldArgs),
     /// Check this machine and a node, and say what to do about what is found
@@ -159,7 +162,11 @@ pub(crate) enum Command {
     /// Write manual pages, one for each command
     Man {
         /// The folder to write them into
-        folder: PathBuf,
+        #[arg(required_unless_present = "markdown")]
+        folder: Option<PathBuf>,
+        /// Print all commands and options as one page of Markdown instead
+        #[arg(long, conflicts_with = "folder")]
+        markdown: bool,
     },
     /// Measure as a client process (started by `sluice bench`)
     #[command(hide = true)]

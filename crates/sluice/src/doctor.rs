@@ -96,9 +96,17 @@ fn text_of(findings: &[Finding]) -> String {
 
 fn client_libraries() -> Finding {
     match Libraries::find() {
-        Ok(libraries) if libraries.nvml.is_some() => {
-            Finding::ok(format!("client libraries: {}", libraries.cuda.display()))
-        }
+        Ok(libraries) if libraries.nvml.is_some() => match libraries.missing_software()[..] {
+            [] => Finding::ok(format!(
+                "client libraries: {}, with cuBLAS's, cuRAND's and cuFFT's interfaces for software GPUs",
+                libraries.cuda.display()
+            )),
+            ref missing => Finding::note(
+                format!("client libraries: {}, without {}", libraries.cuda.display(), missing.join(", ")),
+                "build all of it with `cargo build --release`; until then programs on a software GPU get NVIDIA's \
+                 libraries, whose kernels do not run there",
+            ),
+        },
         Ok(libraries) => Finding::note(
             format!("client library {}, without libnvidia-ml.so.1 beside it", libraries.cuda.display()),
             "build all of it with `cargo build --release`; until then nvidia-smi and NVML find no GPU",

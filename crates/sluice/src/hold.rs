@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &HoldArgs) -> Result<ExitCode> {
     let from = arguments.from.as_deref().context("--from names the folder that describes the lease")?;
     let (client, id) = described(from)?;
     let (keeper, lease) = match fs::read_to_string(file) {
-        Ok(text) => resume(client, id, &text)?,
+        Ok(text) => resume(client, id, &text, file)?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => claim(client, id, file)?,
         Err(error) => return Err(error).with_context(|| file.display().to_string()),
     };
@@ -78,13 +78,16 @@ fn claim(client: Client, id: LeaseId, file: &Path) -> Result<(Keeper, ServerLeas
     Ok((keeper, lease))
 }
 
-/// Takes the lease over that an earlier run of this process has claimed.
-fn resume(client: Client, id: LeaseId, session: &str) -> Result<(Keeper, ServerLease)> {
+/// Takes the lease over that an earlier run of this process has claimed, and writes the session
+/// file anew, by which the process that started this one knows.
+fn resume(client: Client, id: LeaseId, session: &str, file: &Path) -> Result<(Keeper, ServerLease)> {
     let SessionAddress { node, token } = session.trim().parse()?;
     let keeper = Keeper::resume(&node, token, RESUME_PATIENCE)
         .with_context(|| format!("lease {id} was claimed before, and cannot be resumed"))?;
+    let lease = ServerLease::take_over(client, id)?;
+    write_whole(file, session).with_context(|| file.display().to_string())?;
     eprintln!("sluice: holding lease {id} again");
-    Ok((keeper, ServerLease::take_over(client, id)?))
+    Ok((keeper, lease))
 }
 
 /// Readers see all of the file or none of it.

@@ -2,7 +2,8 @@
 //! them.
 //!
 //! Data go to stdout, everything else to stderr. It is also the worker that a node starts, and,
-//! under the name `nvidia-smi`, the tool that programs under a lease find by that name.
+//! under the name `nvidia-smi`, the tool that programs under a lease find by that name. Under the
+//! name `kubectl-sluice` it is a plugin of kubectl.
 
 #[macro_use]
 mod output;
@@ -15,11 +16,14 @@ mod coverage;
 mod doctor;
 mod fit;
 mod hold;
+mod kubectl;
 mod lease;
+mod migrate;
 mod moment;
 mod node_token;
 mod old_glibc;
 mod place;
+mod ptxas;
 mod quantity;
 mod query;
 mod record;
@@ -39,6 +43,7 @@ mod top;
 mod used;
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -49,8 +54,16 @@ use crate::cli::{BenchCommand, Cli, Command, NodeArgs};
 
 fn main() -> ExitCode {
     let called_as = std::env::args_os().next().unwrap_or_default();
-    if Path::new(&called_as).file_name() == Some(OsStr::new(surroundings::NVIDIA_SMI)) {
+    let program = Path::new(&called_as).file_name();
+    if program == Some(OsStr::new(surroundings::NVIDIA_SMI)) {
         return answer(smi::run(&smi::Cli::parse().arguments));
+    }
+    if program == Some(OsStr::new(kubectl::PROGRAM)) {
+        return answer(kubectl::run(&kubectl::Cli::parse()));
+    }
+    if ptxas::is_name(&called_as) {
+        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        return ptxas::run(&called_as, &arguments);
     }
     match Cli::parse().command {
         Command::Run(arguments) => end(run::run(&arguments)),
@@ -66,6 +79,7 @@ fn main() -> ExitCode {
         Command::Resize(arguments) => answer(resize::run(&arguments)),
         Command::Suspend(arguments) => answer(suspend::run(&arguments, true)),
         Command::Resume(arguments) => answer(suspend::run(&arguments, false)),
+        Command::Migrate(arguments) => answer(migrate::run(&arguments)),
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
         Command::Up(arguments) => answer(server::process::up(&arguments)),
         Command::Server(arguments) => answer(server::process::server(&arguments)),
@@ -105,16 +119,29 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut output::Stdout);
             ExitCode::SUCCESS
         }
-        Command::Man { folder } => answer(write_manual(&folder)),
+        Command::Man { folder, .. } => answer(write_manual(folder.as_deref())),
     }
 }
 
 /// Writes `sluice.1` and a page for each command into a folder, which is made if it does not exist.
-fn write_manual(folder: &Path) -> anyhow::Result<ExitCode> {
+/// Writes manual pages into a folder; without one, prints `docs/reference/cli.md` instead.
+fn write_manual(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let Some(folder) = folder else {
+        write!(output::Stdout, "{}", command_line_page())?;
+        return Ok(ExitCode::SUCCESS);
+    };
     let failed = || format!("cannot write manual pages into {}", folder.display());
     std::fs::create_dir_all(folder).with_context(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// All commands with their options, in Markdown.
+fn command_line_page() -> String {
+    let options = clap_markdown::MarkdownOptions::new().title("Command line".into()).show_footer(false);
+    let page = clap_markdown::help_markdown_custom::<Cli>(&options);
+    // Help texts end their lines where a terminal's would.
+    page.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// Ends the process with the very code of its program; what is left has been dropped.
@@ -137,4 +164,14 @@ fn answer(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 fn complain(message: &str) {
     eprintln!("sluice: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_page_has_all_commands() {
+        let page = include_str!("../../../docs/reference/cli.md");
+        let is_current = page == super::command_line_page();
+        assert!(is_current, "run `cargo run -q -p sluice -- man --markdown > docs/reference/cli.md`");
+    }
 }

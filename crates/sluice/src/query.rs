@@ -1,5 +1,6 @@
 //! `sluice gpus` and `sluice sessions`: what a node says about itself, for people and for programs.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ pub(crate) fn sessions(arguments: &QueryArgs) -> Result<ExitCode> {
                 "{}",
                 table::render(SESSION_COLUMNS, &rows.iter().map(SessionRow::cells).collect::<Vec<_>>())
             );
+            eprint!("{}", unmovable(&rows));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -169,6 +171,8 @@ struct SessionRow {
     /// The client's connection is cut, and the session waits for it.
     parted: bool,
     suspended: bool,
+    /// What keeps it from moving to another GPU.
+    unmovable: Vec<String>,
 }
 
 const SESSION_COLUMNS: &[(&str, Align)] = &[
@@ -217,8 +221,24 @@ impl From<&SessionStatus> for SessionRow {
             age_ms: session.age_ms,
             parted: session.parted,
             suspended: session.suspended,
+            unmovable: session.unmovable.clone(),
         }
     }
+}
+
+/// Which sessions cannot move, one line for each reason.
+fn unmovable(rows: &[SessionRow]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for row in rows {
+        for reason in &row.unmovable {
+            reasons.entry(reason).or_default().push(row.session);
+        }
+    }
+    let line = |(reason, sessions): (&str, Vec<u64>)| {
+        let sessions: Vec<String> = sessions.iter().map(u64::to_string).collect();
+        format!("cannot move: {} ({reason})\n", sessions.join(", "))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 impl SessionRow {

@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &ResizeArgs) -> Result<ExitCode> {
         }
         Place::Node(node) => {
             ensure!(!arguments.wait, "--wait is for leases of a server: a node has no queue");
-            say(&resize_on(&node, LeaseName::Numbered(number), arguments)?);
+            say(&resize_on(&node, wanted(LeaseName::Numbered(number), arguments))?);
         }
         Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     }
@@ -48,18 +48,22 @@ fn resize_own(arguments: &ResizeArgs) -> Result<ExitCode> {
         "which lease? Name its number (`sluice sessions` lists them), or say this inside of `sluice run`"
     );
     for (node, token) in leases {
-        say(&resize_on(&node, LeaseName::Own(token), arguments)?);
+        say(&resize_on(&node, wanted(LeaseName::Own(token), arguments))?);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn resize_on(node: &Endpoint, lease: LeaseName, arguments: &ResizeArgs) -> Result<LeaseResized> {
-    let resize = LeaseResize {
+fn wanted(lease: LeaseName, arguments: &ResizeArgs) -> LeaseResize {
+    LeaseResize {
         lease,
         share_ppm: arguments.share.map(|share| share.ppm()),
         memory: arguments.memory.map(Memory::bytes),
         limit_ppm: arguments.limit_ppm(),
-    };
+    }
+}
+
+/// Changes what a lease of a node has.
+pub(crate) fn resize_on(node: &Endpoint, resize: LeaseResize) -> Result<LeaseResized> {
     let mut connection = Connection::open(node)?;
     match connection.ask(resize)? {
         Control::LeaseResized(resized) => Ok(resized),
@@ -68,8 +72,12 @@ fn resize_on(node: &Endpoint, lease: LeaseName, arguments: &ResizeArgs) -> Resul
 }
 
 fn say(resized: &LeaseResized) {
+    eprintln!("sluice: {}", resized_text(resized));
+}
+
+pub(crate) fn resized_text(resized: &LeaseResized) -> String {
     let &LeaseResized { lease, share_ppm, limit_ppm, memory } = resized;
-    eprintln!("sluice: lease {lease} has {}", size_text(share_ppm, limit_ppm, memory));
+    format!("lease {lease} has {}", size_text(share_ppm, limit_ppm, memory))
 }
 
 /// `25% to 50% of each GPU and 8.0 GiB of its memory`

@@ -8,6 +8,7 @@ pub(crate) mod invoices;
 pub(crate) mod iq;
 pub(crate) mod lease;
 pub(crate) mod lists;
+pub(crate) mod moves;
 pub(crate) mod nodes;
 pub(crate) mod plan;
 pub(crate) mod process;

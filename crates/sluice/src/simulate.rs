@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use sluice_simulate::trace::{Format, Jobs, Queues, read_jobs, read_nodes, read_queues};
 use sluice_simulate::{
-    Eviction, Figure, FigureFormat, FillPlan, History, ReplayPlan, Site, Source, Synthetic, fill,
+    Eviction, Figure, FigureFormat, FillPlan, History, Mix, ReplayPlan, Site, Source, Synthetic, fill,
     fill_figures, fill_page, replay, replay_figures, replay_page, write_figures,
 };
 
 pub(crate) use arguments::SimulateArgs;
 
 use crate::cli::Output;
-use crate::simulate::arguments::{EvictionKind, HistoryKind};
+use crate::simulate::arguments::{EvictionKind, HistoryKind, MixKind};
 
 pub(crate) fn run(arguments: &SimulateArgs) -> Result<ExitCode> {
     if let Some(folder) = &arguments.generate {
@@ -76,6 +76,7 @@ fn run_replay(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Sourc
             EvictionKind::Restart => Eviction::Restart,
         },
         migrate: arguments.migrate,
+        late: None,
     };
     let begin = Instant::now();
     let report = replay(site, jobs, &queues, &plan)?;
@@ -86,7 +87,11 @@ fn run_replay(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Sourc
 
 fn generate(arguments: &SimulateArgs, folder: &Path) -> Result<ExitCode> {
     let seed = arguments.seeds.0.first().copied().unwrap_or_default();
-    let synthetic = Synthetic { gpus: arguments.gpus, jobs: arguments.sessions, seed };
+    let mix = match arguments.mix {
+        MixKind::Training => Mix::Training,
+        MixKind::Even => Mix::Even,
+    };
+    let synthetic = Synthetic { gpus: arguments.gpus, jobs: arguments.sessions, seed, mix };
     synthetic.write(folder).with_context(|| format!("cannot write into {}", folder.display()))?;
     let [nodes, jobs, queues] = ["nodes", "jobs", "queues"].map(|name| folder.join(format!("{name}.csv")));
     eprintln!("the lists are in {}; simulate them with", folder.display());
@@ -148,7 +153,7 @@ fn write_reports(
     Ok(ExitCode::SUCCESS)
 }
 
-fn source(nodes: &Path, jobs: &Path) -> Source {
+pub(crate) fn source(nodes: &Path, jobs: &Path) -> Source {
     let file_name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();

@@ -12,7 +12,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use sluice_wire::address::SESSION_VARIABLE;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::ptxas;
 
 /// A library that Sluice brings, and the names that programs know it by.
 struct ClientLibrary {
@@ -29,6 +31,30 @@ const NVML: ClientLibrary =
 /// Hides nvJitLink from Python, see `crates/nojitlink`.
 const NO_JITLINK: ClientLibrary =
     ClientLibrary { built: "libsluice_nojitlink.so", names: &["libsluice-nojitlink.so"] };
+/// The libraries that stand for NVIDIA's where the GPU is a software one: cuBLAS, cuRAND and cuFFT,
+/// see `crates/blas`, `crates/rand` and `crates/fft`.
+const SOFTWARE: [ClientLibrary; 3] = [
+    ClientLibrary {
+        built: "libsluice_blas.so",
+        names: &[
+            "libsluice-blas.so",
+            "libcublas.so.13",
+            "libcublas.so.12",
+            "libcublas.so",
+            "libcublasLt.so.13",
+            "libcublasLt.so.12",
+            "libcublasLt.so",
+        ],
+    },
+    ClientLibrary {
+        built: "libsluice_rand.so",
+        names: &["libsluice-rand.so", "libcurand.so.10", "libcurand.so"],
+    },
+    ClientLibrary {
+        built: "libsluice_fft.so",
+        names: &["libsluice-fft.so", "libcufft.so.12", "libcufft.so.11", "libcufft.so"],
+    },
+];
 /// Shows NVIDIA's device files, see `crates/devfiles`.
 const DEVICE_FILES: ClientLibrary =
     ClientLibrary { built: "libsluice_devfiles.so", names: &["libsluice-devfiles.so"] };
@@ -36,6 +62,16 @@ const DEVICE_FILES: ClientLibrary =
 /// Tells the library that shows the device files where the client libraries are, for programs that
 /// do not look there.
 const LIBRARIES_VARIABLE: &str = "SLUICE_LIBRARIES";
+
+/// Tells the link auditor in which folder the libraries are that stand for NVIDIA's where the GPU
+/// is a software one.
+const SOFTWARE_LIBRARIES_VARIABLE: &str = "SLUICE_SOFTWARE_LIBRARIES";
+
+/// With the value `nvidia` programs get NVIDIA's libraries also where the GPU is a software one.
+const CHOICE_VARIABLE: &str = "SLUICE_CUDA_LIBRARIES";
+
+/// How long XLA tries out variants of a kernel, as an option in `XLA_FLAGS`.
+const XLA_AUTOTUNE_LEVEL: &str = "--xla_gpu_autotune_level";
 
 /// The tool that every program under a lease finds on its PATH; it is this binary.
 pub(crate) const NVIDIA_SMI: &str = "nvidia-smi";
@@ -46,6 +82,8 @@ pub(crate) struct Libraries {
     pub(crate) cuda: PathBuf,
     pub(crate) nvml: Option<PathBuf>,
     no_jitlink: Option<PathBuf>,
+    /// Those of [`SOFTWARE`] that are there, with their place in it.
+    software: Vec<(usize, PathBuf)>,
     device_files: Option<PathBuf>,
 }
 
@@ -82,14 +120,23 @@ impl Libraries {
             )
         })?;
         let (nvml, no_jitlink, device_files) = (look(&NVML), look(&NO_JITLINK), look(&DEVICE_FILES));
-        Ok(Libraries { cuda, nvml, no_jitlink, device_files })
+        let software =
+            SOFTWARE.iter().enumerate().filter_map(|(place, library)| Some((place, look(library)?)));
+        let software = software.collect();
+        Ok(Libraries { cuda, nvml, no_jitlink, software, device_files })
     }
-}
 
-impl Libraries {
+    /// The files of [`SOFTWARE`] that are missing.
+    pub(crate) fn missing_software(&self) -> Vec<&'static str> {
+        let is_there = |place: usize| self.software.iter().any(|(there, _)| *there == place);
+        let missing = SOFTWARE.iter().enumerate().filter(|(place, _)| !is_there(*place));
+        missing.map(|(_, library)| library.built).collect()
+    }
+
     /// Copies the libraries into a folder, for programs that another process starts: `lib` for
-    /// `LD_LIBRARY_PATH`, and `preload/$LIB/libsluice-devfiles.so` for `LD_PRELOAD`. A file that is
-    /// there already stays, since a program may have mapped it.
+    /// `LD_LIBRARY_PATH`, `software` for the same where the GPU is a software one, and
+    /// `preload/$LIB/libsluice-devfiles.so` for `LD_PRELOAD`. A file that is there already stays,
+    /// since a program may have mapped it.
     pub(crate) fn install(&self, folder: &Path) -> io::Result<()> {
         let lib = folder.join("lib");
         fs::create_dir_all(&lib)?;
@@ -99,6 +146,11 @@ impl Libraries {
         }
         if let Some(no_jitlink) = &self.no_jitlink {
             install_one(folder, &NO_JITLINK, no_jitlink)?;
+        }
+        let software = folder.join("software");
+        fs::create_dir_all(&software)?;
+        for (place, library) in &self.software {
+            install_one(&software, &SOFTWARE[*place], library)?;
         }
         let Some(device_files) = &self.device_files else { return Ok(()) };
         for place in LIB_PLACES {
@@ -114,9 +166,10 @@ fn install_one(folder: &Path, library: &ClientLibrary, built: &Path) -> io::Resu
     let [first, others @ ..] = library.names else { return Ok(()) };
     let path = folder.join(first);
     if !path.is_file() {
-        let unfinished = folder.join(format!("{first}.unfinished"));
-        fs::copy(built, &unfinished)?;
-        fs::rename(&unfinished, &path)?;
+        // Each process has a file of its own: several may install at the same time.
+        let unfinished = NamedTempFile::new_in(folder)?;
+        fs::copy(built, unfinished.path())?;
+        unfinished.persist(&path)?;
     }
     for name in others {
         match symlink(first, folder.join(name)) {
@@ -182,9 +235,17 @@ impl Surroundings {
         if let Some(nvml) = &libraries.nvml {
             link_all(&lib, &NVML, nvml)?;
         }
-        symlink(std::env::current_exe()?, bin.join(NVIDIA_SMI))?;
+        let ours = std::env::current_exe()?;
+        symlink(&ours, bin.join(NVIDIA_SMI))?;
 
-        this.prepend("LD_LIBRARY_PATH", &lib);
+        let mut search = vec![lib.clone()];
+        if software {
+            let folder = folder.join("software");
+            if this.place_software(&folder, &libraries.software)? {
+                search.push(folder);
+            }
+        }
+        this.prepend_all("LD_LIBRARY_PATH", &search);
         this.set(LIBRARIES_VARIABLE, &lib);
         this.prepend("PATH", &bin);
         if let Some(device_files) = &libraries.device_files {
@@ -195,6 +256,11 @@ impl Surroundings {
         this.tell_nccl_apart();
         if software {
             this.ask_for_ptx(libraries);
+            symlink(&ours, bin.join(ptxas::NAME))?;
+            this.set(ptxas::VARIABLE, &ours);
+        } else if non_empty(ptxas::VARIABLE).is_some() {
+            // This runs inside of a run on a software GPU.
+            this.set(ptxas::VARIABLE, "");
         }
         Ok(this)
     }
@@ -208,11 +274,45 @@ impl Surroundings {
     fn ask_for_ptx(&mut self, libraries: &Libraries) {
         // CuPy: NVRTC to PTX instead of to machine code.
         self.set_default("CUPY_COMPILE_WITH_PTX", "1");
+        self.have_xla_choose_untried();
+        // PyTorch's Inductor times whether padded products are faster, on matrices that a kernel of
+        // PyTorch fills: machine code.
+        self.set_default("TORCHINDUCTOR_SHAPE_PADDING", "0");
         // numba-cuda hands LTO code to nvJitLink whenever it finds that, and PTX to the driver
         // otherwise.
         if let Some(no_jitlink) = &libraries.no_jitlink {
             self.prepend("LD_AUDIT", no_jitlink);
         }
+    }
+
+    /// XLA times each way to multiply two matrices before it takes one. On a processor that takes
+    /// many times as long as a test's whole run, and says nothing about a GPU.
+    fn have_xla_choose_untried(&mut self) {
+        let Ok(flags) = std::env::var("XLA_FLAGS").or_else(|error| match error {
+            std::env::VarError::NotPresent => Ok(String::new()),
+            error => Err(error),
+        }) else {
+            return;
+        };
+        // Else it is the name of a file with the options.
+        let are_options = flags.is_empty() || flags.starts_with('-');
+        if are_options && !flags.contains(XLA_AUTOTUNE_LEVEL) {
+            self.set("XLA_FLAGS", format!("{flags} {XLA_AUTOTUNE_LEVEL}=0").trim_start());
+        }
+    }
+
+    /// Links the libraries that stand for NVIDIA's into a folder, unless the user wants NVIDIA's.
+    fn place_software(&mut self, folder: &Path, libraries: &[(usize, PathBuf)]) -> io::Result<bool> {
+        let wants_nvidias = std::env::var_os(CHOICE_VARIABLE).is_some_and(|value| value == "nvidia");
+        if wants_nvidias || libraries.is_empty() {
+            return Ok(false);
+        }
+        fs::create_dir(folder)?;
+        for (place, library) in libraries {
+            link_all(folder, &SOFTWARE[*place], library)?;
+        }
+        self.set(SOFTWARE_LIBRARIES_VARIABLE, folder);
+        Ok(true)
     }
 
     /// NCCL takes GPUs of processes on one machine for GPUs of one machine, and lets their kernels
@@ -239,7 +339,12 @@ impl Surroundings {
     }
 
     fn prepend(&mut self, name: &str, path: &Path) {
-        let mut value = path.as_os_str().to_os_string();
+        self.prepend_all(name, std::slice::from_ref(&path.to_path_buf()));
+    }
+
+    fn prepend_all(&mut self, name: &str, paths: &[PathBuf]) {
+        let paths: Vec<&OsStr> = paths.iter().map(|path| path.as_os_str()).collect();
+        let mut value = paths.join(OsStr::new(":"));
         if let Some(others) = non_empty(name) {
             value.push(":");
             value.push(others);
@@ -390,6 +495,45 @@ mod tests {
         let surroundings =
             Surroundings::prepare(scratch.path(), &libraries, "session", true).expect("prepared");
         assert_eq!(value(&surroundings, "CUPY_COMPILE_WITH_PTX").as_deref(), Some("1"));
+        assert_eq!(value(&surroundings, "XLA_FLAGS").as_deref(), Some("--xla_gpu_autotune_level=0"));
+        let ours = std::env::current_exe().expect("this program");
+        assert_eq!(value(&surroundings, ptxas::VARIABLE).map(PathBuf::from), Some(ours.clone()));
+        assert_eq!(fs::read_link(scratch.path().join("bin/ptxas")).expect("a link"), ours);
         assert!(value(&surroundings, "LD_AUDIT").expect("set").ends_with(NO_JITLINK.built));
+    }
+
+    #[test]
+    fn only_programs_on_a_software_gpu_find_libraries_that_stand_for_nvidias() {
+        let (build, target) = (build_folder(), Scratch::new().expect("a folder"));
+        let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
+        assert_eq!(libraries.missing_software(), SOFTWARE.map(|library| library.built));
+        for library in &SOFTWARE {
+            fs::write(build.path().join(library.built), "").expect("a file");
+        }
+        let libraries = Libraries::find_in(&[build.path().into()]).expect("found");
+        assert!(libraries.missing_software().is_empty());
+        for is_software in [false, true] {
+            let scratch = Scratch::new().expect("a folder");
+            let folder = scratch.path().join("software");
+            let surroundings =
+                Surroundings::prepare(scratch.path(), &libraries, "session", is_software).expect("prepared");
+            let search = value(&surroundings, "LD_LIBRARY_PATH").expect("set");
+            let is_searched = search.split(':').any(|part| Path::new(part) == folder);
+            assert_eq!(is_searched, is_software, "{search}");
+            for name in SOFTWARE.iter().flat_map(|library| library.names) {
+                assert_eq!(folder.join(name).is_file(), is_software, "{name}");
+            }
+            let told = value(&surroundings, SOFTWARE_LIBRARIES_VARIABLE).map(PathBuf::from);
+            assert_eq!(told, is_software.then_some(folder));
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| libraries.install(target.path()).expect("installed"));
+            }
+        });
+        assert!(target.path().join("software/libcublasLt.so.12").is_file());
+        let mut left = fs::read_dir(target.path().join("lib")).expect("a folder").flatten();
+        assert!(left.all(|file| file.file_name().to_string_lossy().starts_with("lib")), "unfinished files");
+        assert!(!target.path().join("lib/libcublas.so.13").exists(), "for all GPUs");
     }
 }

@@ -21,13 +21,17 @@ pub(crate) fn run(arguments: &SuspendArgs, suspended: bool) -> Result<ExitCode> 
             server::resize(&client, arguments.number, &change)?;
         }
         Place::Node(_) if arguments.wait => bail!("--wait is for leases of a server: a node has no queue"),
-        Place::Node(node) => suspend_on(&node, arguments.number, suspended)?,
+        Place::Node(node) => {
+            let said = suspend_on(&node, arguments.number, suspended)?;
+            said.iter().for_each(|line| eprintln!("sluice: {line}"));
+        }
         Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Result<()> {
+/// Suspends or resumes a session or a lease of a node. The answer says what was done, in lines.
+pub(crate) fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Result<Vec<String>> {
     let mut connection = Connection::open(node)?;
     let suspend = Suspend { lease: LeaseName::Numbered(number), suspended };
     let Control::Suspended(answer) = connection.ask(suspend)? else {
@@ -35,14 +39,14 @@ fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Result<()> {
     };
     let sessions: Vec<String> = answer.sessions.iter().map(u64::to_string).collect();
     let done = if suspended { "suspended" } else { "resumed" };
-    match sessions.as_slice() {
-        [] => eprintln!("sluice: lease {} is {done}; no program runs under it", number),
-        [session] => eprintln!("sluice: session {session} is {done}"),
-        sessions => eprintln!("sluice: sessions {} are {done}", sessions.join(", ")),
-    }
+    let mut said = vec![match sessions.as_slice() {
+        [] => format!("lease {number} is {done}; no program runs under it"),
+        [session] => format!("session {session} is {done}"),
+        sessions => format!("sessions {} are {done}", sessions.join(", ")),
+    }];
     if answer.swapped > 0 {
-        eprintln!("sluice: {} of their memory are in host memory", Memory::from_bytes(answer.swapped));
+        said.push(format!("{} of their memory are in host memory", Memory::from_bytes(answer.swapped)));
     }
-    answer.notes.iter().for_each(|note| eprintln!("sluice: {note}"));
-    Ok(())
+    said.extend(answer.notes);
+    Ok(said)
 }

@@ -8,6 +8,7 @@
 //! The state is pure: readings and keys go in, a screen and wishes come out. A source that fails
 //! leaves the last reading on the screen, and the screen says how old it is.
 
+mod act;
 mod draw;
 mod source;
 mod state;
@@ -25,22 +26,23 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use crate::cli::TopArgs;
 use crate::output::with_causes;
 use crate::place::{EndSignals, Place};
+use act::Act;
 use source::Source;
 use state::{Reading, Session, State, Wish};
 
 /// How long a key waits at most for a signal or a reading that came before it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What the thread that asks is told to do.
+/// What the thread that asks has to do.
 enum Order {
     Read,
-    End(Box<Session>),
+    Act(Box<Session>, Act),
 }
 
 /// What it answers.
 enum Answer {
     Reading(Result<Reading, String>),
-    Ended(Result<String, String>),
+    Done(Result<String, String>),
 }
 
 pub(crate) fn run(arguments: &TopArgs) -> Result<ExitCode> {
@@ -82,7 +84,7 @@ fn show(
         {
             match state.key(key) {
                 Some(Wish::Quit) => return Ok(()),
-                Some(Wish::End(session)) => _ = orders.send(Order::End(session)),
+                Some(Wish::Act(session, act)) => _ = orders.send(Order::Act(session, act)),
                 None => {}
             }
         }
@@ -95,7 +97,7 @@ fn show(
                     asking = false;
                     state.take(reading);
                 }
-                Answer::Ended(said) => state.say(said),
+                Answer::Done(said) => state.say(said),
             }
         }
     }
@@ -112,7 +114,7 @@ fn ask_in_background(source: Source) -> Result<(Sender<Order>, Receiver<Answer>)
             let said = |error: anyhow::Error| with_causes(&error);
             let answered = match order {
                 Order::Read => Answer::Reading(source.read().map_err(said)),
-                Order::End(session) => Answer::Ended(source.end(&session).map_err(said)),
+                Order::Act(session, act) => Answer::Done(source.act(&session, &act).map_err(said)),
             };
             if answer.send(answered).is_err() {
                 return;

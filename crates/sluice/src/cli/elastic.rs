@@ -67,6 +67,42 @@ pub(crate) struct SuspendArgs {
     pub(crate) server: Option<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A session of an NVIDIA GPU, one of a program on the node's own machine, and one that holds graphs, \
+arrays or shared memory cannot move yet; the refusal says what keeps it. The program continues either way.")]
+pub(crate) struct MigrateArgs {
+    /// The lease, or one of its sessions, by its number (`sluice sessions`)
+    #[arg(value_name = "LEASE", required_unless_present = "all")]
+    pub(crate) number: Option<u64>,
+
+    /// The GPU that it is to run on, by its number on that node (`sluice gpus`) [default: one with
+    /// room]
+    #[arg(value_name = "GPU")]
+    pub(crate) gpu: Option<u32>,
+
+    /// Another node, at an address by which the program's machine reaches it; with a server the
+    /// node's name (`sluice node list`) [default with a server: one with room]
+    #[arg(long, value_name = "NODE")]
+    pub(crate) to: Option<String>,
+
+    /// All programs of the node, one after the other, as before its maintenance
+    #[arg(long, requires = "to", conflicts_with_all = ["number", "gpu"])]
+    pub(crate) all: bool,
+
+    /// Move nothing: say how much would be copied, and what would refuse
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// The node that has the lease, as `sluice node` prints it [default: $SLUICE_NODE]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
+    pub(crate) node: Option<String>,
+
+    /// The server that has the lease [default: $SLUICE_SERVER, else that of `sluice login`]
+    #[arg(long, value_name = "URL", conflicts_with = "node")]
+    pub(crate) server: Option<String>,
+}
+
 impl ResizeArgs {
     /// As nodes and servers are asked for it: 0 for a limit that is the share.
     pub(crate) fn limit_ppm(&self) -> Option<u32> {

@@ -10,6 +10,7 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
 use sluice_node::Peering;
 
+use super::mail::MailArgs;
 use super::{GpuChoice, MetricsArgs, Output, TlsArgs};
 use crate::moment::{Moment, Month};
 use crate::quantity::{Memory, Period, Units};
@@ -65,6 +66,14 @@ pub(crate) struct ServerArgs {
     /// Internet, also in plain text; may be repeated
     #[arg(long, value_name = "NETWORK")]
     pub(crate) webhook_allow: Vec<sluice_server::IpNet>,
+
+    #[command(flatten)]
+    pub(crate) mail: MailArgs,
+
+    /// Send traces of leases, from the request to the first kernel, to this collector: OTLP over
+    /// HTTP in JSON, such as http://127.0.0.1:4318
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
 
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
@@ -717,21 +726,24 @@ pub(crate) enum PoolCommand {
 pub(crate) enum NodeCommand {
     /// List a server's nodes: whether they report, whether they are drained, what is on them
     List(ListArgs),
-    /// Place nothing new on a node; what runs there continues
+    /// Place nothing new on a node, and move what runs there to other nodes, as far as it can
     Drain {
         #[command(flatten)]
         at: AtServer,
         /// As `sluice node list` shows it
         name: String,
-        /// What runs there has so long to end, such as 30s or 10min, and then waits in the queue
-        /// again
+        /// What cannot move has this time to end, such as 30s or 10min, and then waits in the queue
+        /// again [default: it continues to its own end]
         #[arg(long, value_name = "TIME")]
         grace: Option<Period>,
+        /// Move nothing
+        #[arg(long)]
+        no_move: bool,
         /// For whoever finds it drained
         #[arg(long, value_name = "TEXT", default_value = "")]
         why: String,
         /// Use it again
-        #[arg(long, conflicts_with_all = ["grace", "why"])]
+        #[arg(long, conflicts_with_all = ["grace", "why", "no_move"])]
         undo: bool,
     },
     /// Forget a node that is silent and gone for good

@@ -16,7 +16,7 @@ pub(crate) enum WebhookCommand {
     Add {
         #[command(flatten)]
         at: AtServer,
-        /// The URL that events are sent to
+        /// The URL that events are sent to, or mailto:ADDRESS where the server sends mail
         url: String,
         /// Send events of this tenant and of those below it [default: the token's tenant]. Events
         /// of GPUs and nodes are sent to webhooks of / only
@@ -26,9 +26,10 @@ pub(crate) enum WebhookCommand {
         /// events]
         #[arg(long = "event", value_name = "EVENT")]
         events: Vec<EventKind>,
-        /// Format of messages: json, or slack for a sentence in a chat
-        #[arg(long, value_name = "FORMAT", default_value = "json")]
-        format: WebhookFormat,
+        /// Format of messages: json, slack for a sentence in a chat, or mail [default: mail for
+        /// mailto: URLs, json for others]
+        #[arg(long, value_name = "FORMAT")]
+        format: Option<WebhookFormat>,
         /// A name for people to read
         #[arg(long, value_name = "TEXT", default_value = "")]
         name: String,

@@ -77,9 +77,14 @@ fn start(estimate: &LeaseEstimate, now_ms: u64) -> String {
     if wait_ms < 1000 {
         return format!("now: {}", start.because);
     }
-    let sure = match start.error_ms {
-        Some(ms) => format!("half of such predictions were off by at most {}", period(ms)),
-        None => "no earlier prediction to compare with".to_owned(),
+    let sure = match (start.error_ms, start.error_p90_ms) {
+        (Some(ms), Some(p90)) => format!(
+            "half of such predictions were off by at most {}, nine in ten by {}",
+            period(ms),
+            period(p90)
+        ),
+        (Some(ms), None) => format!("half of such predictions were off by at most {}", period(ms)),
+        _ => "no earlier prediction to compare with".to_owned(),
     };
     let (wait, moment) = (period(wait_ms), Moment::from_ms(at_ms));
     format!("in about {wait} ({moment}), {} ({sure})", start.because)

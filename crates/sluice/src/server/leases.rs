@@ -8,6 +8,7 @@ use sluice_api::client::Client;
 use sluice_api::lease::{
     Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place, ResizeState, Resizing,
 };
+use sluice_api::moving::{MoveState, Moving};
 
 use super::lists::{asks_for, millionths, now_ms, since, starts};
 use crate::cli::Output;
@@ -74,6 +75,7 @@ fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
     }
     facts.extend(lease.suspended.then(|| ("suspended", "its programs get no GPU time".to_owned())));
     facts.extend(lease.resizing.as_ref().map(|resizing| ("resizing", resizing_text(resizing))));
+    facts.extend(lease.moving.as_ref().map(|moving| ("moving", moving_text(moving))));
     facts.extend(lease.places.iter().map(|place| ("place", place_text(place))));
     if let Some(at_ms) = lease.granted_at_ms {
         let until_ms = lease.ended_at_ms.unwrap_or_else(now_ms);
@@ -122,6 +124,17 @@ fn resizing_text(resizing: &Resizing) -> String {
     let reason = resizing.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
     let suspended = if suspended { ", suspended" } else { "" };
     format!("{state}: {}{suspended}{reason}", size_text(share_ppm, limit_ppm, memory))
+}
+
+/// `on its way to GPU 0 of two`
+fn moving_text(moving: &Moving) -> String {
+    let node = moving.node.as_deref().unwrap_or_default();
+    let place = moving.gpu.map_or_else(|| node.to_owned(), |gpu| format!("{node}/{gpu}"));
+    match moving.state {
+        MoveState::Sent => format!("on its way to {place}"),
+        MoveState::Moved => format!("has moved to {place}"),
+        MoveState::Refused => format!("stays: {}", moving.reason.as_deref().unwrap_or_default()),
+    }
 }
 
 fn place_text(place: &Place) -> String {

@@ -23,10 +23,10 @@ use crate::table::{self, Align};
 
 use Align::{Left, Right};
 
-pub(super) type Columns<'a> = &'a [(&'a str, Align)];
+pub(crate) type Columns<'a> = &'a [(&'a str, Align)];
 
 /// Prints items as JSON or as a table, and says on stderr that there are none.
-pub(super) fn show<T: Serialize>(
+pub(crate) fn show<T: Serialize>(
     items: &[T],
     output: Output,
     none: &str,
@@ -391,8 +391,8 @@ pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
     show(&tokens, arguments.output, "there are no tokens", columns, cells)
 }
 
-/// `in 3 min (2 s off at the median)`, or `unknown: ` and why, unless that is why it waits, which
-/// stands beside this.
+/// Formats a start: `in 3 min (2 s off at the median, 9 s at the 90th percentile)`, or `unknown: `
+/// and why, unless that is why it waits, which stands beside this.
 pub(super) fn starts(lease: &Lease) -> String {
     let Some(start) = &lease.start else { return "unknown: not looked at yet".into() };
     let Some(at_ms) = start.at_ms else {
@@ -400,7 +400,13 @@ pub(super) fn starts(lease: &Lease) -> String {
         return if is_said { "unknown".into() } else { format!("unknown: {}", start.because) };
     };
     let period = |ms| Period::from_duration(Duration::from_millis(ms));
-    let error = start.error_ms.map_or_else(String::new, |ms| format!(" ({} off at the median)", period(ms)));
+    let error = match (start.error_ms, start.error_p90_ms) {
+        (Some(median), Some(p90)) => {
+            format!(" ({} off at the median, {} at the 90th percentile)", period(median), period(p90))
+        }
+        (Some(median), None) => format!(" ({} off at the median)", period(median)),
+        _ => String::new(),
+    };
     // People read seconds.
     match at_ms.saturating_sub(now_ms()) / 1000 {
         0 => format!("any moment{error}"),

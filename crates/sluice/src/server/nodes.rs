@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use sluice_api::client::segment;
+use sluice_api::client::{Client, segment};
+use sluice_api::moving::LeaseMoving;
 use sluice_api::node::{NewDrain, NodeStatus};
 
-use super::client;
 use super::lists::{show, since};
+use super::{client, moves};
 use crate::cli::{ListArgs, NodeCommand};
+use crate::quantity::Period;
 use crate::table::Align::{Left, Right};
 
 pub(crate) fn command(command: &NodeCommand) -> Result<ExitCode> {
@@ -18,16 +20,12 @@ pub(crate) fn command(command: &NodeCommand) -> Result<ExitCode> {
             let node: NodeStatus = client(at)?.delete(&format!("/nodes/{}/drain", segment(name)))?;
             eprintln!("sluice: node {} is used again", node.name);
         }
-        NodeCommand::Drain { at, name, grace, why, undo: false } => {
-            let grace_ms = grace.map(|grace| grace.duration().as_millis() as u64);
-            let drain = NewDrain { grace_ms, why: why.clone() };
-            let node: NodeStatus = client(at)?.post(&format!("/nodes/{}/drain", segment(name)), &drain)?;
-            let leases = match (node.leases, grace) {
-                (0, _) => "nothing is on it".to_owned(),
-                (count, None) => format!("leases that go on there: {count}"),
-                (count, Some(grace)) => format!("leases that have {grace} to leave it: {count}"),
-            };
-            eprintln!("sluice: node {} is drained; {leases}", node.name);
+        NodeCommand::Drain { at, name, grace, no_move, why, undo: false } => {
+            let drain = Drain { client: client(at)?, path: format!("/nodes/{}/drain", segment(name)), why };
+            if !no_move {
+                drain.move_away()?;
+            }
+            drain.finish(*grace, *no_move)?;
         }
         NodeCommand::Forget { at, name } => {
             let node: NodeStatus = client(at)?.delete(&format!("/nodes/{}", segment(name)))?;
@@ -35,6 +33,49 @@ pub(crate) fn command(command: &NodeCommand) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A node that is to be emptied.
+struct Drain<'a> {
+    client: Client,
+    path: String,
+    why: &'a str,
+}
+
+impl Drain<'_> {
+    fn ask(&self, more: NewDrain) -> Result<NodeStatus> {
+        Ok(self.client.post(&self.path, &NewDrain { why: self.why.to_owned(), ..more })?)
+    }
+
+    /// Has the programs of the node move, and says what becomes of each.
+    fn move_away(&self) -> Result<()> {
+        let node = self.ask(NewDrain { migrate: true, ..NewDrain::default() })?;
+        for LeaseMoving { lease, .. } in &node.moving {
+            let lease = self.client.get(&format!("/leases/{lease}"))?;
+            match moves::result(&self.client, lease) {
+                Ok(moved) => eprintln!("sluice: {moved}"),
+                Err(stays) => eprintln!("sluice: {stays:#}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what is still there its grace time, if it has one, and says what that is.
+    fn finish(&self, grace: Option<Period>, no_move: bool) -> Result<()> {
+        let grace_ms = grace.map(|grace| grace.duration().as_millis() as u64);
+        let node = match (grace_ms, no_move) {
+            (None, false) => self.client.get(self.path.trim_end_matches("/drain"))?,
+            _ => self.ask(NewDrain { grace_ms, ..NewDrain::default() })?,
+        };
+        let NodeStatus { name, leases, .. } = node;
+        let leases = match (leases, grace) {
+            (0, _) => "nothing is on it".to_owned(),
+            (count, None) => format!("leases that stay there: {count}"),
+            (count, Some(grace)) => format!("leases that have {grace} to leave it: {count}"),
+        };
+        eprintln!("sluice: node {name} is drained; {leases}");
+        Ok(())
+    }
 }
 
 pub(crate) fn list(arguments: &ListArgs) -> Result<ExitCode> {

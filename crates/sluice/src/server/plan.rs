@@ -1,5 +1,7 @@
 //! `sluice plan`: when the GPUs of each pool will be full.
 
+mod report;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -31,6 +33,9 @@ struct Pool {
 }
 
 pub(crate) fn pools(arguments: &PlanArgs) -> Result<ExitCode> {
+    if let Some(file) = &arguments.report {
+        return report::report(arguments, file);
+    }
     let client = client(&arguments.at_server)?;
     let at_ms = arguments.at.map_or_else(now_ms, Moment::ms);
     let horizon_days = arguments.horizon.duration().as_secs_f64() / 86_400.0;
@@ -124,7 +129,7 @@ fn full_text(days: Days, at_ms: u64) -> String {
     format!("{} ({} to {latest})", date(days.likely), date(days.earliest))
 }
 
-/// `9.1: 2 GPUs more, or overcommit 1.14, or reclaim the 1.6 that are held and not used (sluice iq)`
+/// `9.1: 2 GPUs more, or overcommit 1.14, or reclaim the 1.6 that are held, not used (sluice iq)`
 fn ahead_text(plan: &Plan) -> String {
     let load = format!("{:.1}", plan.load_ahead);
     if plan.missing == 0 {

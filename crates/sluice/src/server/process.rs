@@ -59,6 +59,8 @@ fn config(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Config> {
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         metrics: None,
         webhook_allow: arguments.webhook_allow.clone(),
+        mail: arguments.mail.config(),
+        otlp: arguments.otlp.clone(),
         half_life_ms: arguments.use_half_life.map(|time| (time.duration().as_millis() as u64).max(1000)),
     })
 }

@@ -11,8 +11,21 @@ use sluice_wire::control::LeaseRegrant;
 
 use crate::resize::size_text;
 
-/// Sees the lease change, to its end.
+/// Sees the lease change, to its end, and prints how far it is.
 pub(crate) fn resize(client: &Client, id: u64, resize: &ResizeLease) -> Result<()> {
+    let done = changed(client, id, resize, &mut |waits| eprintln!("sluice: {waits}"))?;
+    eprintln!("sluice: {done}");
+    Ok(())
+}
+
+/// Sees the lease change, to its end. The answer says what it has then; `say` gets each reason for
+/// which it waits.
+pub(crate) fn changed(
+    client: &Client,
+    id: u64,
+    resize: &ResizeLease,
+    say: &mut dyn FnMut(String),
+) -> Result<String> {
     let mut lease: Lease = client.patch(&format!("/leases/{id}"), resize)?;
     for place in &lease.places {
         hand_over(place);
@@ -23,10 +36,7 @@ pub(crate) fn resize(client: &Client, id: u64, resize: &ResizeLease) -> Result<(
             ResizeState::Refused => bail!("{}", resizing.reason.as_deref().unwrap_or("its node refused it")),
             ResizeState::Waiting if said != resizing.reason => {
                 said.clone_from(&resizing.reason);
-                eprintln!(
-                    "sluice: lease {id} waits for room: {}",
-                    said.as_deref().unwrap_or("there is none")
-                );
+                say(format!("lease {id} waits for room: {}", said.as_deref().unwrap_or("there is none")));
             }
             ResizeState::Waiting | ResizeState::Sent => {}
         }
@@ -37,8 +47,7 @@ pub(crate) fn resize(client: &Client, id: u64, resize: &ResizeLease) -> Result<(
     }
     let size = size_text(lease.share_ppm, lease.limit_ppm, lease.memory);
     let suspended = if lease.suspended { ", and is suspended" } else { "" };
-    eprintln!("sluice: lease {id} has {size}{suspended}");
-    Ok(())
+    Ok(format!("lease {id} has {size}{suspended}"))
 }
 
 /// Where the node cannot be reached from here, or is slow, its server tells it.

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use sluice_api::Page;
 use sluice_api::client::{Client, segment};
 use sluice_api::token::Token;
-use sluice_api::webhook::{Delivery, DeliveryState, MadeWebhook, NewWebhook, Webhook};
+use sluice_api::webhook::{Delivery, DeliveryState, MadeWebhook, NewWebhook, Webhook, WebhookFormat};
 
 use super::client;
 use super::lists::show;
@@ -31,9 +31,13 @@ pub(crate) fn webhook(command: &WebhookCommand) -> Result<ExitCode> {
             let (url, events, name) = (url.clone(), events.clone(), name.clone());
             let new = NewWebhook { tenant, url, format: *format, events, name };
             let made: MadeWebhook = client.post("/webhooks", &new)?;
-            println!("{}", made.secret);
             let id = &made.webhook.id;
-            eprintln!("sluice: webhook {id}; receivers check signatures with the secret above");
+            if made.webhook.format == WebhookFormat::Mail {
+                eprintln!("sluice: webhook {id}");
+            } else {
+                println!("{}", made.secret);
+                eprintln!("sluice: webhook {id}; receivers check signatures with the secret above");
+            }
             eprintln!("sluice: `sluice webhook test {id}` sends a test");
         }
         WebhookCommand::List(list) => {

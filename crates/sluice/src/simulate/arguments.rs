@@ -83,6 +83,10 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=5_000_000), requires = "generate")]
     pub(crate) sessions: u32,
 
+    /// What the made-up workload is made of
+    #[arg(long, value_name = "KIND", default_value = "training", requires = "generate")]
+    pub(crate) mix: MixKind,
+
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Output,
@@ -110,6 +114,15 @@ pub(crate) enum HistoryKind {
     Draws,
     /// One half of the list's jobs; all arrivals come from the other half. For filling up
     Half,
+}
+
+/// What a made-up workload is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MixKind {
+    /// Mostly training, by GPU time
+    Training,
+    /// Notebooks, inference and training, a third of the GPUs each
+    Even,
 }
 
 /// What becomes of the work that an evicted job has done.

@@ -8,6 +8,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 
+use super::act::{Act, Kind, Question};
 use super::state::{Gpu, Session, State};
 use crate::quantity::{Memory, Period};
 use crate::run::share_text;
@@ -23,7 +24,7 @@ const MEMORY_WIDTH: u16 = 130;
 const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
 const GPUS_MAX: u16 = 8;
-const KEYS: &str = "q quit  s sort  r reverse  / filter  p pause  k end  arrows select";
+const KEYS: &str = "q quit  s sort  r reverse  / filter  p pause  k end  z suspend  e resize";
 /// From nothing to the whole GPU.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -42,8 +43,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     frame.render_widget(sessions_line(state), middle);
     session_table(frame, lower, state);
     frame.render_widget(bottom_line(state), bottom);
-    if let Some(session) = &state.asking {
-        question(frame, session);
+    if let Some(question) = &state.asking {
+        ask(frame, question);
     }
 }
 
@@ -124,7 +125,7 @@ fn session_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
         let mut cells = vec![
             session.lease.to_string(),
             plain(tenant),
-            plain(&session.program),
+            format!("{}{}", plain(&session.program), if session.suspended { " (suspended)" } else { "" }),
             plain(&gpu_name(session)),
             share_text(session.share_ppm),
             busy,
@@ -175,23 +176,38 @@ fn header(titles: &[&'static str]) -> Row<'static> {
     Row::new(titles.iter().copied()).style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))
 }
 
-fn question(frame: &mut Frame<'_>, session: &Session) {
-    let of =
-        if session.tenant.is_empty() { String::new() } else { format!(" of {}", plain(&session.tenant)) };
-    let text = match session.tenant.is_empty() {
-        true => {
-            format!("End the program {} (lease {})? It gets SIGTERM.", plain(&session.program), session.lease)
+fn ask(frame: &mut Frame<'_>, question: &Question) {
+    let Session { tenant, program, lease, session, .. } = &question.session;
+    let (tenant, program) = (plain(tenant), plain(program));
+    let is_alone = tenant.is_empty();
+    let whole = format!("lease {lease} of {tenant} ({program})");
+    let (title, text) = match &question.kind {
+        Kind::Confirm(Act::End) if is_alone => {
+            ("end", format!("End the program {program} (lease {lease})? It gets SIGTERM."))
         }
-        false => format!(
-            "End lease {}{of} ({})? All programs of the lease end.",
-            session.lease,
-            plain(&session.program)
-        ),
+        Kind::Confirm(Act::End) => ("end", format!("End {whole}? All programs of the lease end.")),
+        Kind::Confirm(act) => {
+            let (title, verb, what) = match act {
+                Act::Resume => ("resume", "Resume", "Its memory comes back to the GPU."),
+                _ => ("suspend", "Suspend", "Its memory leaves the GPU, and its calls wait."),
+            };
+            let whom = if is_alone { format!("session {session} ({program})") } else { whole };
+            (title, format!("{verb} {whom}? {what}"))
+        }
+        Kind::Size { typed, problem } => {
+            let whom = if is_alone { format!("lease {lease} ({program})") } else { whole };
+            let problem = problem.as_deref().map_or(String::new(), |why| format!("\n{}", plain(why)));
+            ("resize", format!("New share or memory of {whom}, such as 50% 16GiB: {typed}_{problem}"))
+        }
     };
-    let area = frame.area().centered(Constraint::Max(60), Constraint::Max(6));
+    let keys = match question.kind {
+        Kind::Confirm(_) => "y: yes, any other key: no",
+        Kind::Size { .. } => "Enter: resize, Esc: leave it",
+    };
+    let area = frame.area().centered(Constraint::Max(60), Constraint::Max(8));
     frame.render_widget(Clear, area);
-    let text = Paragraph::new(format!("{text}\n\ny: yes, any other key: no")).wrap(Wrap { trim: true });
-    frame.render_widget(text.block(Block::bordered().title("end")), area);
+    let text = Paragraph::new(format!("{text}\n\n{keys}")).wrap(Wrap { trim: true });
+    frame.render_widget(text.block(Block::bordered().title(title)), area);
 }
 
 /// The latest readings, each as a column from nothing to 100 %.
@@ -322,6 +338,21 @@ mod tests {
         let screen = screen(&state, 80, 24).join("\n");
         assert!(screen.contains("End lease 41 of acme/research (python train1.py)?"), "{screen}");
         assert!(screen.contains("y: yes"), "{screen}");
+    }
+
+    #[test]
+    fn other_questions_say_what_follows() {
+        let mut state = state(1);
+        state.key(KeyEvent::new(KeyCode::Char('z'), KeyModifiers::NONE));
+        let suspend = screen(&state, 100, 24).join("\n");
+        assert!(suspend.contains("Suspend lease 41 of acme/research"), "{suspend}");
+        state.key(KeyEvent::new(KeyCode::Char('n'), KeyModifiers::NONE));
+        for c in ['e', '4', '0'] {
+            state.key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE));
+        }
+        state.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
+        let resize = screen(&state, 100, 24).join("\n");
+        assert!(resize.contains("40_") && resize.contains("at most 1"), "{resize}");
     }
 
     #[test]

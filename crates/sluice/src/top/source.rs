@@ -1,17 +1,21 @@
-//! Where readings come from: a server, or a node that lends alone; and how a session is ended
-//! there.
+//! Where readings come from: a server, or a node that lends alone; and how a session is ended,
+//! suspended, resumed or resized there.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::Client;
-use sluice_api::lease::Lease;
+use sluice_api::lease::{Lease, ResizeLease};
 use sluice_api::node::{GpuStatus, SessionStatus};
 use sluice_wire::address::Endpoint;
+use sluice_wire::control::{LeaseName, LeaseResize};
 
+use super::act::Act;
 use super::state::{Gpu, Reading, Session};
-use crate::query;
+use crate::resize::{resize_on, resized_text};
+use crate::server::resize as server;
+use crate::{query, suspend};
 
 pub(super) enum Source {
     Server(Client),
@@ -46,9 +50,46 @@ impl Source {
         }
     }
 
+    /// Does something to a session, or with a server to its lease; the answer says what was done.
+    pub(super) fn act(&self, session: &Session, act: &Act) -> Result<String> {
+        match *act {
+            Act::End => self.end(session),
+            Act::Suspend => self.suspend(session, true),
+            Act::Resume => self.suspend(session, false),
+            Act::Resize { share_ppm, memory } => self.resize(session, share_ppm, memory),
+        }
+    }
+
+    fn suspend(&self, session: &Session, suspended: bool) -> Result<String> {
+        match self {
+            Source::Server(client) => {
+                let change = ResizeLease { suspended: Some(suspended), ..ResizeLease::default() };
+                server::changed(client, session.lease, &change, &mut |_| {})
+            }
+            Source::Node(node) => {
+                let said = suspend::suspend_on(node, session.session, suspended)?;
+                Ok(said.join("; "))
+            }
+        }
+    }
+
+    fn resize(&self, session: &Session, share_ppm: Option<u32>, memory: Option<u64>) -> Result<String> {
+        match self {
+            Source::Server(client) => {
+                let change = ResizeLease { share_ppm, memory, ..ResizeLease::default() };
+                server::changed(client, session.lease, &change, &mut |_| {})
+            }
+            Source::Node(node) => {
+                let lease = LeaseName::Numbered(session.lease);
+                let resized = resize_on(node, LeaseResize { lease, share_ppm, memory, limit_ppm: None })?;
+                Ok(resized_text(&resized))
+            }
+        }
+    }
+
     /// Ends the lease of a session, or on a node without a server its program; the answer says what
     /// was done.
-    pub(super) fn end(&self, session: &Session) -> Result<String> {
+    fn end(&self, session: &Session) -> Result<String> {
         match self {
             Source::Server(client) => {
                 let lease: Lease = client.delete(&format!("/leases/{}", session.lease))?;
@@ -91,6 +132,7 @@ fn session_of_server(status: SessionStatus) -> Session {
         memory_swapped: session.memory_swapped,
         memory_pinned: session.memory_pinned,
         memory_moving_us: session.memory_moving_us,
+        suspended: session.suspended,
         kernels: session.kernels,
         busy_us: session.busy_us,
         age_ms: session.age_ms,
@@ -124,6 +166,7 @@ fn session_of_node(session: sluice_wire::control::SessionStatus) -> Session {
         memory_swapped: session.memory_swapped,
         memory_pinned: session.memory_pinned,
         memory_moving_us: session.memory_moving_us,
+        suspended: session.suspended,
         kernels: session.kernels,
         busy_us: session.busy_us,
         age_ms: session.age_ms,

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::act::{Act, Answered, Question};
+
 /// Readings that the history of a GPU or session holds.
 pub(super) const HISTORY: usize = 60;
 /// Lines that page keys move by.
@@ -52,6 +54,8 @@ pub(super) struct Session {
     pub(super) memory_pinned: u64,
     /// For how long its memory has been moved to host memory and back.
     pub(super) memory_moving_us: u64,
+    /// It gets no GPU time until it is resumed.
+    pub(super) suspended: bool,
     pub(super) kernels: u64,
     pub(super) busy_us: u64,
     pub(super) age_ms: u64,
@@ -95,7 +99,7 @@ impl Order {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wish {
     Quit,
-    End(Box<Session>),
+    Act(Box<Session>, Act),
 }
 
 type SessionKey = (String, u64);
@@ -123,8 +127,8 @@ pub(super) struct State {
     pub(super) filtering: bool,
     pub(super) paused: bool,
     selected: Option<SessionKey>,
-    /// Whether this one is to be ended is being asked.
-    pub(super) asking: Option<Session>,
+    /// What is being asked before a session is changed.
+    pub(super) asking: Option<Question>,
     /// What became of the last order.
     pub(super) said: Option<Result<String, String>>,
     /// Why the last reading failed, and when the one on the screen was taken.
@@ -242,9 +246,13 @@ impl State {
         if pressed.modifiers.contains(KeyModifiers::CONTROL) {
             return (pressed.code == KeyCode::Char('c')).then_some(Wish::Quit);
         }
-        if let Some(session) = self.asking.take() {
-            let is_yes = matches!(pressed.code, KeyCode::Char('y' | 'Y'));
-            return is_yes.then(|| Wish::End(Box::new(session)));
+        if let Some(question) = self.asking.take() {
+            match question.key(pressed.code) {
+                Answered::Do(session, act) => return Some(Wish::Act(session, act)),
+                Answered::Ask(question) => self.asking = Some(*question),
+                Answered::Nothing => {}
+            }
+            return None;
         }
         if self.filtering {
             self.edit_filter(pressed.code);
@@ -257,7 +265,12 @@ impl State {
             KeyCode::Char('r') => self.reversed = !self.reversed,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('/') => self.filtering = true,
-            KeyCode::Char('k') => self.asking = self.selected_session(),
+            KeyCode::Char('k') => self.ask(|session| Question::confirm(session, Act::End)),
+            KeyCode::Char('z') => self.ask(|session| {
+                let act = if session.suspended { Act::Resume } else { Act::Suspend };
+                Question::confirm(session, act)
+            }),
+            KeyCode::Char('e') => self.ask(Question::size),
             KeyCode::Up => self.select(|at| at.saturating_sub(1)),
             KeyCode::Down => self.select(|at| at + 1),
             KeyCode::PageUp => self.select(|at| at.saturating_sub(PAGE)),
@@ -277,6 +290,10 @@ impl State {
             KeyCode::Char(c) if self.filter.chars().count() < FILTER_MAX => self.filter.push(c),
             _ => {}
         }
+    }
+
+    fn ask(&mut self, question: impl Fn(Session) -> Question) {
+        self.asking = self.selected_session().map(question);
     }
 
     fn selected_session(&self) -> Option<Session> {
@@ -362,15 +379,28 @@ mod tests {
     fn a_session_is_ended_after_a_yes_only() {
         let mut state = state(vec![session(1, "acme", 5), session(2, "acme", 4)]);
         press(&mut state, &[KeyCode::Down, KeyCode::Char('k')]);
-        assert_eq!(state.asking.as_ref().map(|session| session.session), Some(2));
+        assert_eq!(state.asking.as_ref().map(|question| question.session.session), Some(2));
         for no in [KeyCode::Char('n'), KeyCode::Enter, KeyCode::Esc, KeyCode::Char('q')] {
             assert_eq!(press(&mut state, &[no]), None, "{no:?} is no yes");
             assert!(state.asking.is_none());
             press(&mut state, &[KeyCode::Char('k')]);
         }
         let wish = press(&mut state, &[KeyCode::Char('y')]);
-        assert!(matches!(wish, Some(Wish::End(session)) if session.session == 2));
+        assert!(matches!(wish, Some(Wish::Act(session, Act::End)) if session.session == 2));
         assert_eq!(press(&mut state, &[KeyCode::Char('y')]), None, "one question, one answer");
+    }
+
+    #[test]
+    fn one_key_suspends_a_session_and_resumes_it() {
+        let mut state = state(vec![session(1, "acme", 5)]);
+        let wish = press(&mut state, &[KeyCode::Char('z'), KeyCode::Char('y')]);
+        assert!(matches!(wish, Some(Wish::Act(_, Act::Suspend))), "{wish:?}");
+        let suspended = Session { suspended: true, ..session(1, "acme", 5) };
+        state.take(Ok(Reading { gpus: vec![], sessions: vec![suspended] }));
+        let wish = press(&mut state, &[KeyCode::Char('z'), KeyCode::Char('y')]);
+        assert!(matches!(wish, Some(Wish::Act(_, Act::Resume))), "{wish:?}");
+        assert_eq!(press(&mut state, &[KeyCode::Char('e'), KeyCode::Char('q'), KeyCode::Esc]), None);
+        assert!(state.asking.is_none(), "keys of a size are no commands, and Esc takes it back");
     }
 
     #[test]
@@ -379,7 +409,7 @@ mod tests {
         press(&mut state, &[KeyCode::Char('k')]);
         state.take(Ok(Reading { gpus: vec![], sessions: vec![session(2, "acme", 5)] }));
         let wish = press(&mut state, &[KeyCode::Char('y')]);
-        assert!(matches!(wish, Some(Wish::End(session)) if session.session == 1));
+        assert!(matches!(wish, Some(Wish::Act(session, Act::End)) if session.session == 1));
     }
 
     #[test]
