@@ -168,7 +168,7 @@ def overcommitted(check):
     room = int(dict(line.split(":")[:2] for line in open("/proc/meminfo"))["MemAvailable"].split()[0]) * 1024
     if 2.1 * amount > room:
         return check.report.add({"step": name, "outcome": "skipped", "why": f"{room >> 30} GiB of host memory do not hold both"})
-    options = ("--overcommit", "1.3", "--swap-memory", f"{2 * (amount >> 20) + 256}MiB", "--max-wait", "10s")
+    options = ("--overcommit", "1.3", "--swap-memory", f"{2 * (amount >> 20) + 256}MiB")
     own = Node(check.node.sluice, check.node.gpus, check.report.file("node-overcommit.log"), options)
     memory, programs = f"{(amount >> 20) + 64}MiB", []
 

@@ -21,9 +21,8 @@ import time
 
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32, synchronize
 
-# Blocks of a kernel, rounds of a block, kernels of a batch.
-KINDS = {"tiny": (4, 2_000, 300), "even": (32, 20_000, 2), "long": (64, 200_000, 1), "deep": (32, 20_000, 60)}
-BATCHES_QUEUED = 3
+# Blocks of a kernel, rounds of a block, kernels of a batch, batches that are queued.
+KINDS = {"tiny": (4, 2_000, 300, 3), "even": (32, 20_000, 2, 3), "long": (64, 200_000, 1, 3), "deep": (32, 20_000, 6, 10)}
 
 
 def new_event():
@@ -57,7 +56,7 @@ def measure(spin, counter):
 
 def main():
     kind = os.environ.get("KIND", "even")
-    blocks, rounds, batch = KINDS.get(kind, KINDS["even"])
+    blocks, rounds, batch, queued = KINDS.get(kind, KINDS["even"])
     rounds = int(os.environ.get("ROUNDS", rounds))
     seconds, tail = float(os.environ.get("SECONDS", "2")), float(os.environ.get("TAIL", "0"))
     attach()
@@ -82,13 +81,13 @@ def main():
         assert read_u32(counter) == batches * batch * blocks
         print(f"took {time.time() - start:.2f} s", flush=True)
         return None
-    events = [new_event() for _ in range(BATCHES_QUEUED)]
+    events = [new_event() for _ in range(queued)]
     launched, completions = 0, [(start, 0)]
     while completions[-1][0] < end + tail:
-        event = events[launched // batch % BATCHES_QUEUED]
-        if launched >= BATCHES_QUEUED * batch:
+        event = events[launched // batch % queued]
+        if launched >= queued * batch:
             call("cuEventSynchronize", event)
-            completions.append((time.time(), launched - (BATCHES_QUEUED - 1) * batch))
+            completions.append((time.time(), launched - (queued - 1) * batch))
         for _ in range(batch):
             launch(spin, blocks, 64, ctypes.c_uint64(counter), ctypes.c_uint32(rounds))
         call("cuEventRecord", event, None)

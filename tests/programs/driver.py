@@ -130,8 +130,18 @@ def memory_info():
 
 def load(text, name):
     """The function `name` of a module given as PTX text."""
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    return function_of(load_module(text), name)
+
+
+def load_module(text):
+    """A module given as PTX text."""
+    module = ctypes.c_void_p()
     call("cuModuleLoadData", ctypes.byref(module), text.encode() + b"\0")
+    return module
+
+
+def function_of(module, name):
+    function = ctypes.c_void_p()
     call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
     return function
 

@@ -239,6 +239,10 @@ def global_of(function_name, handle):
 def check_table(place, length):
     equal(length, 16)
     equal(words(place, 4), [1, 2, 3, 4])
+    for attribute, value in [(2, 2), (9, out(c_int, "cuCtxGetDevice"))]:
+        equal(out(c_int, "cuPointerGetAttribute", attribute, address(place + 4)), value, "a module's variable")
+    for attribute, value in [(11, place), (12, 16)]:
+        equal(out(c_uint64, "cuPointerGetAttribute", attribute, address(place + 4)), value, "a module's variable")
 
 
 def check_function(of):

@@ -322,6 +322,7 @@ def a_capture_goes_into_a_graph_behind_nodes_of_it():
 def nodes_are_added_to_what_is_being_captured():
     """As libraries do that find themselves in somebody's capture: they ask for its graph, and go on behind a node of theirs."""
     place, on = allocate(400), stream()
+    call("cuMemsetD32_v2", address(place), 0, size(100))
     context, mine = c_void_p(out(c_void_p, "cuCtxGetCurrent")), c_void_p()
     call("cuStreamBeginCapture_v2", on, GLOBAL)
     add(place, 100, 1000, on)

@@ -5,16 +5,23 @@
 //! its prose is for people.
 
 mod attacks;
+mod between;
+mod blas;
 mod elastic;
 mod far;
 mod idle;
 mod images;
+mod iq;
+mod kernels;
 mod links;
 mod lupine;
 mod packed;
 mod plots;
 mod remoting;
+mod scrapes;
+mod server_attacks;
 mod steps;
+mod web;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +32,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::e2e::alone;
 use crate::node::{self, Node};
-use crate::{process, python};
+use crate::process;
 
 /// The folder of the pages that tables are written into.
 const PAGES: &str = "docs/benchmarks";
@@ -64,12 +71,6 @@ const SECTIONS: &[Section] = &[
         title: "`MSG_ZEROCOPY` over loopback TCP, 1 MiB at a time",
         measure: zerocopy,
         rows: ZEROCOPY,
-    },
-    Section {
-        name: "software-gpu",
-        title: "Software GPU against C",
-        measure: software_gpu,
-        rows: SOFTWARE_GPU,
     },
 ];
 
@@ -308,35 +309,13 @@ const ZEROCOPY: &[Row] = &[
     },
 ];
 
-const SOFTWARE_GPU: &[Row] = &[
-    Row {
-        what: "saxpy, 16 Mi floats",
-        unit: "ms",
-        figure: get!("gpu_saxpy_ms"),
-        baseline: "C, all cores",
-        of_baseline: get!("c_saxpy_ms"),
-    },
-    Row {
-        what: "SGEMM 512, tiled",
-        unit: "ms",
-        figure: get!("gpu_sgemm_ms"),
-        baseline: "C, all cores",
-        of_baseline: get!("c_sgemm_ms"),
-    },
-    Row {
-        what: "sum of 16 Mi floats",
-        unit: "ms",
-        figure: get!("gpu_reduce_ms"),
-        baseline: "C, all cores",
-        of_baseline: get!("c_reduce_ms"),
-    },
-];
-
 type MakeTable = fn() -> Result<String>;
 
 /// Measurements whose tables are of another form: name, title, and what makes the table.
 const TABLES: &[(&str, &str, MakeTable)] = &[
     (remoting::NAME, "Calls and copies over each link", remoting::run),
+    (kernels::NAME, "Software GPU against C", kernels::run),
+    (blas::NAME, "Products of matrices against OpenBLAS", blas::run),
     (links::NAME, "Links with delay and rate", links::run),
     (far::NAME, "Far and lossy links", far::run),
     (steps::NAME, "Steps over slow links", steps::run),
@@ -344,7 +323,12 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (images::NAME, "Images beyond slow links", images::run),
     (idle::NAME, "Idle sessions", idle::run),
     (elastic::NAME, "Memory that moves", elastic::run),
+    (scrapes::NAME, "Calls on a node that is scraped", scrapes::run),
+    (iq::NAME, "Right-sizing on held-out weeks", iq::held_out),
+    (iq::ESTIMATES, "Estimates of starts and durations", iq::estimates),
+    (iq::VALUE, "What dividing GPUs is worth", iq::value),
     (attacks::NAME, "Connections that prove nothing", attacks::run),
+    (server_attacks::NAME, "Connections to a server that prove nothing", server_attacks::run),
 ];
 
 pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
@@ -360,6 +344,21 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
         let table = attacks::run()?;
         println!("{table}");
         write_section(attacks::NAME, &table)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let [iq::NAME] = names {
+        for (name, title, measure) in TABLES.iter().filter(|(name, ..)| iq::PARTS.contains(name)) {
+            eprintln!("== {title}");
+            let table = measure()?;
+            println!("{table}");
+            write_section(name, &table)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let [web::NAME] = names {
+        let table = web::run()?;
+        println!("{table}");
+        write_section(web::NAME, &table)?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_known = |name: &str| {
@@ -464,24 +463,6 @@ fn zerocopy() -> Result<Vec<Figures>> {
     let mut gcc = Command::new("gcc");
     process::run(gcc.arg("-O2").arg(source("zerocopy.c")).arg("-o").arg(&program).arg("-lpthread"))?;
     repeat(|| figures("", &process::output_of(Command::new(&program).args(["127.0.0.1", "2000"]))?))
-}
-
-fn software_gpu() -> Result<Vec<Figures>> {
-    let (in_c, in_cuda) = (folder().join("kernels-c"), folder().join("kernels-cuda"));
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-O3", "-march=native", "-fopenmp"]).arg(source("kernels.c"));
-    process::run(gcc.arg("-o").arg(&in_c))?;
-    python::nvcc(&source("kernels.cu"), &in_cuda)?;
-    repeat(|| {
-        let mut command = Command::new(node::sluice());
-        command
-            .args(["run", "-q", "--gpus", "software:1,1GiB", "--"])
-            .arg(&in_cuda)
-            .env_remove("SLUICE_NODE");
-        let mut run = figures("gpu_", &process::output_of(&mut command)?)?;
-        run.extend(figures("c_", &process::output_of(&mut Command::new(&in_c))?)?);
-        Ok(run)
-    })
 }
 
 fn repeat(mut once: impl FnMut() -> Result<Figures>) -> Result<Vec<Figures>> {
@@ -628,13 +609,19 @@ mod tests {
     #[test]
     fn every_section_has_a_place_on_a_page() {
         for name in SECTIONS.iter().map(|section| section.name).chain([
+            blas::NAME,
             far::NAME,
             images::NAME,
+            iq::NAME,
+            iq::ESTIMATES,
+            iq::VALUE,
             links::NAME,
             lupine::NAME,
             packed::NAME,
             remoting::NAME,
+            scrapes::NAME,
             steps::NAME,
+            web::NAME,
             crate::fuzz::SECTION,
         ]) {
             assert!(page_of(name).is_ok(), "{name}");

@@ -35,7 +35,16 @@ pub(crate) fn build_also(packages: &[&str]) -> Result<()> {
     let mut command = process::cargo();
     command.args(["build", "--release"]);
     if !packages.is_empty() {
-        let whole = ["sluice", "sluice-client", "sluice-nvml", "sluice-nojitlink", "sluice-devfiles"];
+        let whole = [
+            "sluice",
+            "sluice-client",
+            "sluice-nvml",
+            "sluice-nojitlink",
+            "sluice-devfiles",
+            "sluice-blas",
+            "sluice-rand",
+            "sluice-fft",
+        ];
         command.args(whole.iter().chain(packages).flat_map(|package| ["--package", package]));
     }
     process::run(&mut command)

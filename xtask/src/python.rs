@@ -116,6 +116,9 @@ pub(crate) const TORCH_12: Environment =
 
 pub(crate) const JAX: Environment = Environment { name: "jax", packages: &["jax[cuda12]==0.10.2"] };
 
+/// JAX with the CUDA libraries that its plugin asks for: 4 GB.
+pub(crate) const JAX_13: Environment = Environment { name: "jax13", packages: &["jax[cuda13]==0.10.2"] };
+
 pub(crate) const ONNXRUNTIME: Environment =
     Environment { name: "onnxruntime", packages: &["onnxruntime-gpu[cuda,cudnn]==1.31.1", "onnx==1.23.2"] };
 
@@ -124,6 +127,22 @@ pub(crate) const FAISS: Environment =
 
 pub(crate) const XGBOOST: Environment =
     Environment { name: "xgboost", packages: &["xgboost==3.2.0", "numpy==2.4.6"] };
+
+/// What PyCUDA is built with, and compiles its users' kernels by.
+const PYCUDA_TOOLKIT: Environment = Environment {
+    name: "pycuda",
+    packages: &[
+        "numpy==2.4.6",
+        "nvidia-cuda-nvcc==13.5.37",
+        "nvidia-cuda-crt==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+        "nvidia-cuda-profiler-api==13.5.37",
+        "nvidia-nvvm==13.5.37",
+        "nvidia-curand==10.4.5.25",
+    ],
+};
+const PYCUDA: &str = "pycuda==2026.1";
 
 /// What llama.cpp needs beside its Node package: CUDA's libraries, and a model.
 pub(crate) const LLAMA: Environment = Environment {
@@ -149,9 +168,9 @@ pub(crate) const PYTEST: Environment =
 pub(crate) const AUDITWHEEL: Environment =
     Environment { name: "auditwheel", packages: &["auditwheel==6.8.2"] };
 
-/// Checks manifests against the schemas of Kubernetes' versions.
+/// Checks manifests against the schemas of Kubernetes' versions, and evaluates their expressions.
 pub(crate) const KUBERNETES: Environment =
-    Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0"] };
+    Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0", "cel-python==0.5.0"] };
 
 impl Environment {
     /// Where it is installed: another folder for each list of packages, so that checkouts share
@@ -199,6 +218,39 @@ impl Environment {
             .find(|folder| folder.is_dir())
             .with_context(|| format!("no site-packages in {}", lib.display()))
     }
+}
+
+/// An interpreter with PyCUDA, which is built from its source, and the folder of its toolkit.
+pub(crate) fn pycuda() -> Result<(PathBuf, PathBuf)> {
+    let python = PYCUDA_TOOLKIT.ready()?;
+    let toolkit = PYCUDA_TOOLKIT.site_packages()?.join("nvidia/cu13");
+    let installed = PYCUDA_TOOLKIT.folder().join("pycuda-installed");
+    if !installed.is_file() {
+        let lib = toolkit.join("lib");
+        link(&crate::target_folder().join("release/libsluice_client.so"), &lib.join("libcuda.so"))?;
+        link(&lib.join("libcurand.so.10"), &lib.join("libcurand.so"))?;
+        let lib = lib.display();
+        let mut pip = Command::new(&python);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            PYCUDA,
+        ]);
+        pip.env("CUDA_ROOT", &toolkit).env("LDFLAGS", format!("-L{lib} -Wl,-rpath,{lib}"));
+        process::run(&mut pip)?;
+        std::fs::write(installed, PYCUDA)?;
+    }
+    Ok((python, toolkit))
+}
+
+/// Makes a link, or replaces what is there.
+fn link(to: &Path, at: &Path) -> Result<()> {
+    let _ = std::fs::remove_file(at); // it may not be there
+    std::os::unix::fs::symlink(to, at).with_context(|| at.display().to_string())
 }
 
 /// Builds a CUDA C++ file with the compiler from PyPI: default options, so a static CUDA runtime.

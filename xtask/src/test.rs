@@ -38,7 +38,8 @@ impl Tally {
         self.times.push((name.into(), seconds));
     }
 
-    fn lap(&mut self) -> f64 {
+    /// Seconds since the last step.
+    pub(crate) fn lap(&mut self) -> f64 {
         self.last.replace(Instant::now()).map_or(0.0, |last| last.elapsed().as_secs_f64())
     }
 
@@ -166,6 +167,10 @@ fn deny() -> Result<()> {
 fn unit_tests(all: bool, tally: &mut Tally) -> Result<()> {
     let mut command = process::cargo();
     command.args(["test", "--workspace", "--no-fail-fast"]);
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // Most of the longest ones wait for a server of their own.
+        command.env("RUST_TEST_THREADS", "8");
+    }
     if all {
         command.env("SLUICE_TEST_ALL", "1");
     } else {

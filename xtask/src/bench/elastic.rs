@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Figures, machine, ratios, show, values};
+use super::{Figures, between, machine, ratios, show, values};
 use crate::node::{self, Node};
 use crate::process;
 
@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "elastic";
 const RUNS: usize = 5;
 const MIB: u64 = 1 << 20;
 /// What each of the two programs holds whose memory is moved.
-const MOVED: u64 = 512 * MIB;
+pub(super) const MOVED: u64 = 512 * MIB;
 /// The GPU that is overcommitted, and what each of its three programs holds of it.
 const GPU: u64 = 512 * MIB;
 const HELD: u64 = GPU * 7 / 10 / (2 * MIB) * (2 * MIB);
@@ -28,6 +28,10 @@ const ALONE_S: f64 = 20.0;
 /// Measures, and returns the tables.
 pub(super) fn run() -> Result<String> {
     let moves = (0..RUNS).map(|_| moves()).collect::<Result<Vec<_>>>()?;
+    let migrations = (0..RUNS).map(|_| migration()).collect::<Result<Vec<_>>>()?;
+    let over =
+        |rate: &str, bits: f64| (0..RUNS).map(|_| between::migration(rate, bits)).collect::<Result<Vec<_>>>();
+    let (over_1, over_10) = (over("1gbit", 1e9)?, over("10gbit", 1e10)?);
     let shared = shared()?;
     let ratio = |name: &str, baseline: &str| show(ratios(&moves, name, baseline));
     let ms = |name: &str| show(values(&moves, name));
@@ -38,7 +42,11 @@ pub(super) fn run() -> Result<String> {
          | {} MiB leave or return | rate, as a part of a plain copy's | ms |\n|---|---|---|\n\
          | to host memory | {} | {} |\n| back | {} | {} |\n| to host memory, while another program's return | {} | {} |\n\
          | back, while another program's leave | {} | {} |\n| `sluice suspend`, from its start to its end | - | {} |\n\
-         | `sluice resume`, and the first kernels over all of the memory | - | {} |\n\n\
+         | `sluice resume`, and the first kernels over all of the memory | - | {} |\n\
+         | `sluice migrate`: the program stands still | {} | {} |\n\
+         | `sluice migrate`, and the first kernels over all of the memory | - | {} |\n\n\
+         | {} MiB move to another node over a link of | the program stands still, ms | of that, bytes on the link |\n|---|---|---|\n\
+         | 1 Gb/s | {} | {} |\n| 10 Gb/s | {} | {} |\n\n\
          {PROGRAMS} programs that each hold 0.7 of a GPU of {} MiB and compute, one run:\n\n\
          | what | figure |\n|---|---|\n\
          | all at once, overcommitted, against one after the other | {:.2} |\n\
@@ -56,6 +64,14 @@ pub(super) fn run() -> Result<String> {
         ms("both_in_ms"),
         ms("suspend_ms"),
         ms("resume_ms"),
+        show(ratios(&migrations, "copy_ms", "stall_ms")),
+        show(values(&migrations, "stall_ms")),
+        show(values(&migrations, "migrate_ms")),
+        MOVED / MIB,
+        show(values(&over_1, "stall_ms")),
+        show(ratios(&over_1, "link_ms", "stall_ms")),
+        show(values(&over_10, "stall_ms")),
+        show(ratios(&over_10, "link_ms", "stall_ms")),
         GPU / MIB,
         shared["at_once_s"] / shared["one_by_one_s"],
         100.0 * shared["moving_s"] / shared["at_once_s"],
@@ -98,6 +114,38 @@ fn moves() -> Result<Figures> {
     one.ends()?;
     two.ends()?;
     Ok(found)
+}
+
+/// A program moves to another GPU.
+fn migration() -> Result<Figures> {
+    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:2,1GiB"])?;
+    let mut program = Program::start(&node, MOVED, 1)?;
+    program.hears("ready")?;
+    program.says("compute")?;
+    program.hears("computed")?;
+    let from = sessions(&node)?.first().context("a session has ended")?["gpu"].as_u64().unwrap_or_default();
+    let copy_ms = copy_ms(&mut buffers());
+    let begin = Instant::now();
+    let mut command = Command::new(node::sluice());
+    command.args(["migrate", &lease_of(&node, 0)?, &(1 - from).to_string(), "--node", &node.address]);
+    let moved = command.output()?;
+    let text = String::from_utf8_lossy(&moved.stderr).into_owned();
+    ensure!(moved.status.success(), "{text}");
+    let stall_ms = stall_ms(&text)?;
+    program.says("compute")?;
+    program.hears("computed")?;
+    let migrate_ms = ms_since(begin);
+    program.says("check")?;
+    program.hears("right")?;
+    program.ends()?;
+    let figures = [("copy_ms", copy_ms), ("stall_ms", stall_ms), ("migrate_ms", migrate_ms)];
+    Ok(figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// What `sluice migrate` says.
+pub(super) fn stall_ms(text: &str) -> Result<f64> {
+    let stall = text.split("stood still for ").nth(1).and_then(|rest| rest.split(' ').next());
+    Ok(1e3 * stall.context("no stall is named")?.parse::<f64>()?)
 }
 
 /// Three programs on a GPU that has memory for one.
@@ -155,7 +203,7 @@ fn has_computed(mut programs: Vec<Program>, rounds: u32) -> Result<Vec<Program>>
 }
 
 /// `tests/programs/moved.py` on the node.
-struct Program {
+pub(super) struct Program {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
@@ -165,6 +213,11 @@ impl Program {
         let memory = format!("{}MiB", bytes / MIB + 16);
         let mut command = Command::new(node::sluice());
         command.args(["run", "-q", "-p", "0.3", "--memory", &memory, "--node", &node.address, "--"]);
+        Program::of(&mut command, bytes, seed)
+    }
+
+    /// Under `sluice run OPTIONS --`.
+    pub(super) fn of(command: &mut Command, bytes: u64, seed: usize) -> Result<Program> {
         command.arg("python3").arg(crate::root().join("tests/programs/moved.py"));
         command.args([bytes.to_string(), seed.to_string()]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -172,11 +225,11 @@ impl Program {
         Ok(Program { child, lines })
     }
 
-    fn says(&mut self, line: &str) -> Result<()> {
+    pub(super) fn says(&mut self, line: &str) -> Result<()> {
         Ok(writeln!(self.child.stdin.as_mut().context("piped above")?, "{line}")?)
     }
 
-    fn hears(&mut self, expect: &str) -> Result<()> {
+    pub(super) fn hears(&mut self, expect: &str) -> Result<()> {
         let mut line = String::new();
         self.lines.read_line(&mut line)?;
         ensure!(line.trim() == expect, "the program said {line:?}, not {expect:?}");
@@ -184,7 +237,7 @@ impl Program {
     }
 
     /// It ends with its input.
-    fn ends(mut self) -> Result<()> {
+    pub(super) fn ends(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         ensure!(self.child.wait()?.success(), "the program failed");
         Ok(())

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result};
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, LinkType, Options, Parser, Tag, TagEnd};
 
 /// Returns a line for each link of `pages`, below `root`, that leads nowhere.
 pub(super) fn broken(root: &Path, pages: &[String]) -> Result<Vec<String>> {
@@ -65,6 +65,7 @@ fn parse(text: &str) -> Parser<'_> {
 
 fn links(text: &str) -> Vec<String> {
     let target = |event| match event {
+        Event::Start(Tag::Link { link_type: LinkType::Email, .. }) => None,
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
             Some(dest_url.into_string())
         }

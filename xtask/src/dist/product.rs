@@ -14,11 +14,14 @@ use crate::{node, process};
 pub(crate) const GLIBC_STATED: Glibc = Glibc { major: 2, minor: 34 };
 
 /// The client libraries as cargo builds them, and as an installation names them.
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 7] = [
     ("libsluice_client.so", "libcuda.so.1"),
     ("libsluice_nvml.so", "libnvidia-ml.so.1"),
     ("libsluice_nojitlink.so", "libsluice-nojitlink.so"),
     ("libsluice_devfiles.so", "libsluice-devfiles.so"),
+    ("libsluice_blas.so", "libsluice-blas.so"),
+    ("libsluice_rand.so", "libsluice-rand.so"),
+    ("libsluice_fft.so", "libsluice-fft.so"),
 ];
 
 /// The software GPU as a `libcuda.so.1` of its own, and the folder that it has beside the client

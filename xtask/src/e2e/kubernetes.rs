@@ -1,7 +1,12 @@
 //! Kubernetes: pods and their leases, and what the Helm chart renders, refuses and allows.
 
+mod access;
+mod api_server;
+mod kubectl;
 mod pods;
+mod real;
 mod tools;
+mod volumes;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,13 +22,30 @@ pub(crate) const TESTS: &[Test] =
     &[("kubernetes: pods get leases, wait and end", pods::pods_get_leases_wait_and_end)];
 
 pub(crate) const LONG_TESTS: &[Test] = &[
+    ("kubernetes: kubectl lists pods and says why they wait", kubectl::pods_are_listed_and_explained),
     ("kubernetes: the chart renders what Kubernetes accepts", the_chart_renders),
     ("kubernetes: the chart refuses wrong values", wrong_values_are_refused),
     ("kubernetes: pods are restricted, and rights are few", pods_are_restricted),
+    ("kubernetes: pods that ask for a GPU are known from others", pods_that_ask_are_known),
+    ("kubernetes: a real API server takes the chart, and pods get leases", real::the_chart_and_pods_work),
+    ("kubernetes: the server starts in its volume", volumes::the_server_starts_in_its_volume),
 ];
 
 /// Versions whose schemas the manifests are checked against.
 const VERSIONS: [&str; 5] = ["1.33", "1.34", "1.35", "1.36", "1.37"];
+
+/// Ways to install the chart that need dynamic resource allocation, and the first version that has
+/// it.
+const WITH_CLAIMS: [&[&str]; 2] = [
+    &["dra.enabled=true"],
+    &[
+        "dra.enabled=true",
+        "dra.nodeSelector.sluice=yes",
+        "controller.ptx=true",
+        "controller.tenants.red=acme/red",
+    ],
+];
+const CLAIMS_SINCE: &str = "1.34";
 
 /// Ways to install the chart.
 const VARIANTS: [&[&str]; 4] = [
@@ -32,6 +54,7 @@ const VARIANTS: [&[&str]; 4] = [
     &["controller.aliases={nvidia,hami,kai}", "controller.ptx=true", "controller.tenants.red=acme/red"],
     &[
         "server.listenHost=[::]",
+        "devicePlugin.enabled=true",
         "node.runtimeClassName=nvidia",
         "node.nodeSelector.gpu=yes",
         "image.pullSecrets={key}",
@@ -56,11 +79,13 @@ fn helm(command: &str, values: &[&str]) -> Result<Command> {
 fn the_chart_renders() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let validate = KUBERNETES.program("kubernetes-validate")?;
-    for (number, values) in VARIANTS.iter().enumerate() {
+    let variants = VARIANTS.iter().map(|values| (values, VERSIONS[0]));
+    let variants = variants.chain(WITH_CLAIMS.iter().map(|values| (values, CLAIMS_SINCE)));
+    for (number, (values, since)) in variants.enumerate() {
         process::output_of(&mut helm("lint", values)?)?;
         let file = folder.path().join(format!("{number}.yaml"));
         std::fs::write(&file, process::output_of(&mut helm("template", values)?)?)?;
-        for version in VERSIONS {
+        for version in VERSIONS.into_iter().filter(|version| *version >= since) {
             let mut check = Command::new(&validate);
             process::output_of(check.args(["--strict", "-k", version]).arg(&file))?;
         }
@@ -72,8 +97,10 @@ fn wrong_values_are_refused() -> Result<()> {
     for (value, named) in [
         ("controller.holdSeconds=0", "holdSeconds"),
         ("controller.aliases={unknown}", "aliases"),
+        ("devicePlugin.slots=0", "slots"),
         ("server.enabled=false", "url"),
         ("nodes.enabled=true", "nodes"),
+        ("dra.nodeSelector=yes", "nodeSelector"),
     ] {
         let output = helm("template", &[value])?.output()?;
         let message = String::from_utf8_lossy(&output.stderr);
@@ -83,15 +110,14 @@ fn wrong_values_are_refused() -> Result<()> {
 }
 
 fn pods_are_restricted() -> Result<()> {
-    let objects = rendered(&[])?;
+    let objects = rendered(&["dra.enabled=true"])?;
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     for object in of_kind("Deployment").chain(of_kind("StatefulSet")) {
         restricted(&object["spec"]["template"]["spec"])
             .with_context(|| object["metadata"]["name"].to_string())?;
     }
-    let role = of_kind("ClusterRole").next().context("a role")?;
-    let rules = role["rules"].as_array().context("rules")?;
-    for rule in rules {
+    ensure!(of_kind("ClusterRole").count() == 3, "a role is not looked at");
+    for rule in of_kind("ClusterRole").flat_map(|role| role["rules"].as_array()).flatten() {
         ensure!(!rule.to_string().contains('*'), "{rule}");
         let is_about =
             |resource: &str| rule["resources"].as_array().is_some_and(|all| all.contains(&resource.into()));
@@ -100,7 +126,20 @@ fn pods_are_restricted() -> Result<()> {
     let webhook = of_kind("MutatingWebhookConfiguration").next().context("a webhook")?;
     let webhook = &webhook["webhooks"][0];
     ensure!(webhook["failurePolicy"] == "Ignore" && webhook["matchConditions"].is_array(), "{webhook}");
+    let policy = of_kind("ValidatingAdmissionPolicy").next().context("a policy")?;
+    ensure!(policy["spec"]["matchConditions"] == webhook["matchConditions"], "{policy}");
+    let namespaces = &policy["spec"]["matchConstraints"]["namespaceSelector"];
+    ensure!(*namespaces == webhook["namespaceSelector"], "{policy}");
     Ok(())
+}
+
+/// The expressions that the API server evaluates.
+fn pods_that_ask_are_known() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("chart.json");
+    std::fs::write(&file, Value::from(rendered(&["controller.aliases={nvidia,hami,kai}"])?).to_string())?;
+    let mut check = Command::new(KUBERNETES.ready()?);
+    process::output_of(check.arg(crate::root().join("tests/kubernetes/policy.py")).arg(&file)).map(drop)
 }
 
 /// Fails unless a pod meets the Pod Security Standard "restricted".

@@ -59,9 +59,15 @@ impl Separation {
         }
         std::fs::create_dir_all(&this.client_libraries)?;
         let built = node::sluice().parent().context("sluice lies in a folder")?.to_path_buf();
-        for library in
-            ["libsluice_client.so", "libsluice_nvml.so", "libsluice_nojitlink.so", "libsluice_devfiles.so"]
-        {
+        for library in [
+            "libsluice_client.so",
+            "libsluice_nvml.so",
+            "libsluice_nojitlink.so",
+            "libsluice_devfiles.so",
+            "libsluice_blas.so",
+            "libsluice_rand.so",
+            "libsluice_fft.so",
+        ] {
             std::fs::copy(built.join(library), this.client_libraries.join(library)).context(library)?;
         }
         Ok(this)

@@ -18,6 +18,8 @@ enum Program {
     Bare(&'static str),
     /// A file of `tests/programs` and its arguments, run in an environment with packages from PyPI.
     Python(&'static Environment, &'static str, &'static [&'static str]),
+    /// A file of `tests/programs` that uses PyCUDA.
+    PyCuda(&'static str),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
     Cuda(&'static str),
     /// The same, built with PTX for a virtual architecture.
@@ -73,16 +75,32 @@ const CASES: &[Case] = &[
     case("cupy kernels", Program::Python(&python::CUDA_13, "cupy_kernels.py", &[])),
     case("cupy arrays", Program::Python(&python::CUDA_13, "cupy_arrays.py", &[])),
     case("cupy textures", Program::Python(&python::CUDA_13, "cupy_textures.py", &[])),
+    case("cupy products", Program::Python(&python::CUDA_13, "cupy_products.py", &[])),
+    case("cublas functions", Program::Python(&python::CUDA_13, "cublas_functions.py", &[])),
+    case("cublaslt products", Program::Python(&python::CUDA_13, "cublaslt_products.py", &[])),
+    case("cupy random", Program::Python(&python::CUDA_13, "cupy_random.py", &[])),
+    case("cupy fft", Program::Python(&python::CUDA_13, "cupy_fft.py", &[])),
+    case("curand generators", Program::Python(&python::CUDA_13, "curand_generators.py", &[])),
     case("cuda.core", Program::Python(&python::CUDA_13, "cuda_core.py", &[])),
     case("numba", Program::Python(&python::CUDA_13, "numba_kernels.py", &[])),
     case("numba groups", Program::Python(&python::CUDA_13, "numba_groups.py", &[])),
     case("nvml", Program::Python(&python::CUDA_13, "nvml_lease.py", &["2147483648"])),
     heavy("cuda 12 cupy kernels", Program::Python(&python::CUDA_12, "cupy_kernels.py", &[])),
     heavy("cuda 12 cupy arrays", Program::Python(&python::CUDA_12, "cupy_arrays.py", &[])),
+    heavy("cuda 12 cupy products", Program::Python(&python::CUDA_12, "cupy_products.py", &[])),
+    heavy("cupy products, cublas installed", Program::Python(&python::CUPY_13, "cupy_products.py", &[])),
+    heavy("cuda 12 cupy fft", Program::Python(&python::CUDA_12, "cupy_fft.py", &[])),
+    heavy("cuda 12 cupy random", Program::Python(&python::CUDA_12, "cupy_random.py", &[])),
+    heavy("cupy linear algebra", Program::Python(&python::CUPY_13, "cupy_linear_algebra.py", &[])),
     heavy("warp", Program::Python(&python::WARP, "warp_simulation.py", &[])),
     heavy("warp cuda 12", Program::Python(&python::WARP_OF_CUDA_12, "warp_simulation.py", &[])),
     heavy("taichi", Program::Python(&python::TAICHI, "taichi_fields.py", &[])),
     heavy("xgboost", Program::Python(&python::XGBOOST, "xgboost_training.py", &[])),
+    heavy("jax", Program::Python(&python::JAX_13, "jax_training.py", &[])),
+    heavy("triton", Program::Python(&python::TORCH, "triton_kernels.py", &[])),
+    heavy("torch compiled", Program::Python(&python::TORCH, "torch_compiled.py", &[])),
+    heavy("pycuda", Program::PyCuda("pycuda_module.py")),
+    heavy("curand generators, scipy", Program::Python(&python::CUPY_SCIPY, "curand_generators.py", &[])),
     heavy("cupy special functions", Program::Python(&python::CUPY_SCIPY, "cupy_special.py", &[])),
 ];
 
@@ -137,6 +155,12 @@ impl Program {
                 let mut words = vec![environment.ready()?, program_file(file)];
                 words.extend(arguments.iter().map(PathBuf::from));
                 Ok(words)
+            }
+            Program::PyCuda(file) => {
+                let (python, toolkit) = python::pycuda()?;
+                let path = std::env::var("PATH").unwrap_or_default();
+                let path = format!("PATH={}:{path}", toolkit.join("bin").display());
+                Ok(vec!["env".into(), path.into(), python, program_file(file)])
             }
             Program::Cuda(file) => {
                 let program = crate::e2e::logs().join(file.trim_end_matches(".cu"));

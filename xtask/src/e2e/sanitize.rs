@@ -15,6 +15,22 @@ pub(crate) const TESTS: &[Test] = &[
     ("sanitize: findings", findings),
     ("sanitize: suppressions and leaks", options),
     ("sanitize: another GPU", elsewhere),
+    ("sanitize: programs without a fault", without_a_fault),
+];
+
+/// Programs whose kernels are right, between them with conditional nodes, captures, arrays, green
+/// contexts, prints and pauses.
+const RIGHT: [&str; 10] = [
+    "arrays.py",
+    "block_order.py",
+    "compute.py",
+    "conditionals.py",
+    "graphs.py",
+    "green_contexts.py",
+    "images.py",
+    "packs.py",
+    "sparse_arrays.py",
+    "stream_order.py",
 ];
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,6 +81,16 @@ fn options() -> Result<()> {
     let leak = ["leak", "256 bytes, allocation"];
     expect_failure(program(&["--sanitize=leakcheck"]).arg("leak"), "sanitize leak", 122, &leak)?;
     expect_pass(program(&["--sanitize=leakcheck"]).arg("nothing"), "sanitize no leak", LIMIT)?;
+    Ok(())
+}
+
+fn without_a_fault() -> Result<()> {
+    for name in RIGHT {
+        let mut command = Command::new(node::sluice());
+        command.args(["run", "--gpus", "software:1,2GiB", "--sanitize", "--", "python3"]);
+        let ended = expect_pass(command.arg(program_file(name)), &format!("sanitize {name}"), LIMIT)?;
+        ensure!(ended.output.contains("no errors found"), "{name}: {}", tail(&ended.output));
+    }
     Ok(())
 }
 

@@ -36,7 +36,7 @@ const SECONDS: f64 = 7.0;
 /// The programs continue for this long after the time that counts.
 const TAIL_SECONDS: f64 = 3.0;
 const ALONE_SECONDS: f64 = 2.0;
-/// Points of 100. A scheduler without shares is off by 25 to 40, a session that gets no turns by 75.
+/// Points of 100. A scheduler without shares is off by 25 to 40, one that starves a session by 75.
 const ERROR_MAX: f64 = 5.0;
 /// Points by which a program alone on the GPU may pass its hard cap.
 const CAP_EXCESS_MAX: f64 = 2.0;
@@ -159,14 +159,15 @@ fn loaded_gpu() -> Result<Node> {
 /// The rates of two programs that have the GPU to themselves: the best of three each, since other
 /// work on the machine only slows them, and by turns, since it comes and goes.
 fn rates_alone(node: &Node, kinds: [&str; 2]) -> Result<[f64; 2]> {
+    // The same program has the same rate.
+    let different = if kinds[0] == kinds[1] { 1 } else { 2 };
     let mut best = [0.0f64; 2];
     for _ in 0..3 {
-        for (best, kind) in best.iter_mut().zip(kinds) {
+        for (best, kind) in best.iter_mut().zip(kinds).take(different) {
             *best = best.max(rate(node, &["-q"], kind)?);
         }
     }
-    // The same program has the same rate.
-    Ok(if kinds[0] == kinds[1] { [best[0].max(best[1]); 2] } else { best })
+    Ok(if different == 1 { [best[0]; 2] } else { best })
 }
 
 /// Units of work per second.

@@ -8,6 +8,7 @@ mod health;
 mod iq;
 mod meters;
 mod metrics;
+mod moves;
 mod networks;
 mod overcommit;
 mod tiers;
@@ -29,7 +30,10 @@ use crate::node::sluice;
 use crate::process;
 
 /// What mostly waits.
-pub(crate) const PATIENT_TESTS: &[Test] = &[("teams: a node falls silent", a_node_falls_silent)];
+pub(crate) const PATIENT_TESTS: &[Test] = &[
+    ("teams: a node falls silent", a_node_falls_silent),
+    ("teams: a node dies while its lease moves", moves::the_old_node_dies_meanwhile),
+];
 
 pub(crate) const TESTS: &[Test] = &[
     ("teams", teams),
@@ -45,6 +49,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: an overcommitted pool", overcommit::an_overcommitted_pool),
     ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
+    ("teams: a lease moves to another node", moves::a_lease_moves),
+    ("teams: running programs leave a node", moves::a_node_is_emptied),
+    ("teams: the server dies while a lease moves", moves::the_server_dies_meanwhile),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("iq: large requests are found", iq::large_requests_are_found),

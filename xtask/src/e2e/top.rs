@@ -49,6 +49,16 @@ fn top_on_a_terminal() -> Result<()> {
     terminal.resize(120, 30)?;
     terminal.wait_for("compute.py")?;
 
+    for (suspended, marked) in [("is suspended", true), ("is resumed", false)] {
+        terminal.keys(&["z"])?;
+        terminal.wait_for("any other key: no")?;
+        terminal.keys(&["y"])?;
+        terminal.wait_for(suspended)?;
+        terminal.wait_until("the program is marked", |screen| screen.contains("(suspended)") == marked)?;
+    }
+    terminal.keys(&["e", "3", "0", "%", "Enter"])?;
+    terminal.wait_for("has 30% of each GPU")?;
+
     // The whole of it, once it is meant.
     terminal.keys(&["k"])?;
     terminal.wait_for("End the program python3 compute.py")?;
@@ -107,14 +117,19 @@ impl Terminal {
 
     /// The screen, once it shows this.
     fn wait_for(&self, part: &str) -> Result<String> {
+        self.wait_until(&format!("{part:?}"), |screen| screen.contains(part))
+    }
+
+    /// The screen, once it is as wanted.
+    fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let screen = process::output_of(self.tmux().args(["capture-pane", "-p"]))
                 .context("the terminal is gone")?;
-            if screen.contains(part) {
+            if is_so(&screen) {
                 return Ok(screen);
             }
-            ensure!(Instant::now() < deadline, "no {part:?} on\n{screen}");
+            ensure!(Instant::now() < deadline, "not {what} on\n{screen}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

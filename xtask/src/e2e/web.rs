@@ -17,7 +17,7 @@ const NAME: &str = "web: the web view in a browser";
 /// Catches a hang.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The scripts, besides the list of their packages.
-const SCRIPTS: [&str; 2] = ["web.mjs", "installation.mjs"];
+const SCRIPTS: [&str; 3] = ["web.mjs", "installation.mjs", "large.mjs"];
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.
@@ -25,29 +25,33 @@ pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
     if !wanted(NAME) {
         return;
     }
-    let runs = |program: &str| {
-        let mut command = Command::new(program);
-        let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    };
-    let Some(chromium) =
-        ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| runs(name))
-    else {
+    let Some(chromium) = chromium() else {
         return tally.skip(NAME, "no Chromium is installed");
     };
     if !runs("node") {
         return tally.skip(NAME, "no Node.js is installed");
     }
     eprintln!("-- {NAME}");
-    tally.record(NAME, check(chromium));
+    tally.record(NAME, check(&chromium));
+}
+
+/// The path of the browser, if one is installed.
+pub(crate) fn chromium() -> Option<String> {
+    let name = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| runs(name))?;
+    Some(process::output_of(Command::new("which").arg(name)).ok()?.trim().to_owned())
+}
+
+fn runs(program: &str) -> bool {
+    let mut command = Command::new(program);
+    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 fn check(chromium: &str) -> Result<()> {
     let scripts = scripts()?;
-    let chromium = process::output_of(Command::new("which").arg(chromium))?;
     let folder = tempfile::tempdir()?;
     let mut command = Command::new("node");
-    command.arg("web.mjs").current_dir(&scripts).env("SLUICE", sluice()).env("CHROMIUM", chromium.trim());
+    command.arg("web.mjs").current_dir(&scripts).env("SLUICE", sluice()).env("CHROMIUM", chromium);
     command.env("FOLDER", folder.path()).env("PROGRAMS", crate::root().join("tests/programs"));
     if std::env::var_os("SCREENSHOTS").is_some() {
         command.env("SCREENSHOTS", crate::root().join("docs/screenshots"));
@@ -58,7 +62,7 @@ fn check(chromium: &str) -> Result<()> {
 }
 
 /// The scripts with their packages, installed once.
-fn scripts() -> Result<PathBuf> {
+pub(crate) fn scripts() -> Result<PathBuf> {
     let (source, folder) = (crate::root().join("tests/web"), crate::target_folder().join("web-test"));
     std::fs::create_dir_all(&folder)?;
     for name in SCRIPTS {

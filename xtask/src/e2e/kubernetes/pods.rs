@@ -19,10 +19,10 @@ use crate::node::sluice;
 /// Catches a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PODS: &str = "/namespaces/red/pods";
-const TENANTS: &str = "tenants: [{path: red}, {path: blue}]";
+pub(super) const TENANTS: &str = "tenants: [{path: red}, {path: blue}]";
 
 /// A cluster of one namespace.
-struct Cluster {
+pub(super) struct Cluster {
     api: Client,
     server: Process,
     controller: Option<Process>,
@@ -44,7 +44,9 @@ pub(super) fn pods_get_leases_wait_and_end() -> Result<()> {
     }
     let waits = cluster.wait_for_event("pod-5", "SluiceWaiting")?;
     ensure!(waits.contains("waits: ") && waits.contains("start"), "{waits}");
-    let fifth = cluster.pod(5)?;
+    let fifth = cluster.wait_for_pod(5, |pod| pod["status"]["conditions"].is_array())?;
+    let condition = &fifth["status"]["conditions"][0];
+    ensure!(condition["status"] == "False" && condition["message"] == waits.as_str(), "{condition}");
     ensure!(fifth["spec"]["schedulingGates"][0]["name"] == "sluice.dev/lease", "{fifth}");
 
     let mut sidecar = cluster.run_as_kubelet(1)?;
@@ -75,7 +77,7 @@ pub(super) fn pods_get_leases_wait_and_end() -> Result<()> {
 }
 
 impl Cluster {
-    fn start(red: &Account, data: &Path) -> Result<Cluster> {
+    pub(super) fn start(red: &Account, data: &Path) -> Result<Cluster> {
         let mut server = Command::new("python3");
         server.arg(crate::root().join("tests/kubernetes/api_server.py"));
         let mut server = Process::start("api-server", &mut server)?;
@@ -90,10 +92,19 @@ impl Cluster {
         Ok(Cluster { api: Client::new(&url, "test"), server, controller: None, folder, url })
     }
 
-    fn start_controller(&mut self, red: &Account) -> Result<()> {
+    pub(super) fn start_controller(&mut self, red: &Account) -> Result<()> {
         let file = |name: &str| self.folder.join(name);
         let mut command = Command::new(sluice().with_file_name("sluice-kubernetes"));
-        command.args(["--server", red.server(), "--image", "sluice:test", "--ptx", "--host", "127.0.0.1"]);
+        command.args([
+            "controller",
+            "--server",
+            red.server(),
+            "--image",
+            "sluice:test",
+            "--ptx",
+            "--host",
+            "127.0.0.1",
+        ]);
         command.args(["--listen", "127.0.0.1:0", "--api-server", &self.url, "--token-file"]);
         command.arg(file("token")).arg("--api-token-file").arg(file("token"));
         command.arg("--api-authority").arg(file("authority.pem"));
@@ -117,13 +128,23 @@ impl Cluster {
         }
     }
 
+    /// Its files.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The API server.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     fn kill_controller(&mut self) -> Result<()> {
         let mut controller = self.controller.take().context("it runs")?;
         controller.signal(libc::SIGKILL);
         controller.end().map(drop)
     }
 
-    fn create(&self, number: u32, share: &str) -> Result<Value> {
+    pub(super) fn create(&self, number: u32, share: &str) -> Result<Value> {
         Ok(self.api.post(PODS, &pod(&format!("pod-{number}"), share))?)
     }
 
@@ -131,7 +152,7 @@ impl Cluster {
         Ok(self.api.get(&format!("{PODS}/pod-{number}"))?)
     }
 
-    fn wait_for_pod(&self, number: u32, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub(super) fn wait_for_pod(&self, number: u32, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let begin = Instant::now();
         loop {
             let pod = self.pod(number)?;
@@ -160,7 +181,7 @@ impl Cluster {
 
     /// Does for a pod what its kubelet would: runs the sidecar with the Secret, and then a
     /// program in the environment of the pod's container. Returns the sidecar.
-    fn run_as_kubelet(&self, number: u32) -> Result<Process> {
+    pub(super) fn run_as_kubelet(&self, number: u32) -> Result<Process> {
         let pod = self.pod(number)?;
         let secret =
             pod["metadata"]["annotations"]["sluice.dev/secret"].as_str().context("a Secret's name")?;

@@ -10,6 +10,24 @@ const TENANTS: &str = "tenants: [{path: red}, {path: blue}]";
 /// by 100 % beside the loops; what is left are caches and cores that are shared with others.
 const DIFFERENCE_MAX: f64 = 0.5;
 
+/// The most by which a GPU time that a person reads may differ from the billed one, in seconds: it
+/// is shown in milliseconds, or in tenths of a second.
+const ROUNDING: f64 = 0.051;
+
+/// The time in the words "1.5 s of GPU time", or "812 ms of GPU time".
+fn gpu_time(said: &str) -> Result<Duration> {
+    let before = said.split(" of GPU time").next().filter(|before| before.len() < said.len());
+    let mut words = before.context("no GPU time was said")?.rsplit(' ');
+    let (unit, number) = (words.next(), words.next().context("a number")?);
+    let number: f64 = number.trim_start_matches(|c: char| !c.is_ascii_digit()).parse()?;
+    match unit {
+        Some("s") => Ok(Duration::from_secs_f64(number)),
+        Some("ms") => Ok(Duration::from_secs_f64(number / 1e3)),
+        Some("us") => Ok(Duration::from_secs_f64(number / 1e6)),
+        _ => bail!("GPU time in {unit:?}"),
+    }
+}
+
 /// A program that works a number of kernels off uses as much of a GPU alone, beside another
 /// tenant's, and on a host that computes something else, though it takes several times as long.
 pub(super) fn the_same_work_costs_the_same() -> Result<()> {
@@ -69,6 +87,7 @@ impl Installation {
         program.tell("0")?;
         let took = program.line()?;
         program.expect_success()?;
+        let said = gpu_time(&program.said())?;
         let lease = self.red.json(&["lease", "list", "--all"])?[0]["id"].clone();
         let deadline = Instant::now() + PATIENCE;
         let records = loop {
@@ -82,6 +101,11 @@ impl Installation {
         };
         let own = records.iter().filter(|record| record["lease"] == lease);
         let used: u64 = own.filter_map(|record| record["used_ppm_ms"].as_u64()).sum();
+        let listed = gpu_time(&self.red.text(&["lease", "show", &lease.to_string()])?)?;
+        for (of, time) in [("sluice run", said), ("sluice lease show", listed)] {
+            let difference = (time.as_secs_f64() - used as f64 / 1e9).abs();
+            ensure!(difference <= ROUNDING, "{of} says {time:?} of GPU time, and {used} ns are billed");
+        }
         eprintln!("   {name}: {took}, used {:.3} s of a GPU", used as f64 / 1e9);
         Ok(used)
     }

@@ -17,7 +17,7 @@ pub(super) fn a_node_is_drained_and_forgotten() -> Result<()> {
     let place = |lease: &Value| lease["places"][0]["node"].as_str().unwrap_or_default().to_owned();
     let lease = red.json(&["lease", "list"])?[0].clone();
     let (id, from) = (lease["id"].to_string(), place(&lease));
-    admin.text(&["node", "drain", &from, "--grace", "20s", "--why", "new fans"])?;
+    admin.text(&["node", "drain", &from, "--no-move", "--grace", "20s", "--why", "new fans"])?;
     program.expect_message(&format!("preempted: its node {from} is being drained"))?;
     program.expect_line("ready").context("it does not run elsewhere")?;
     let now = red.json(&["lease", "show", &id])?;
