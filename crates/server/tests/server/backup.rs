@@ -91,9 +91,11 @@ fn invoices_bills_and_the_audit_log_come_back_as_they_were() {
     for (folder, database) in [(saved.path(), None), (restored.path(), other.as_deref())] {
         let again = Server::start_on(folder, database);
         let mut now = books(&again.admin);
-        // It made itself new tokens, and says so.
+        // It made itself new tokens, and says so. On a busy machine the node, which reports when
+        // this test has it do so, may have been silent for too long.
         let new = now.4.split_off(before.4.len());
-        assert!(new.iter().all(|entry| entry.action == "token.made"), "{new:?}");
+        let expected = ["token.made", "node.silent"];
+        assert!(new.iter().all(|entry| expected.contains(&entry.action.as_str())), "{new:?}");
         assert_eq!(json!(now), json!(before));
         let mut verification = Verification::new(None);
         now.4.iter().chain(&new).for_each(|entry| verification.follow(entry).unwrap());
