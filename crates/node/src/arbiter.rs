@@ -29,7 +29,8 @@
 //! all get their proportion.
 //!
 //! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most
-//! `credit_ns` is kept. A hard cap is a limit that equals the share. A lease that has emptied its
+//! `credit_ns` is kept. What flows out is the GPU time that was used, so a limit is exact by the
+//! measure by which it is billed. A hard cap is a limit that equals the share. A lease that has emptied its
 //! bucket runs again after a quantum if others have work. While it is alone it runs once per
 //! `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn costs its start,
 //! which fewer and longer turns make small beside what the limit grants.
@@ -70,6 +71,23 @@ pub struct LeaseKey(pub u64);
 /// One session on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
+
+/// What a turn comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Its time: what shares are parts of, since the others waited for so long.
+    pub turn_ns: u64,
+    /// GPU time that was used, by the driver's measure where it has one: what limits are about. A
+    /// turn's start and end use none.
+    pub used_ns: u64,
+}
+
+impl Use {
+    /// A turn that counts as used from its beginning to its end.
+    pub fn whole(turn_ns: u64) -> Use {
+        Use { turn_ns, used_ns: turn_ns }
+    }
+}
 
 /// What the shell has to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +276,7 @@ impl Arbiter {
     pub fn leave(&mut self, now_ns: u64, session: SessionKey) {
         let Some(state) = self.sessions.get(&session).map(|s| s.state) else { return };
         if let Some(since_ns) = state.running_since() {
-            self.done(now_ns, session, now_ns.saturating_sub(since_ns), false);
+            self.done(now_ns, session, Use::whole(now_ns.saturating_sub(since_ns)), false);
         }
         self.end_wait(now_ns, session);
         self.sessions.remove(&session);
@@ -318,8 +336,8 @@ impl Arbiter {
         }
     }
 
-    /// A session gives its turn back after `used_ns` of GPU time; `more` when it still has work.
-    pub fn done(&mut self, now_ns: u64, session: SessionKey, used_ns: u64, more: bool) {
+    /// A session gives its turn back; `more` when it still has work.
+    pub fn done(&mut self, now_ns: u64, session: SessionKey, turn: Use, more: bool) {
         let arrival = self.next_arrival();
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         match entry.state {
@@ -336,9 +354,9 @@ impl Arbiter {
         let lease = entry.lease;
         let left = !more && !self.works(lease, session);
         if let Some(lease) = self.leases.get_mut(&lease) {
-            lease.spend(now_ns, used_ns, self.pace.credit_ns);
-            lease.precedence.spend(now_ns, used_ns, lease.weight, self.pace.burst_ns);
-            lease.virtual_time += lease.weight.virtual_ns(used_ns);
+            lease.spend(now_ns, turn, self.pace.credit_ns);
+            lease.precedence.spend(now_ns, turn.turn_ns, lease.weight, self.pace.burst_ns);
+            lease.virtual_time += lease.weight.virtual_ns(turn.turn_ns);
             lease.arrival = None;
             lease.left_at_ns = left.then_some(now_ns);
             self.virtual_now = lease.virtual_time;

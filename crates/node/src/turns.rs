@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluice_worker::link::{Link, Packet};
 
-use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Weight};
+use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Weight};
 
 /// GPU time of all GPUs of a node.
 #[derive(Debug)]
@@ -93,9 +93,9 @@ impl Turns {
     }
 
     /// A worker gives its turn back.
-    pub(crate) fn done(&self, session: u64, gpu: u32, used_ns: u64, more: bool) {
+    pub(crate) fn done(&self, session: u64, gpu: u32, turn: Use, more: bool) {
         self.change(session, gpu, |arbiter, now_ns| {
-            arbiter.done(now_ns, SessionKey(session), used_ns, more);
+            arbiter.done(now_ns, SessionKey(session), turn, more);
         });
     }
 

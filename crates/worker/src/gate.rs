@@ -90,7 +90,9 @@ struct State {
     ahead: Ahead,
     /// Since when time is charged, and [`Brake::late`] then.
     charged_since: Option<(Instant, Duration)>,
-    /// GPU time of this turn so far.
+    /// Time that this turn has been charged with so far.
+    turn_ns: u64,
+    /// GPU time that was used since the last turn was given back.
     used_ns: u64,
     /// [`Brake::used`] as far as it has been counted.
     metered: Duration,
@@ -151,6 +153,7 @@ impl Gate {
             drained: 0,
             ahead: Ahead::default(),
             charged_since: None,
+            turn_ns: 0,
             used_ns: 0,
             metered: brake.used().unwrap_or_default(),
             awaited: false,
@@ -252,7 +255,7 @@ impl Gate {
     pub fn granted(&self) {
         let mut state = self.lock();
         state.turn = Turn::Held;
-        (state.recalled, state.pressed, state.used_ns) = (false, false, 0);
+        (state.recalled, state.pressed, state.turn_ns) = (false, false, 0);
         if !state.idle() {
             state.charged_since = Some((Instant::now(), self.brake.late()));
         }
@@ -404,13 +407,13 @@ impl Gate {
         if !more && !state.moves {
             self.brake.pause();
         }
-        self.send(Packet::Done { gpu: self.gpu, used_ns: state.used_ns, more });
-        state.used_ns = 0;
+        let (turn_ns, used_ns) = (std::mem::take(&mut state.turn_ns), std::mem::take(&mut state.used_ns));
+        self.send(Packet::Done { gpu: self.gpu, turn_ns, used_ns, more });
     }
 
-    /// Turns are charged with their time, which is what shares are parts of. The meter of use asks
-    /// the driver, where it tells: work takes longer on a machine that is busy, and is no more for
-    /// that.
+    /// Turns are charged with their time, which is what shares are parts of. The meter of use,
+    /// which limits are about as well, asks the driver, where it tells: work takes longer on a
+    /// machine that is busy, and is no more for that.
     fn stop_charging(&self, state: &mut State) {
         let turn = state.charged_since.take().map_or(Duration::ZERO, |(since, late)| {
             let lost = self.brake.late().saturating_sub(late);
@@ -420,9 +423,10 @@ impl Gate {
             Some(used) => used.saturating_sub(std::mem::replace(&mut state.metered, used)),
             None => turn,
         };
-        let turn_ns = turn.as_nanos() as u64;
-        state.used_ns += turn_ns;
-        self.counters.used_ns.fetch_add(used.as_nanos() as u64, Relaxed);
+        let (turn_ns, used_ns) = (turn.as_nanos() as u64, used.as_nanos() as u64);
+        state.turn_ns += turn_ns;
+        state.used_ns += used_ns;
+        self.counters.used_ns.fetch_add(used_ns, Relaxed);
         if let Some(counter) = self.counters.gpu_ns.get(self.gpu as usize) {
             counter.fetch_add(turn_ns, Relaxed);
         }

@@ -118,7 +118,7 @@ fn a_driver_that_tells_what_its_work_used_is_believed() {
     assert_eq!(b.counters.read().used_ns, 5);
     used(7);
     b.gate.recalled();
-    let Packet::Done { used_ns: turn_ns, more: true, .. } = b.next() else { panic!("the turn is over") };
+    let Packet::Done { turn_ns, used_ns: 7, more: true, .. } = b.next() else { panic!("the turn is over") };
     let counts = b.counters.read();
     assert_eq!((counts.used_ns, counts.gpu_ns), (7, turn_ns));
     assert!(turn_ns > 7);
@@ -242,7 +242,7 @@ fn a_recall_of_an_idle_holder_is_answered_at_once() {
     let b = bench(false);
     b.gate.granted();
     b.gate.recalled();
-    assert_eq!(b.next(), Packet::Done { gpu: 0, used_ns: 0, more: false });
+    assert_eq!(b.next(), Packet::Done { gpu: 0, turn_ns: 0, used_ns: 0, more: false });
 }
 
 #[test]

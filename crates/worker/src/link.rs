@@ -118,8 +118,9 @@ pub enum Packet {
     Hangs(String),
     /// There is GPU work and no turn.
     Want { gpu: u32 },
-    /// The turn comes back after this much GPU time; `more` if work is left.
-    Done { gpu: u32, used_ns: u64, more: bool },
+    /// The turn comes back. It has taken `turn_ns`, and what the session did meanwhile has used
+    /// `used_ns` of the GPU's time; `more` if work is left.
+    Done { gpu: u32, turn_ns: u64, used_ns: u64, more: bool },
     /// Asks for device memory of the lease, of which so much may come out of what is kept for the
     /// session; answered by `Taken`, which may have to wait until other sessions have left the GPU.
     Take { gpu: u32, bytes: u64, reserve: u64 },

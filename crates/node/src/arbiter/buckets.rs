@@ -1,6 +1,6 @@
 //! The token buckets of a lease: one for its limit, and one for the precedence of a premium lease.
 
-use super::{Lease, PPM, Weight};
+use super::{Lease, PPM, Use, Weight};
 
 /// The bucket of a premium lease: GPU time for which it goes before others.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +42,13 @@ impl Lease {
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
     }
 
-    /// What flowed in during the turn counts before the bucket overflows.
-    pub(super) fn spend(&mut self, now_ns: u64, used_ns: u64, depth_ns: u64) {
-        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(used_ns).min(depth_ns as i64);
+    /// What flowed in during the turn counts before the bucket overflows. A turn lasts as long as
+    /// the bucket would if all of it were used, so what it has not used is left in there.
+    pub(super) fn spend(&mut self, now_ns: u64, turn: Use, depth_ns: u64) {
+        self.tokens_ns = self.tokens_at(now_ns).saturating_sub_unsigned(turn.used_ns).min(depth_ns as i64);
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
-        self.exhausted = self.weight.is_limited() && self.tokens_ns <= 0;
+        let unused_ns = turn.turn_ns.saturating_sub(turn.used_ns);
+        self.exhausted = self.weight.is_limited() && self.tokens_ns.saturating_sub_unsigned(unused_ns) <= 0;
     }
 
     pub(super) fn tokens_at(&self, now_ns: u64) -> i64 {

@@ -163,6 +163,18 @@ fn a_hard_cap_holds_when_nobody_else_waits() {
 }
 
 #[test]
+fn the_start_of_a_turn_does_not_count_against_a_hard_cap() {
+    let length_ns = 10 * SECOND;
+    for share_ppm in [100_000, 250_000, 750_000] {
+        let capped = Program { unused_ns: 2 * MS, ..Program::backlogged(share_ppm) }.capped();
+        let (used, grants) = simulate(&[capped], length_ns);
+        let (got, want) = (percent(&used, 0, length_ns), f64::from(share_ppm) / 10_000.0);
+        assert!(got <= want + 0.1 && got >= want - 1.0, "{got:.2} % under a cap of {want} %");
+        assert!((95..=130).contains(&grants), "{grants} turns in a hundred periods, {share_ppm} ppm");
+    }
+}
+
+#[test]
 fn random_mixes_keep_the_shares() {
     for seed in 1..200_u64 {
         let mut random = random(seed);
@@ -232,8 +244,8 @@ fn a_holder_that_never_reports_does_not_stop_the_others() {
     // The one that runs on will want the next turn: b is not to queue as much.
     assert_eq!(arbiter.step(later).actions, [Action::Grant(b), Action::Press(b)]);
     // Its report is charged all the same, and b goes first from then on.
-    arbiter.done(later + MS, a, later + MS, true);
-    arbiter.done(later + 2 * MS, b, 2 * MS, true);
+    arbiter.done(later + MS, a, Use::whole(later + MS), true);
+    arbiter.done(later + 2 * MS, b, Use::whole(2 * MS), true);
     assert_eq!(arbiter.step(later + 2 * MS).actions, [Action::Grant(b), Action::Press(b)]);
 }
 
@@ -391,7 +403,7 @@ fn a_lone_holder_that_is_suspended_gives_the_turn_back() {
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
     arbiter.suspend(MS, a);
     assert_eq!(arbiter.step(MS).actions, [Action::Recall(a)]);
-    arbiter.done(2 * MS, a, 2 * MS, true);
+    arbiter.done(2 * MS, a, Use::whole(2 * MS), true);
     assert_eq!(arbiter.step(2 * MS), Decision::default());
     arbiter.want(3 * MS, a);
     assert_eq!(arbiter.step(3 * MS), Decision::default(), "it stays suspended, whatever it wants");

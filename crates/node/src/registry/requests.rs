@@ -10,6 +10,7 @@ use sluice_worker::link::{Link, Packet};
 
 use super::peers::Connecting;
 use super::{Registry, one_line};
+use crate::arbiter::Use;
 use crate::lease::Books;
 
 impl Registry {
@@ -40,8 +41,8 @@ impl Registry {
                     self.turns.want(session, gpu);
                     Ok(())
                 }
-                Packet::Done { gpu, used_ns, more } => {
-                    self.turns.done(session, gpu, used_ns, more);
+                Packet::Done { gpu, turn_ns, used_ns, more } => {
+                    self.turns.done(session, gpu, Use { turn_ns, used_ns }, more);
                     Ok(())
                 }
                 Packet::Take { gpu, bytes, .. } if self.overcommits => {

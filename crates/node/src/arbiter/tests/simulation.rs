@@ -15,6 +15,8 @@ pub(super) struct Program {
     pub(super) limit_ppm: Option<u32>,
     /// From recall to the report: the rest of a kernel that cannot be paused at once.
     pub(super) overrun_ns: u64,
+    /// The start and the end of each turn, in which it uses no GPU time.
+    pub(super) unused_ns: u64,
     /// Works this long before it rests; `u64::MAX` is backlogged for ever.
     pub(super) work_ns: u64,
     pub(super) rest_ns: u64,
@@ -29,6 +31,7 @@ pub(super) const BACKLOGGED: Program = Program {
     share_ppm: 0,
     limit_ppm: None,
     overrun_ns: 50_000,
+    unused_ns: 0,
     work_ns: u64::MAX,
     rest_ns: 0,
     hiccup_ns: 0,
@@ -117,10 +120,11 @@ pub(super) fn simulate_with(
                 }
                 Phase::Running { since_ns, stops_ns } if stops_ns <= now => {
                     let ran = now - since_ns;
-                    used[i] += ran;
+                    let used_ns = ran.saturating_sub(p.unused_ns);
+                    used[i] += used_ns;
                     left[i] = left[i].saturating_sub(ran);
                     let more = left[i] > 0;
-                    arbiter.done(now, key, ran, more);
+                    arbiter.done(now, key, Use { turn_ns: ran, used_ns }, more);
                     phase[i] = if more {
                         Phase::Waiting { since_ns: now }
                     } else {
