@@ -25,6 +25,18 @@ pub(crate) fn build() -> Result<()> {
     build_also(&[])
 }
 
+/// What the demo runs: `sluice` without its control plane, which is most of what there is to
+/// compile.
+pub(crate) fn build_for_demo() -> Result<()> {
+    if std::env::var_os("XTASK_BUILT").is_some() {
+        return Ok(());
+    }
+    let packages = ["sluice", "sluice-client", "sluice-nvml", "sluice-nojitlink", "sluice-devfiles"];
+    let mut command = process::cargo();
+    command.args(["build", "--release", "--no-default-features"]);
+    process::run(command.args(packages.iter().flat_map(|package| ["--package", package])))
+}
+
 /// As [`build`], and these packages in the same run of cargo: it has work for all cores then until
 /// the end, and compiles what they depend on once. `XTASK_BUILT=1` takes what was built before as
 /// it is.

@@ -1,10 +1,13 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
+#[cfg(not(feature = "control-plane"))]
+mod absent;
 mod bench;
 mod ci;
 mod elastic;
 mod fit;
 mod hold;
+#[cfg(feature = "control-plane")]
 mod mail;
 mod plan;
 mod record;
@@ -21,6 +24,8 @@ use sluice_node::Peering;
 use crate::quantity::{Memory, Overcommit, Period, Share, Units};
 use crate::simulate::SimulateArgs;
 
+#[cfg(not(feature = "control-plane"))]
+pub(crate) use absent::*;
 pub(crate) use bench::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;

@@ -20,7 +20,7 @@ use crate::cli::{GpuChoice, MetricsArgs, NodeArgs, PlaceArgs, TlsArgs};
 use crate::node_token;
 use crate::output;
 use crate::quantity::{Memory, Period};
-use crate::server::{self, process};
+use crate::server::{self, join};
 
 /// The environment variable that names the node to use.
 const NODE_VARIABLE: &str = "SLUICE_NODE";
@@ -228,7 +228,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
             arguments.listen
         );
     }
-    serve_node(&arguments.gpus, process::joining(arguments)?, config, signals)
+    serve_node(&arguments.gpus, join::joining(arguments)?, config, signals)
 }
 
 /// What `--driver-patience` says.

@@ -6,11 +6,16 @@ pub(crate) mod bills;
 pub(crate) mod estimate;
 pub(crate) mod invoices;
 pub(crate) mod iq;
+pub(crate) mod join;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod moves;
 pub(crate) mod nodes;
 pub(crate) mod plan;
+#[cfg(feature = "control-plane")]
+pub(crate) mod process;
+#[cfg(not(feature = "control-plane"))]
+#[path = "server/no_process.rs"]
 pub(crate) mod process;
 pub(crate) mod reconcile;
 pub(crate) mod reports;

@@ -8,12 +8,18 @@ use sluice_api::invoice::InvoiceState;
 use sluice_api::lease::StateFilter;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
+#[cfg(feature = "control-plane")]
 use sluice_node::Peering;
 
+use super::Output;
+#[cfg(feature = "control-plane")]
 use super::mail::MailArgs;
-use super::{GpuChoice, MetricsArgs, Output, TlsArgs};
+#[cfg(feature = "control-plane")]
+use super::{GpuChoice, MetricsArgs, TlsArgs};
 use crate::moment::{Moment, Month};
-use crate::quantity::{Memory, Period, Units};
+#[cfg(feature = "control-plane")]
+use crate::quantity::Memory;
+use crate::quantity::{Period, Units};
 
 /// Which server.
 #[derive(Debug, Args)]
@@ -23,6 +29,7 @@ pub(crate) struct AtServer {
     pub(crate) server: Option<String>,
 }
 
+#[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine the server speaks
@@ -79,6 +86,7 @@ pub(crate) struct ServerArgs {
     pub(crate) metrics: MetricsArgs,
 }
 
+#[cfg(feature = "control-plane")]
 /// `sluice server`.
 #[derive(Debug, Args)]
 pub(crate) struct ServerCommandArgs {
@@ -108,6 +116,7 @@ pub(crate) struct ServerCommandArgs {
     pub(crate) advertise: Option<String>,
 }
 
+#[cfg(feature = "control-plane")]
 impl ServerCommandArgs {
     pub(crate) fn tls_args(&self) -> TlsArgs {
         TlsArgs {
@@ -120,6 +129,7 @@ impl ServerCommandArgs {
     }
 }
 
+#[cfg(feature = "control-plane")]
 /// Where a server keeps its books.
 #[derive(Debug, Args)]
 pub(crate) struct BooksArgs {
@@ -220,6 +230,7 @@ pub(crate) struct IqArgs {
     pub(crate) output: Output,
 }
 
+#[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     #[command(flatten)]
@@ -230,6 +241,7 @@ pub(crate) struct BackupArgs {
     pub(crate) to: PathBuf,
 }
 
+#[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
@@ -240,8 +252,10 @@ pub(crate) struct RestoreArgs {
     pub(crate) from: PathBuf,
 }
 
+#[cfg(feature = "control-plane")]
 pub(crate) const DEFAULT_SERVER_LISTEN: &str = "127.0.0.1:7580";
 
+#[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Then, on this machine: export SLUICE_SERVER=http://127.0.0.1:7580. The administrator's token is in the data folder, in a

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings, data_folder};
-use sluice_node::{JoinConfig, NodeConfig};
+use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings};
+use sluice_node::NodeConfig;
 use sluice_server::{Certificate, Config, Database, Running};
 
 use crate::cli::{
-    BackupArgs, BooksArgs, MembershipArgs, MetricsArgs, NodeArgs, RestoreArgs, ServerArgs, ServerCommandArgs,
-    TlsArgs, UpArgs,
+    BackupArgs, BooksArgs, MetricsArgs, RestoreArgs, ServerArgs, ServerCommandArgs, TlsArgs, UpArgs,
 };
 use crate::output;
 use crate::place::{self, EndSignals};
-use crate::quantity::{Memory, Units};
+use crate::quantity::Memory;
+use crate::server::join::{data, membership};
 use crate::server::web;
 
 /// `sluice server`.
@@ -153,48 +153,4 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
         ..NodeConfig::default()
     };
     place::serve_node(&arguments.gpus, Some(join), config, signals)
-}
-
-/// How `sluice node` joins, if it does.
-pub(crate) fn joining(arguments: &NodeArgs) -> Result<Option<JoinConfig>> {
-    let Some(server) = &arguments.join else { return Ok(None) };
-    let server = sluice_api::client::canonical(server)?;
-    let token = match &arguments.token_file {
-        Some(path) => std::fs::read_to_string(path).with_context(|| path.display().to_string())?,
-        None => std::env::var("SLUICE_TOKEN").ok().context(
-            "no token to join with: set SLUICE_TOKEN or --token-file (`sluice token create --role node --tenant /` \
-             makes one)",
-        )?,
-    };
-    membership(&arguments.membership, &server, token.trim().to_owned(), &data(None)?).map(Some)
-}
-
-fn membership(arguments: &MembershipArgs, server: &str, token: String, folder: &Path) -> Result<JoinConfig> {
-    let name = match &arguments.name {
-        Some(name) => name.clone(),
-        None => host_name()?,
-    };
-    if name.contains('/') || name.starts_with('.') || name.is_empty() {
-        bail!("--name {name:?}: a node's name has no / and does not begin with a point");
-    }
-    let journal = arguments.journal.clone().unwrap_or_else(|| folder.join("node").join(&name));
-    Ok(JoinConfig {
-        server: server.to_owned(),
-        token,
-        name,
-        address: arguments.advertise.clone(),
-        gflops: arguments.tflops.map(Units::milli),
-        labels: arguments.labels.iter().cloned().collect(),
-        folder: journal,
-    })
-}
-
-fn data(named: Option<&Path>) -> Result<PathBuf> {
-    let folder = named.map(Path::to_owned).or_else(data_folder);
-    folder.context("no data folder: neither XDG_DATA_HOME nor HOME is set")
-}
-
-fn host_name() -> Result<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("the host's name; say --name")?;
-    Ok(name.trim().to_owned())
 }
