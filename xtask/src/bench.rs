@@ -18,6 +18,7 @@ mod lupine;
 mod packed;
 mod plots;
 mod remoting;
+mod sanitizer;
 mod scrapes;
 mod server_attacks;
 mod steps;
@@ -323,6 +324,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (images::NAME, "Images beyond slow links", images::run),
     (idle::NAME, "Idle sessions", idle::run),
     (elastic::NAME, "Memory that moves", elastic::run),
+    (sanitizer::NAME, "Programs under the sanitizer", sanitizer::run),
     (scrapes::NAME, "Calls on a node that is scraped", scrapes::run),
     (iq::NAME, "Right-sizing on held-out weeks", iq::held_out),
     (iq::ESTIMATES, "Estimates of starts and durations", iq::estimates),
@@ -619,6 +621,7 @@ mod tests {
             lupine::NAME,
             packed::NAME,
             remoting::NAME,
+            sanitizer::NAME,
             scrapes::NAME,
             steps::NAME,
             web::NAME,

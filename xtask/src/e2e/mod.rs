@@ -25,7 +25,7 @@ mod nodes;
 mod openings;
 mod outcomes;
 mod overcommit;
-mod programs;
+pub(crate) mod programs;
 mod record;
 mod recording;
 mod sanitize;

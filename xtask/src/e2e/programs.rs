@@ -146,6 +146,11 @@ fn separated(separation: &Separation, name: &str, words: &[PathBuf]) -> Result<(
     node.wait_until_free()
 }
 
+/// The names of all programs that `--all` is not needed for, with their command lines.
+pub(crate) fn light() -> Result<Vec<(&'static str, Vec<PathBuf>)>> {
+    CASES.iter().filter(|case| !case.heavy).map(|case| Ok((case.name, case.program.words()?))).collect()
+}
+
 impl Program {
     /// The command line; builds and installs what it needs.
     fn words(&self) -> Result<Vec<PathBuf>> {
