@@ -24,7 +24,8 @@ name, uuid = text(pynvml.nvmlDeviceGetName(gpu)), text(pynvml.nvmlDeviceGetUUID(
 print(f"{name} {uuid}, driver {text(pynvml.nvmlSystemGetDriverVersion())}")
 check("name", np.bool_(len(name) > 0), np.bool_(True))
 check("uuid", np.bool_(uuid.startswith("GPU-")), np.bool_(True))
-check("same GPU by uuid", np.int64(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid))), np.int64(0))
+for known in (uuid, uuid.removeprefix("GPU-")):
+    check(f"same GPU by {known}", np.int64(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(known))), np.int64(0))
 check("compute capability", np.bool_(pynvml.nvmlDeviceGetCudaComputeCapability(gpu)[0] >= 7), np.bool_(True))
 utilization = pynvml.nvmlDeviceGetUtilizationRates(gpu)
 check("utilization", np.bool_(0 <= utilization.gpu <= 100), np.bool_(True))

@@ -42,7 +42,7 @@ unsafe extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, device: *mut Devi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Device) -> Return {
     // SAFETY: the caller passes a NUL-terminated string and a valid pointer, or nulls.
-    guard(|| unsafe { find(uuid, device, |gpu, text| gpu.uuid.eq_ignore_ascii_case(text)) })
+    guard(|| unsafe { find(uuid, device, |gpu, text| same_uuid(&gpu.uuid, text)) })
 }
 
 #[unsafe(no_mangle)]
@@ -82,6 +82,12 @@ unsafe extern "C" fn nvmlDeviceGetP2PStatus(
 /// Bus ids are written with a domain of four or of eight digits.
 fn same_bus_id(left: &str, right: &str) -> bool {
     left.trim_start_matches('0').eq_ignore_ascii_case(right.trim_start_matches('0'))
+}
+
+/// UUIDs are known with the kind of device before them, `GPU-`, and without: CUDA has the latter.
+fn same_uuid(own: &str, wanted: &str) -> bool {
+    let bare = own.split_once('-').map_or("", |(_, bare)| bare);
+    [own, bare].iter().any(|known| known.eq_ignore_ascii_case(wanted))
 }
 
 /// # Safety

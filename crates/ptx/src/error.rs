@@ -24,6 +24,10 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
+/// Static shared memory that a block may have, in bytes (CUDA C++ Programming Guide, "Shared
+/// Memory").
+pub const STATIC_SHARED_MAX: u64 = 48 << 10;
+
 /// Why a text was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -52,4 +56,7 @@ pub enum ParseErrorKind {
     InitializerType,
     #[error("nesting deeper than {0}")]
     TooDeep(u32),
+    /// An entry declares so many bytes of it, beside what a launch adds.
+    #[error("uses too much shared data ({0:#x} bytes, {STATIC_SHARED_MAX:#x} max)")]
+    SharedData(u64),
 }

@@ -13,7 +13,8 @@ use crate::ast::{Address, AddressBase};
 use crate::ast::{
     Alias, Body, Callee, Function, Linkage, Module, Name, Operand, Statement, Symbol, Variable,
 };
-use crate::error::ParseError;
+use crate::Space;
+use crate::error::{ParseError, ParseErrorKind, STATIC_SHARED_MAX};
 use crate::lex::Lexer;
 use crate::parse::module::Item;
 use crate::parse::{Depth, Parser};
@@ -219,7 +220,8 @@ impl ModuleIndex {
         let work = || loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let declaration = self.declarations.get(index)?;
-            if let Err(error) = self.parse_declaration(declaration) {
+            let parsed = self.parse_declaration(declaration);
+            if let Err(error) = parsed.and_then(|item| item.map_or(Ok(()), |item| check_shared(&item))) {
                 next.store(self.declarations.len(), Ordering::Relaxed);
                 return Some((index, error));
             }
@@ -297,6 +299,19 @@ impl ModuleIndex {
         let lexer = Lexer::at(&self.text, declaration.bytes.start, declaration.line);
         Parser::new(lexer, Depth::Everything)?.item()
     }
+}
+
+/// Whether the shared memory fits that an entry declares in its body.
+fn check_shared(item: &Item) -> Result<(), ParseError> {
+    let Item::Function(function) = item else { return Ok(()) };
+    let variables = function.body.iter().flat_map(|body| &body.variables);
+    let shared = variables.filter(|variable| variable.space == Space::Shared);
+    let bytes = shared.fold(0u64, |sum, variable| sum.saturating_add(variable.size));
+    if !function.is_entry || bytes <= STATIC_SHARED_MAX {
+        return Ok(());
+    }
+    let kind = ParseErrorKind::SharedData(bytes);
+    Err(ParseError { kind, line: function.line, column: 1, found: function.name.to_string() })
 }
 
 /// Calls with every module-level name that an item mentions.

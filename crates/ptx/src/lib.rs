@@ -22,7 +22,7 @@ mod mnemonic;
 mod parse;
 mod source_lines;
 
-pub use error::{ParseError, ParseErrorKind};
+pub use error::{ParseError, ParseErrorKind, STATIC_SHARED_MAX};
 pub use index::{ClosureError, ModuleIndex};
 pub use mnemonic::{Modifier, Opcode, Space, SpecialRegister, Type};
 pub use parse::parse;

@@ -124,3 +124,18 @@ proptest! {
         read(&text);
     }
 }
+
+#[test]
+fn an_entry_has_48_kib_of_static_shared_memory() {
+    let checked = |kind: &str, bytes: u32| {
+        let text = format!(
+            ".version 8.0 .target sm_80 .address_size 64\n.visible {kind} f() {{ .shared .b8 x[{bytes}]; ret; }}"
+        );
+        ModuleIndex::new(text.into_bytes()).expect("an index").check(1)
+    };
+    assert_eq!(checked(".entry", 48 << 10), Ok(()));
+    let error = checked(".entry", (48 << 10) + 1).expect_err("too much");
+    assert_eq!(error.to_string(), "PTX line 2, column 1: uses too much shared data (0xc001 bytes, 0xc000 max), at `f`");
+    // What a function declares is its callers', which may be none.
+    assert_eq!(checked(".func", 64 << 10), Ok(()));
+}

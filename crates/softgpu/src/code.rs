@@ -15,7 +15,7 @@ use sluice_jit::CompiledKernel;
 use sluice_ptx::ast::{self, Variable};
 use sluice_ptx::device_runtime;
 use sluice_ptx::link::Input;
-use sluice_ptx::{ModuleIndex, SourceLines};
+use sluice_ptx::{ModuleIndex, STATIC_SHARED_MAX, SourceLines};
 
 use crate::conditional;
 use crate::context::LOCAL_BYTES_MAX;
@@ -230,6 +230,13 @@ impl PtxCode {
             complain(&format_args!(
                 "uses too much local memory: {} bytes a thread, and CUDA has at most {LOCAL_BYTES_MAX}",
                 kernel.local_bytes
+            ));
+            return Err(Status::INVALID_PTX);
+        }
+        if u64::from(kernel.shared.static_bytes) > STATIC_SHARED_MAX {
+            complain(&format_args!(
+                "uses too much shared data ({:#x} bytes, {STATIC_SHARED_MAX:#x} max)",
+                kernel.shared.static_bytes
             ));
             return Err(Status::INVALID_PTX);
         }
