@@ -147,13 +147,14 @@ impl Lowering<'_> {
     }
 
     /// Exponents of the magnitudes of two F32, rounded down (`.rz`) or up (`.rp`); the second is
-    /// the upper byte.
+    /// the upper byte. `.satfinite` is optional here.
     fn exponent_pair(&mut self, i: &Instruction, values: [Value; 2]) -> Lowered {
         let rounds_up = i.has(Modifier::Rp);
-        if !i.has(Modifier::Satfinite) || !(rounds_up || i.has(Modifier::Rz)) {
+        if !(rounds_up || i.has(Modifier::Rz)) {
             return Err(unsupported(i));
         }
-        let [low, high] = values.map(|value| self.exponent_of(value, rounds_up));
+        let saturates = i.has(Modifier::Satfinite);
+        let [low, high] = values.map(|value| self.exponent_of(value, rounds_up, saturates));
         let mut build = self.build();
         let high = build.binary_imm(BinaryOp::Shl, high, 8);
         let pair = build.binary(BinaryOp::Or, low, high);
@@ -161,7 +162,8 @@ impl Lowering<'_> {
         self.write(operand(i, 0)?, pair)
     }
 
-    fn exponent_of(&mut self, value: Value, rounds_up: bool) -> Value {
+    /// Without `saturates`, what is too large becomes the exponent of infinity, which means NaN.
+    fn exponent_of(&mut self, value: Value, rounds_up: bool, saturates: bool) -> Value {
         let mut build = self.build();
         let magnitude = build.unary(UnaryOp::FAbs, value);
         let bits = build.bitcast(Type::I32, magnitude);
@@ -178,7 +180,9 @@ impl Lowering<'_> {
             let more = build.convert(ConvertOp::ZeroExtend, Type::I32, is_between);
             exponent = build.binary(BinaryOp::Add, exponent, more);
         }
-        let exponent = build.binary_imm(BinaryOp::MinU, exponent, EXPONENT_LARGEST);
+        if saturates {
+            exponent = build.binary_imm(BinaryOp::MinU, exponent, EXPONENT_LARGEST);
+        }
         let nan = build.i32(EXPONENT_NAN);
         let is_nan = build.float_compare(FloatCond::Nan, value, value);
         build.select(is_nan, nan, exponent)
