@@ -3,7 +3,7 @@ something:
 
 count    launches, and reads how often
 read     copies much to the host
-reads    does so again and again, in a thread of its own that does hardly anything else, until
+reads    does so again and again, in threads of its own that do hardly anything else, until
 enough   is said
 queue    launches what computes for a good while, and queues more behind it than a node takes
 
@@ -19,6 +19,8 @@ import time
 from driver import SPIN, allocate, attach, call, clear, launch, load, read_u32
 
 SIZE = 64 << 20
+# Between two copies of one thread another's is under way.
+READERS = 3
 # Longer than a worker may be silent.
 WHILE_S = 15
 
@@ -32,7 +34,7 @@ class Session:
         clear(self.counter, 4)
         call("cuMemsetD8_v2", ctypes.c_uint64(self.data), ctypes.c_ubyte(7), ctypes.c_size_t(SIZE))
         self.launched, self.expected = 0, b"\x07" * SIZE
-        self.reader, self.has_read, self.is_enough, self.wrong = None, threading.Event(), threading.Event(), []
+        self.readers, self.has_read, self.is_enough, self.wrong = [], threading.Event(), threading.Event(), []
 
     def count(self):
         launch(self.spin, 1, 32, ctypes.c_uint64(self.counter), ctypes.c_uint32(1))
@@ -57,13 +59,15 @@ class Session:
             self.wrong.append(error)
 
     def reads(self):
-        self.reader = threading.Thread(target=self.read_on)
-        self.reader.start()
+        self.readers = [threading.Thread(target=self.read_on) for _ in range(READERS)]
+        for reader in self.readers:
+            reader.start()
         assert self.has_read.wait(60), self.wrong
 
     def enough(self):
         self.is_enough.set()
-        self.reader.join()
+        for reader in self.readers:
+            reader.join()
         assert not self.wrong, self.wrong
 
     def spin_blocks(self, blocks):

@@ -188,7 +188,7 @@ fn stopped_client() -> Result<()> {
     let mut rounds = 0;
     loop {
         rounds += 1;
-        ensure!(rounds <= 4, "a worker does not give up a client that takes nothing");
+        ensure!(rounds <= 8, "a worker does not give up a client that takes nothing");
         told.signal(libc::SIGSTOP);
         let parted = node.wait_until_parted(Duration::from_secs(30))?;
         told.signal(libc::SIGCONT);
@@ -196,8 +196,8 @@ fn stopped_client() -> Result<()> {
             eprintln!("   the worker gave the stopped client up after {:.1} s", after.as_secs_f64());
             break;
         }
-        // It was stopped right between two copies: nothing was under way to it. It has to run
-        // before it is stopped again.
+        // It was stopped right between two copies, which on a busy machine is most of the time:
+        // nothing was under way to it. It has to run before it is stopped again.
         told.does("count")?;
     }
     told.does("enough")?;
