@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] =
 pub(crate) const LONG_TESTS: &[Test] = &[
     ("kubernetes: kubectl lists pods and says why they wait", kubectl::pods_are_listed_and_explained),
     ("kubernetes: the chart renders what Kubernetes accepts", the_chart_renders),
+    ("kubernetes: server and nodes are scraped with a token", metrics_are_scraped),
     ("kubernetes: the chart refuses wrong values", wrong_values_are_refused),
     ("kubernetes: pods are restricted, and rights are few", pods_are_restricted),
     ("kubernetes: pods that ask for a GPU are known from others", pods_that_ask_are_known),
@@ -48,8 +49,9 @@ const WITH_CLAIMS: [&[&str]; 2] = [
 const CLAIMS_SINCE: &str = "1.34";
 
 /// Ways to install the chart.
-const VARIANTS: [&[&str]; 4] = [
+const VARIANTS: [&[&str]; 5] = [
     &[],
+    &["metrics.enabled=true", "metrics.dashboards.enabled=true"],
     &["server.enabled=false", "server.url=https://sluice.example:7580", "node.enabled=false"],
     &["controller.aliases={nvidia,hami,kai}", "controller.ptx=true", "controller.tenants.red=acme/red"],
     &[
@@ -93,6 +95,56 @@ fn the_chart_renders() -> Result<()> {
     Ok(())
 }
 
+/// Server and nodes serve metrics to the holder of a token, and what the Prometheus Operator and
+/// Grafana are to take is what `deploy` has.
+fn metrics_are_scraped() -> Result<()> {
+    let all = [
+        "metrics.enabled",
+        "metrics.monitors.enabled",
+        "metrics.rules.enabled",
+        "metrics.dashboards.enabled",
+    ];
+    let objects = rendered(&all.map(|value| format!("{value}=true")).each_ref().map(String::as_str))?;
+    let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).collect::<Vec<_>>();
+    let one = |kind: &str| of_kind(kind).into_iter().next().with_context(|| format!("no {kind}"));
+    for (workload, port) in [("StatefulSet", 9580), ("DaemonSet", 9583)] {
+        let container = &one(workload)?["spec"]["template"]["spec"]["containers"][0];
+        let arguments = container["args"].to_string();
+        ensure!(
+            arguments.contains("--metrics=")
+                && arguments.contains("--metrics-token-file=/etc/sluice/metrics/token"),
+            "{workload}: {arguments}"
+        );
+        let ports = container["ports"].as_array().context("ports")?;
+        ensure!(ports.iter().any(|p| p["name"] == "metrics" && p["containerPort"] == port), "{ports:?}");
+        let is_open = |policy: &&Value| policy["spec"]["ingress"].to_string().contains(&port.to_string());
+        ensure!(of_kind("NetworkPolicy").iter().any(is_open), "no policy lets scrapers reach port {port}");
+    }
+    for (monitor, target, endpoints, labels) in [
+        ("ServiceMonitor", "Service", "endpoints", "/metadata/labels"),
+        ("PodMonitor", "DaemonSet", "podMetricsEndpoints", "/spec/template/metadata/labels"),
+    ] {
+        let spec = &one(monitor)?["spec"];
+        let wanted = spec["selector"]["matchLabels"].as_object().context("labels")?;
+        let is_selected = |object: &&Value| {
+            let has = object.pointer(labels);
+            wanted.iter().all(|(name, value)| has.is_some_and(|has| has[name] == *value))
+        };
+        ensure!(
+            of_kind(target).iter().filter(|object| is_selected(object)).count() == 1,
+            "{monitor}: {spec}"
+        );
+        ensure!(spec[endpoints][0]["authorization"]["credentials"]["key"] == "token", "{monitor}: {spec}");
+    }
+    let rules = std::fs::read_to_string(crate::root().join("deploy/prometheus/sluice.rules.yaml"))?;
+    let alerts = rules.lines().filter(|line| line.trim().starts_with("- alert: ")).count();
+    let rendered_alerts = one("PrometheusRule")?["spec"].to_string().matches("\"alert\":").count();
+    ensure!(alerts > 10 && rendered_alerts == alerts, "{rendered_alerts} of {alerts} alerts");
+    ensure!(of_kind("ConfigMap").len() == 6, "dashboards");
+    ensure!(rendered(&[])?.iter().all(|object| !object.to_string().contains("metrics")), "metrics unasked");
+    Ok(())
+}
+
 fn wrong_values_are_refused() -> Result<()> {
     for (value, named) in [
         ("controller.holdSeconds=0", "holdSeconds"),
@@ -101,6 +153,7 @@ fn wrong_values_are_refused() -> Result<()> {
         ("server.enabled=false", "url"),
         ("nodes.enabled=true", "nodes"),
         ("dra.nodeSelector=yes", "nodeSelector"),
+        ("metrics.monitors.interval=fast", "interval"),
     ] {
         let output = helm("template", &[value])?.output()?;
         let message = String::from_utf8_lossy(&output.stderr);

@@ -40,6 +40,20 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* The token that scrapers send. */}}
+{{- define "sluice.metricsMount" -}}
+{{- if .Values.metrics.enabled -}}
+- {name: metrics-token, mountPath: /etc/sluice/metrics, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "sluice.metricsVolume" -}}
+{{- if .Values.metrics.enabled -}}
+- name: metrics-token
+  secret: {secretName: {{ .Values.metrics.tokenSecret }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
 {{- define "sluice.serverHost" -}}
 {{ .Release.Name }}-server.{{ .Release.Namespace }}.svc
 {{- end }}
