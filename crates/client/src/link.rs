@@ -43,6 +43,7 @@ pub(crate) mod reservation;
 mod resume;
 pub(crate) mod retained;
 mod sending;
+pub(crate) mod stored;
 pub(crate) mod threads;
 pub(crate) mod waiters;
 mod width;

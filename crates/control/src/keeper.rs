@@ -10,6 +10,8 @@
 //!           v                                x  the lease is lost
 //!        the lease is ended; where the connection turns out to be cut then, on another one
 //! ```
+//!
+//! A lease that is in a checkpoint is asked for again until it is restored.
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter};
@@ -18,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_transport::process::ProcessWatch;
+use sluice_transport::restored;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{
     Control, LeaseGranted, LeaseResume, ProcessEnded, Processes, ProcessesRequest, Usage, UsageRequest,
@@ -31,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long the end of a lease is tried to be told to its node over a link that is cut.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a node that has the lease in a checkpoint may be away.
+const STORED_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A thread that holds a lease's connection.
 #[derive(Debug)]
@@ -185,12 +190,22 @@ impl Keeping {
         self.connection.forget_lease();
         let mut failure = self.connection.failure(cause);
         let mut deadline = Instant::now() + self.patience;
-        let (mut pause, mut is_stopped) = (PAUSE, false);
+        let (mut pause, mut is_stopped, mut is_stored) = (PAUSE, false, false);
         while Instant::now() < deadline {
-            match self.attempt() {
-                Ok(connection) => {
+            match self.attempt_anywhere() {
+                Ok(Whereabouts::Here(connection)) => {
                     self.connection = connection;
                     return Ok(());
+                }
+                // Its program waits as well.
+                Ok(Whereabouts::Stored) if is_stopped => return Err(failure),
+                Ok(Whereabouts::Stored) => {
+                    deadline = Instant::now() + self.patience.max(STORED_PATIENCE);
+                    (pause, is_stored) = (PAUSE_MAX / 2, true);
+                }
+                // Its daemon was started anew meanwhile, and knows nothing of it until the restore.
+                Err(Failure { cause: Cause::Refused(_), .. }) if is_stored && !is_stopped => {
+                    pause = PAUSE_MAX / 2;
                 }
                 Err(refused @ Failure { cause: Cause::Refused(_) | Cause::Protocol(_), .. }) => {
                     return Err(refused);
@@ -210,13 +225,31 @@ impl Keeping {
         Err(failure)
     }
 
-    fn attempt(&self) -> Result<Connection, Failure> {
-        let mut connection = Connection::open(self.connection.node())?;
+    /// Asks the node, and where that does not have the lease, the one to which a note says that the
+    /// lease was restored.
+    fn attempt_anywhere(&self) -> Result<Whereabouts, Failure> {
+        let node = self.connection.node();
+        let first = self.attempt(node);
+        if matches!(&first, Ok(Whereabouts::Here(_))) {
+            return first;
+        }
+        let is_protected = |node: &Endpoint| matches!(node, Endpoint::Tls { .. });
+        match restored::find(&self.token).map(|restored| restored.node) {
+            Some(other) if other != *node && (is_protected(&other) || !is_protected(node)) => {
+                self.attempt(&other).or(first)
+            }
+            _ => first,
+        }
+    }
+
+    fn attempt(&self, node: &Endpoint) -> Result<Whereabouts, Failure> {
+        let mut connection = Connection::open(node)?;
         match connection.ask(LeaseResume { token: self.token })? {
             Control::LeaseResumed(_) => {
                 notice_cuts(&connection, self.patience);
-                Ok(connection)
+                Ok(Whereabouts::Here(connection))
             }
+            Control::LeaseStored(_) => Ok(Whereabouts::Stored),
             _ => Err(connection.unexpected()),
         }
     }
@@ -226,6 +259,14 @@ impl Keeping {
         // SAFETY: one pollfd, and the count says one.
         unsafe { libc::poll(&mut polled, 1, limit.as_millis() as i32) > 0 }
     }
+}
+
+/// What has become of the lease.
+enum Whereabouts {
+    /// It is held on this connection.
+    Here(Connection),
+    /// It is in a checkpoint.
+    Stored,
 }
 
 /// Has a connection that may be followed by another one fail also while the node owes it

@@ -4,6 +4,8 @@
 //! `sluice` and the client's NVML use it. A lease lives as long as the connection on which it was
 //! granted, or as the [`Keeper`] that comes back for it after a cut.
 
+mod copying;
+
 mod keeper;
 
 mod trust;
@@ -33,6 +35,7 @@ use sluice_wire::handshake::{Hello, LeaseToken, Purpose, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
+pub use copying::Copying;
 pub use keeper::Keeper;
 pub use moving::Departure;
 pub use opening::open_lease;
@@ -137,6 +140,15 @@ impl Connection {
     /// Connects and shakes hands. A node whose certificate was checked by its authority is known by
     /// its fingerprint from then on ([`Connection::node`]).
     pub fn open(node: &Endpoint) -> Result<Connection, Failure> {
+        Connection::open_as(node, sluice_transport::process::space())
+    }
+
+    /// Connects without a word by which the node could watch this process: its end means nothing.
+    pub(crate) fn open_unwatched(node: &Endpoint) -> Result<Connection, Failure> {
+        Connection::open_as(node, 0)
+    }
+
+    fn open_as(node: &Endpoint, space: u64) -> Result<Connection, Failure> {
         let failure = |cause| Failure { node: node.place(), cause };
         let (stream, node) = connect(node).map_err(failure)?;
         let mut connection = Connection {
@@ -146,7 +158,6 @@ impl Connection {
             holds_lease: false,
             unasked: Vec::new(),
         };
-        let space = sluice_transport::process::space();
         greet(&connection.stream, &mut connection.decoder, Purpose::Control, space).map_err(failure)?;
         Ok(connection)
     }
@@ -173,6 +184,11 @@ impl Connection {
             }
         }
         Err(self.failure(Cause::UnexpectedAnswer))
+    }
+
+    /// As [`Connection::ask`], of this node alone, whatever it says of others.
+    pub fn ask_once(&mut self, question: impl Into<Control>) -> Result<Control, Failure> {
+        self.ask_with(&question.into(), || trust::token().map_err(Cause::Trust))
     }
 
     /// Asks once, and shows this token if the node wants one.

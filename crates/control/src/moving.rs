@@ -36,7 +36,19 @@ impl Departure {
         token: Option<&NodeToken>,
         offer: MoveOffer,
     ) -> Result<(Departure, MoveAccepted), Failure> {
-        let mut connection = Connection::open(node)?;
+        Departure::offer_on(Connection::open(node)?, token, offer)
+    }
+
+    /// Offers a session that was in a checkpoint, for a process that ends before the session does.
+    pub fn offer_restored(node: &Endpoint, offer: MoveOffer) -> Result<(Departure, MoveAccepted), Failure> {
+        Departure::offer_on(Connection::open_unwatched(node)?, None, offer)
+    }
+
+    fn offer_on(
+        mut connection: Connection,
+        token: Option<&NodeToken>,
+        offer: MoveOffer,
+    ) -> Result<(Departure, MoveAccepted), Failure> {
         let own = || token.cloned().map_or_else(trust::token, Ok).map_err(Cause::Trust);
         match connection.ask_with(&offer.into(), own)? {
             Control::MoveAccepted(accepted) => Ok((Departure { connection }, accepted)),

@@ -13,6 +13,7 @@
 //! | taking an answer | [`ANSWER_PATIENCE`], with a proof [`WRITE_PATIENCE`] |
 
 mod arrivals;
+mod checkpoints;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -24,10 +25,10 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::{ServerIdentity, TlsError};
 use sluice_wire::address::{Endpoint, Fingerprint};
 use sluice_wire::control::{
-    Control, Devices, DevicesRequest, EchoReady, EchoRequest, GpuFree, LeaseClaim, LeaseGranted, LeaseMoved,
-    LeaseName, LeaseRefused, LeaseRegrant, LeaseRequest, LeaseResize, LeaseResized, LeaseResume,
-    LeaseResumed, Migrate, Refused, SHARE_WHOLE_PPM, SessionMoved, SessionRefused, SessionResumed, Suspend,
-    Suspended, TokenProof, TokenWanted,
+    Checkpoint, Control, Devices, DevicesRequest, EchoReady, EchoRequest, GpuFree, LeaseClaim, LeaseGranted,
+    LeaseHere, LeaseName, LeaseQuestion, LeaseRefused, LeaseRegrant, LeaseRequest, LeaseResize, LeaseResized,
+    LeaseRestored, LeaseResume, LeaseResumed, Migrate, Refused, SHARE_WHOLE_PPM, SessionRefused,
+    SessionResumed, Suspend, Suspended, TokenProof, TokenWanted,
 };
 use sluice_wire::handshake::{
     HELLO_SIZE_MAX, Hello, LeaseToken, Once, Peer, Purpose, Resume, Stripe, Welcome,
@@ -426,6 +427,9 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
                     }
                 }
                 Control::MoveOffer(offer) => arrivals::receive(held, (&mut decoder, stream), offer)?,
+                Control::Checkpoint(Checkpoint { lease }) => {
+                    checkpoints::give(held, (&mut decoder, stream), &lease)?;
+                }
                 question => {
                     if let Some(answer) = held.answer(question)? {
                         held.line.send(answer)?;
@@ -537,7 +541,7 @@ impl HeldLease<'_> {
     /// What is to be said to this, if anything.
     fn answer(&mut self, question: Control) -> Result<Option<Control>, ConnectionError> {
         if let Some(moved) = token_of(&question).and_then(|token| self.registry.moved_lease(token)) {
-            return Ok(Some(LeaseMoved { node: moved.node.to_string() }.into()));
+            return Ok(Some(moved.for_holder()));
         }
         let answer = match question {
             Control::LeaseRequest(_) | Control::LeaseClaim(_) | Control::StatusRequest(_)
@@ -548,6 +552,7 @@ impl HeldLease<'_> {
             Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
             | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
             | Control::Migrate(_)
+            | Control::LeaseRestored(_)
                 if !self.rights.may_ask =>
             {
                 refused(if self.line.stream.is_unix() { NO_LEASES_HERE } else { NO_CERTIFICATE })
@@ -557,6 +562,7 @@ impl HeldLease<'_> {
             | Control::LeaseResize(LeaseResize { lease: LeaseName::Numbered(_), .. })
             | Control::Suspend(Suspend { lease: LeaseName::Numbered(_), .. })
             | Control::Migrate(_)
+            | Control::LeaseRestored(_)
                 if !matches!(self.token, Token::Unasked | Token::Shown) =>
             {
                 self.want_token()
@@ -576,6 +582,11 @@ impl HeldLease<'_> {
             Control::LeaseResize(resize) => self.resize(&resize),
             Control::Suspend(suspend) => self.suspend(&suspend),
             Control::Migrate(migrate) => self.migrate(&migrate),
+            Control::LeaseQuestion(LeaseQuestion { token }) if self.registry.has_lease(&token) => {
+                LeaseHere {}.into()
+            }
+            Control::LeaseQuestion(_) => refused(NO_SUCH_LEASE),
+            Control::LeaseRestored(restored) => self.send_to_restored(restored),
             // Whoever brings it: the server has signed it.
             Control::LeaseRegrant(LeaseRegrant { grant }) => match self.registry.regrant(&grant) {
                 Ok((lease, size)) => resized(lease, size),
@@ -723,7 +734,7 @@ impl HeldLease<'_> {
         }
         Ok(match (&self.hold, self.registry.moved_lease(token)) {
             (Some(_), _) => LeaseResumed {}.into(),
-            (None, Some(moved)) => LeaseMoved { node: moved.node.to_string() }.into(),
+            (None, Some(moved)) => moved.for_holder(),
             (None, None) => refused("no lease has this token any more; has the node been started anew?"),
         })
     }
@@ -764,11 +775,7 @@ impl HeldLease<'_> {
         let &Migrate { ref lease, gpu, ref node, dry_run } = asked;
         let migrated = self.named(lease).and_then(|(_, lease)| {
             let registry = self.registry;
-            if self.rights.shown.is_some()
-                && let Some(Ok(Endpoint::Tcp(address))) = node.as_deref().map(str::parse)
-            {
-                return Err(format!("this node is reached by TLS, and {address} would be by plain text"));
-            }
+            self.protects(node.as_deref())?;
             let answer = match node {
                 _ if dry_run => registry.plan_move(lease, node.as_deref(), gpu).map(Control::from),
                 None => registry.migrate(lease, gpu.map(|gpu| gpu as usize)).map(Control::from),
@@ -777,6 +784,26 @@ impl HeldLease<'_> {
             answer.map_err(|refusal| refusal.to_string())
         });
         migrated.unwrap_or_else(|reason| refused(&reason))
+    }
+
+    fn send_to_restored(&self, restored: LeaseRestored) -> Control {
+        if let Err(reason) = self.protects(Some(&restored.node)) {
+            return refused(&reason);
+        }
+        match self.registry.note_restored(&restored) {
+            Ok(()) => restored.into(),
+            Err(reason) => refused(&reason),
+        }
+    }
+
+    /// A program that reaches this node by TLS is not sent on to one that speaks plain text.
+    fn protects(&self, node: Option<&str>) -> Result<(), String> {
+        match node.map(str::parse) {
+            Some(Ok(Endpoint::Tcp(address))) if self.rights.shown.is_some() => {
+                Err(format!("this node is reached by TLS, and {address} would be by plain text"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn resize(&self, asked: &LeaseResize) -> Control {
@@ -818,6 +845,7 @@ fn token_of(question: &Control) -> Option<&LeaseToken> {
         | Control::EchoRequest(EchoRequest { token, .. })
         | Control::LeaseResize(LeaseResize { lease: LeaseName::Own(token), .. })
         | Control::Suspend(Suspend { lease: LeaseName::Own(token), .. })
+        | Control::LeaseQuestion(LeaseQuestion { token })
         | Control::Migrate(Migrate { lease: LeaseName::Own(token), .. }) => Some(token),
         _ => None,
     }
@@ -825,7 +853,7 @@ fn token_of(question: &Control) -> Option<&LeaseToken> {
 
 /// Tells a client where its session is now.
 fn send_on(stream: &Stream, moved: &Moved) -> Result<(), ConnectionError> {
-    send(stream, SessionMoved { node: moved.node.to_string(), session: moved.there }.into())
+    send(stream, moved.for_client())
 }
 
 /// A program's name, fit for lists.

@@ -3,6 +3,7 @@
 #[cfg(not(feature = "control-plane"))]
 mod absent;
 mod bench;
+mod checkpoint;
 mod ci;
 mod elastic;
 mod fit;
@@ -27,6 +28,7 @@ use crate::simulate::SimulateArgs;
 #[cfg(not(feature = "control-plane"))]
 pub(crate) use absent::*;
 pub(crate) use bench::*;
+pub(crate) use checkpoint::*;
 pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
@@ -75,6 +77,8 @@ pub(crate) enum Command {
     Resume(SuspendArgs),
     /// Move a running program to another GPU, of its node or of another
     Migrate(MigrateArgs),
+    /// Copy what a running program has on its GPU into a folder, and stop it there if wanted
+    Checkpoint(CheckpointArgs),
     /// Hold a lease for programs that other processes start, as in the containers of a pod
     Hold(HoldArgs),
     /// Check this machine and a node, and say what to do about what is found
@@ -87,7 +91,8 @@ pub(crate) enum Command {
     Server(ServerCommandArgs),
     /// Copy a server's books into a folder, while it runs
     Backup(BackupArgs),
-    /// Copy a backup into an empty data folder and database
+    /// Let a program continue that was stopped with a checkpoint; or copy a backup into an empty
+    /// data folder and database
     Restore(RestoreArgs),
     /// Sign in to a server, or keep a token for it
     Login(LoginArgs),

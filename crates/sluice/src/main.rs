@@ -10,6 +10,7 @@ mod output;
 
 mod bench;
 mod block_order;
+mod checkpoint;
 mod child;
 mod cli;
 mod coverage;
@@ -30,6 +31,7 @@ mod record;
 mod replay;
 mod report;
 mod resize;
+mod restore;
 mod run;
 mod sanitize;
 mod server;
@@ -84,7 +86,8 @@ fn main() -> ExitCode {
         Command::Up(arguments) => answer(server::process::up(&arguments)),
         Command::Server(arguments) => answer(server::process::server(&arguments)),
         Command::Backup(arguments) => answer(server::process::backup(&arguments)),
-        Command::Restore(arguments) => answer(server::process::restore(&arguments)),
+        Command::Checkpoint(arguments) => answer(checkpoint::run(&arguments)),
+        Command::Restore(arguments) => answer(restore::run(&arguments)),
         Command::Login(arguments) => answer(server::admin::log_in(&arguments)),
         Command::Logout => answer(server::admin::log_out()),
         Command::Whoami(arguments) => answer(server::admin::whoami(&arguments)),

@@ -17,6 +17,7 @@ mod descriptor;
 mod descriptor_limit;
 pub mod opening;
 pub mod process;
+pub mod restored;
 mod ring;
 mod rings;
 mod session;

@@ -30,6 +30,7 @@
 
 pub mod address;
 mod array;
+pub mod checkpoint;
 mod codec;
 mod command;
 pub mod control;

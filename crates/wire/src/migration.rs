@@ -7,6 +7,9 @@ use crate::codec::message;
 use crate::control::DeviceSnapshot;
 use crate::types::ImageHash;
 
+/// Most bytes of a session's state besides its memory: the images of its modules, mostly.
+pub const STATE_MAX: u64 = 4 << 30;
+
 message! {
     /// A session between two commands, with nothing queued and nothing running.
     pub struct SessionState {
@@ -96,5 +99,16 @@ message! {
         gpu: u32,
         /// All GPUs of the lease can use it.
         by_all: bool,
+    }
+}
+
+impl SessionState {
+    /// The pieces of device memory whose contents follow the state: GPU of the lease, address,
+    /// bytes.
+    pub fn contents(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        // Modules are of the context of a lease's GPU, and any can copy from there.
+        let variables = self.variables.iter().map(|variable| (0, variable.address, variable.bytes));
+        let memory = self.memory.iter().map(|memory| (memory.gpu, memory.address, memory.bytes));
+        variables.chain(memory)
     }
 }

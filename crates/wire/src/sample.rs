@@ -29,6 +29,16 @@ pub fn payload(op: Op, bytes: &[u8], palette: Palette<'_>) -> Option<Vec<u8>> {
     None
 }
 
+/// A manifest of a checkpoint made of these bytes.
+pub fn manifest(bytes: &[u8]) -> crate::checkpoint::Manifest {
+    Sample::sample(&mut Source::new(bytes))
+}
+
+/// The state of a session made of these bytes.
+pub fn session_state(bytes: &[u8]) -> crate::migration::SessionState {
+    Sample::sample(&mut Source::new(bytes))
+}
+
 /// A value made of random bytes.
 pub(crate) trait Sample<'s> {
     fn sample(source: &mut Source<'s>) -> Self;

@@ -75,14 +75,15 @@ proptest! {
             LeaseRequest, LeaseGranted, LeaseRefused, StatusRequest, Status, DevicesRequest, Devices, SessionOpen,
             SessionOpened, SessionRefused, Refused, SessionResumed, LeaseResume, LeaseResumed, LeaseEnd, ProcessWatch,
             ProcessEnded, Migrate, Migrated, MoveOffer, MoveAccepted, MovePiece, MoveArrived, MoveDecided, LeaseMoved,
-            SessionMoved, MovePlanned
+            SessionMoved, MovePlanned, Checkpoint, CheckpointBegun, CheckpointDecided, Checkpointed, LeaseStored,
+            LeaseQuestion, LeaseHere, LeaseRestored
         );
     }
 
     #[test]
     fn hostile_bytes_are_refused_or_make_sense(bytes in vec(any::<u8>(), 0..300), op in any::<u16>()) {
         let _ = Op(op).name();
-        let _ = Control::decode(op % 48, &bytes);
+        let _ = Control::decode(op % 56, &bytes);
         let _ = Hello::from_bytes(&bytes);
         let _ = Welcome::from_bytes(&bytes);
         let mut decoder = FrameDecoder::new();

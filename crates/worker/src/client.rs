@@ -91,6 +91,25 @@ impl Client {
         state.connection.clone()
     }
 
+    /// As [`Client::connection`]; `None` once `stops` says so after a [`Client::wake`].
+    pub(crate) fn connection_unless(&self, stops: impl Fn() -> bool) -> Option<Connection> {
+        let mut state = self.lock();
+        while state.is_cut {
+            if stops() {
+                return None;
+            }
+            state = self.back.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(state.connection.clone())
+    }
+
+    /// Has a thread that waits for the client look whether it is to stop.
+    pub(crate) fn wake(&self) {
+        // With the lock, so that it has looked before or waits by now.
+        let _state = self.lock();
+        self.back.notify_all();
+    }
+
     /// As [`Client::connection`], without waiting.
     pub(crate) fn connection_now(&self) -> Option<Connection> {
         let state = self.lock();

@@ -215,8 +215,9 @@ pub enum Packet {
     MoveIn { keeps: bool },
     /// The session goes to another worker: everything of it goes into the descriptor that comes
     /// with the packet, once the work that it has given its GPUs has finished, in this time at
-    /// most. The worker then waits for its end, or for `Stay`.
-    Depart { work_limit_ms: u64 },
+    /// most. The worker then waits for its end, or for `Stay`. If it `compares`, the descriptor
+    /// leads to the keeper of a copy (`sluice_wire::checkpoint`).
+    Depart { work_limit_ms: u64, compares: bool },
     /// The session continues here after all.
     Stay,
     /// Asks what keeps the session from moving; answered by `Movable`.

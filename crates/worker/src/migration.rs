@@ -18,22 +18,11 @@
 //! | [`unmovable`] | why a session cannot move |
 //! | [`pause`] | the reader stops between two frames |
 //! | [`depart`] | the old worker |
+//! | [`compared`] | for a checkpoint: only what the other side lacks |
 //! | [`arrive`] | the new worker |
 
 pub(crate) mod arrive;
+mod compared;
 pub(crate) mod depart;
 pub(crate) mod pause;
 mod unmovable;
-
-use sluice_wire::migration::SessionState;
-
-/// Most bytes of a session's state besides its memory: the images of its modules, mostly.
-const STATE_MAX: u64 = 4 << 30;
-
-/// The pieces of device memory whose contents follow a state: GPU of the lease, address, bytes.
-fn contents_of(state: &SessionState) -> impl Iterator<Item = (u32, u64, u64)> {
-    // Modules are of the context of a lease's GPU, and any can copy from there.
-    let variables = state.variables.iter().map(|variable| (0, variable.address, variable.bytes));
-    let memory = state.memory.iter().map(|memory| (memory.gpu, memory.address, memory.bytes));
-    variables.chain(memory)
-}

@@ -107,6 +107,15 @@ impl Line {
         self.client.parted(&self.connection);
         self.connection = self.client.connection();
     }
+
+    /// Waits for the next connection, unless the reader is to stop meanwhile: then the connection
+    /// stays the old one.
+    fn next_connection_unless(&mut self, pause: &Pause) {
+        self.client.parted(&self.connection);
+        if let Some(next) = self.client.connection_unless(|| pause.is_wanted()) {
+            self.connection = next;
+        }
+    }
 }
 
 impl Reader {
@@ -298,7 +307,7 @@ impl Reader {
                 self.line.acknowledge();
             }
             Err(_) if self.pause.is_wanted() => {}
-            Err(_) => self.line.next_connection(),
+            Err(_) => self.line.next_connection_unless(&self.pause),
         }
         Ok(())
     }

@@ -26,14 +26,14 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 pub(crate) const LONG_TESTS: &[Test] = &[("migrate: programs move again and again", move_again_and_again)];
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// What the program has of a GPU of 1 GiB.
 const HELD: u64 = 300 * MIB;
 const LIMIT: Duration = Duration::from_secs(300);
 /// Programs that run for some seconds and hold nothing that keeps them from moving.
 const MOVED: [&str; 3] = ["compute.py", "freed_copies.py", "repeats.py"];
 
-fn start_node() -> Result<Node> {
+pub(super) fn start_node() -> Result<Node> {
     Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:2,1GiB"])
 }
 
@@ -41,14 +41,14 @@ fn start(command: &mut Command, more: &[&str]) -> Result<Process> {
     start_holding(HELD, command, more)
 }
 
-fn start_holding(bytes: u64, command: &mut Command, more: &[&str]) -> Result<Process> {
+pub(super) fn start_holding(bytes: u64, command: &mut Command, more: &[&str]) -> Result<Process> {
     command.arg("python3").arg(program_file("moved.py")).args([&bytes.to_string(), "7"]).args(more);
     let mut program = Process::start("migrated", command)?;
     program.expect_line("ready")?;
     Ok(program)
 }
 
-fn run(node: &Node) -> Command {
+pub(super) fn run(node: &Node) -> Command {
     sluice_run(node, &["-p", "0.5", "--memory", "512MiB"])
 }
 
@@ -58,7 +58,7 @@ fn migrate(node: &Node, lease: &str, gpu: u64) -> Command {
     command
 }
 
-fn does(program: &mut Process, lines: &[(&str, &str)]) -> Result<()> {
+pub(super) fn does(program: &mut Process, lines: &[(&str, &str)]) -> Result<()> {
     lines.iter().try_for_each(|(line, answer)| {
         program.tell(line)?;
         program.expect_line(answer)

@@ -6,6 +6,7 @@ mod api;
 mod bad_input;
 mod bench;
 mod bounds;
+mod checkpoint;
 mod ci;
 mod coverage;
 pub(crate) mod cuts;
@@ -87,7 +88,14 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     ]));
     programs::run(&wanted, all, tally);
     sequences::run(&wanted, all, tally);
-    let own = of(&[bench::TESTS, overcommit::TESTS, migrate::TESTS, sanitize::TESTS, coverage::TESTS]);
+    let own = of(&[
+        bench::TESTS,
+        overcommit::TESTS,
+        migrate::TESTS,
+        checkpoint::TESTS,
+        sanitize::TESTS,
+        coverage::TESTS,
+    ]);
     let mut failed = record(own.into_iter().map(run_one), tally);
     failed.extend(finish_group(links, tally));
     failed.extend(finish_group(patient, tally));

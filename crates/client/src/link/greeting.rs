@@ -57,6 +57,10 @@ pub(crate) enum AttachError {
         /// The session's number there.
         session: u64,
     },
+    /// The session, or the lease, is in a checkpoint.
+    Stored {
+        node: Endpoint,
+    },
     /// `CUDA_VISIBLE_DEVICES` leaves none.
     NothingVisible,
     TooMany,
@@ -84,7 +88,9 @@ impl AttachError {
             | AttachError::Connect { .. }
             | AttachError::AnotherNode { .. } => CUresult::SYSTEM_NOT_READY,
             AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
-            AttachError::Refused { .. } | AttachError::Moved { .. } => CUresult::DEVICE_UNAVAILABLE,
+            AttachError::Refused { .. } | AttachError::Moved { .. } | AttachError::Stored { .. } => {
+                CUresult::DEVICE_UNAVAILABLE
+            }
         }
     }
 }
@@ -128,6 +134,9 @@ impl std::fmt::Display for AttachError {
             AttachError::Refused { node, reason } => {
                 let node = node.place();
                 write!(f, "the node {node} refused the session: {reason}")
+            }
+            AttachError::Stored { node } => {
+                write!(f, "the session was taken off the node {} into a checkpoint", node.place())
             }
             AttachError::Moved { node, .. } => {
                 write!(f, "the session has moved to the node {} and on from there, in a circle", node.place())
@@ -383,6 +392,7 @@ impl Greeting {
         let reason = match answer {
             Control::SessionRefused(refused) => refused.reason,
             Control::Refused(refused) => refused.reason,
+            Control::LeaseStored(_) => return AttachError::Stored { node: self.node.clone() },
             Control::SessionMoved(SessionMoved { node, session }) => match node.parse() {
                 Ok(node)
                     if matches!(self.node, Endpoint::Tls { .. }) && !matches!(node, Endpoint::Tls { .. }) =>

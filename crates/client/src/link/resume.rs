@@ -17,15 +17,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
-use sluice_wire::address::Endpoint;
+use sluice_transport::restored::{self, Restored};
+use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::ResumeTerms;
-use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
+use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret, Stripe};
 use sluice_wire::spin::Wait;
 
 use crate::link::greeting::{self, AttachError};
 use crate::link::inbox::{Inbox, Receiver};
 use crate::link::width::Width;
-use crate::link::{Link, watch_silence};
+use crate::link::{Link, stored, watch_silence};
 
 /// One attempt gets this long, and then the next may find another way.
 pub(super) const ATTEMPT: Duration = Duration::from_secs(5);
@@ -47,6 +48,7 @@ const MOVES_MAX: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Resumption {
     place: Mutex<Place>,
+    token: LeaseToken,
     secret: SessionSecret,
     /// How long the node keeps the session.
     patience: Duration,
@@ -58,7 +60,7 @@ pub(crate) struct Resumption {
 impl Resumption {
     /// The session was opened by the `attempt`th attempt, or found by it.
     pub(crate) fn new(
-        node: Endpoint,
+        SessionAddress { node, token }: SessionAddress,
         session: u64,
         terms: &ResumeTerms,
         attempt: u32,
@@ -68,6 +70,7 @@ impl Resumption {
         let (secret, recognises) = (terms.secret, terms.expands);
         Resumption {
             place: Mutex::new(Place { node, session }),
+            token,
             secret,
             patience,
             attempts: AtomicU32::new(attempt),
@@ -111,8 +114,8 @@ impl Resumption {
 
     /// Tries again and again. The answer is that of [`greeting::resume`].
     fn connect(&self, name: &str, received: u64) -> Result<(Stream, u64), AttachError> {
-        let deadline = Instant::now() + self.patience;
-        let (mut pause, mut moves) = (PAUSE, 0);
+        let mut deadline = Instant::now() + self.patience;
+        let (mut pause, mut moves, mut stored_on) = (PAUSE, 0, None);
         loop {
             let error = match self.try_once(received, deadline) {
                 (Err(AttachError::Moved { node, session }), _) if moves < MOVES_MAX => {
@@ -120,25 +123,54 @@ impl Resumption {
                     *self.place() = Place { node, session };
                     continue;
                 }
+                (Err(AttachError::Stored { node }), _) => {
+                    if stored_on.replace(node.clone()).is_none() {
+                        stored::say(&node);
+                    }
+                    deadline = Instant::now() + self.patience.max(stored::PATIENCE);
+                    self.wait_for_restore();
+                    continue;
+                }
+                // Its daemon was started anew meanwhile, and knows nothing of it until the restore.
+                (Err(AttachError::Refused { node, .. }), _) if stored_on.as_ref() == Some(&node) => {
+                    self.wait_for_restore();
+                    continue;
+                }
                 // One connection may come through where several do not.
                 (Err(_), 2..) => continue,
                 (Err(error @ AttachError::Connect { .. }), _) if Instant::now() + pause < deadline => error,
                 (done, _) => {
-                    if pause > PAUSE && done.is_ok() {
+                    if (pause > PAUSE || stored_on.is_some()) && done.is_ok() {
                         crate::abi::errors::say(format_args!("the connection to {name} is back"));
                     }
                     return done;
                 }
             };
-            if pause == PAUSE {
+            if pause == PAUSE && stored_on.is_none() {
                 crate::abi::errors::say(format_args!(
                     "the connection to {name} is cut: {error}; the program waits for up to {} s to resume \
                      there, Ctrl-C ends it",
                     self.patience.as_secs()
                 ));
             }
+            self.follow_note();
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    fn wait_for_restore(&self) {
+        self.follow_note();
+        std::thread::sleep(stored::PAUSE);
+    }
+
+    /// Looks for the session where a note says that it was restored, if there is one.
+    fn follow_note(&self) {
+        let Some(Restored { node, session }) = restored::find(&self.token) else { return };
+        let mut place = self.place();
+        // A session that is protected stays so.
+        if matches!(node, Endpoint::Tls { .. }) || !matches!(place.node, Endpoint::Tls { .. }) {
+            *place = Place { node, session };
         }
     }
 }

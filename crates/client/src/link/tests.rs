@@ -426,7 +426,9 @@ fn resumable_with(expands: bool, stripes: u8) -> (&'static Link, Peer) {
         linger_ms: 1,
         expands,
     };
-    let resumption = Resumption::new("unix:/nowhere".parse().unwrap(), 1, &terms, 0, stripes);
+    let token = sluice_wire::handshake::LeaseToken([0; 32]);
+    let address = sluice_wire::address::SessionAddress { node: "unix:/nowhere".parse().unwrap(), token };
+    let resumption = Resumption::new(address, 1, &terms, 0, stripes);
     pair_with(Some(resumption))
 }
 

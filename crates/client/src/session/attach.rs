@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::*;
 use sluice_transport::opening::{Attempts, Verdict};
+use sluice_transport::restored;
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::{DeviceSnapshot, SessionOpened};
 use sluice_wire::handshake::Once;
@@ -23,7 +24,7 @@ use crate::launch::limits::Limits;
 use crate::link::greeting::{AttachError, Greeting};
 use crate::link::record::{self, Recorder};
 use crate::link::reservation::Reservations;
-use crate::link::{Link, Resumption};
+use crate::link::{Link, Resumption, stored};
 use crate::memory::addresses::Space;
 use crate::memory::allocations::{Memory, Names};
 use crate::memory::pool;
@@ -96,6 +97,7 @@ impl Opened {
         let minted = ranges.keep(answer.as_ref().ok().and_then(|(_, opened, _)| opened.range));
         let (greeting, opened, once) = answer?;
         let node = greeting.node.clone();
+        let address = SessionAddress { node: node.clone(), token: address.token };
         let range = minted.clone().map(|range| (range.start, range.end - range.start));
         let opened = SessionOpened { range, ..opened };
         let refused = |reason: &str| AttachError::Refused { node: node.clone(), reason: reason.to_owned() };
@@ -111,7 +113,7 @@ impl Opened {
         let Greeting { stream, decoder, sent, received, .. } = greeting;
         let terms = opened.resume.as_ref();
         let resumption =
-            terms.map(|terms| Resumption::new(node.clone(), opened.session, terms, once.attempt, stripes));
+            terms.map(|terms| Resumption::new(address, opened.session, terms, once.attempt, stripes));
         announce::process(opened.session);
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
@@ -137,7 +139,7 @@ fn open(
     let mut address = address.clone();
     let failed = |node: &Endpoint, error| AttachError::Connect { node: node.clone(), error };
     let mut attempts = Attempts::new().map_err(|error| failed(&address.node, error))?.at_known_node();
-    let mut moves = 0;
+    let (mut moves, mut is_told) = (0, false);
     // The client's stream so far, which is the same on all connections.
     let mut stream = None;
     let mut deadline = deadline;
@@ -149,6 +151,18 @@ fn open(
             Err(AttachError::Moved { node, .. }) if moves < MOVES_MAX => {
                 moves += 1;
                 address.node = node;
+                continue;
+            }
+            // A process of a program whose other processes wait as well.
+            Err(AttachError::Stored { node }) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    stored::say(&node);
+                }
+                std::thread::sleep(stored::PAUSE);
+                if let Some(restored) = restored::find(&address.token) {
+                    address.node = restored.node;
+                }
+                deadline = Instant::now() + DEADLINE;
                 continue;
             }
             // The end of such a connection is that of the node.

@@ -231,10 +231,15 @@ impl Registry {
 }
 
 impl Ledger {
-    /// The session that a client means, if it knows its secret.
+    /// The session that a client means, if it knows its secret. One that was restored here may have
+    /// another number than its client knows.
     pub(super) fn session_of(&self, resume: &Resume) -> Option<u64> {
-        let record = self.sessions.get(&resume.session)?;
-        same(&record.secret, &resume.secret).then_some(resume.session)
+        let is_it = |record: &super::SessionRecord| same(&record.secret, &resume.secret);
+        if let Some(record) = self.sessions.get(&resume.session) {
+            return is_it(record).then_some(resume.session);
+        }
+        let former = |record: &super::SessionRecord| record.migration.was(resume.session) && is_it(record);
+        self.sessions.iter().find(|(_, record)| former(record)).map(|(&session, _)| session)
     }
 
     /// From now on this connection holds the lease.

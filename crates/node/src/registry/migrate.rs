@@ -1,4 +1,5 @@
-//! Sessions that continue on another GPU, of this node or of another ([`away`], [`incoming`]).
+//! Sessions that continue on another GPU, of this node or of another ([`away`], [`incoming`]), or
+//! are copied into a checkpoint ([`copied`]).
 //!
 //! ```text
 //!   old worker <-- Depart --- daemon --- Start, Arrive --> new worker
@@ -11,6 +12,7 @@
 //! Until then a client that comes back waits, so it never meets both.
 
 mod away;
+mod copied;
 mod incoming;
 mod moved;
 mod ordered;
@@ -30,6 +32,7 @@ use sluice_worker::link::{Link, Packet, Start};
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
 use crate::lease::{Ask, Refusal};
 
+pub(crate) use self::copied::Copied;
 pub(crate) use self::incoming::{Incoming, arrival};
 pub(crate) use self::moved::Moved;
 pub(super) use self::moved::MovedLeases;
@@ -63,6 +66,8 @@ pub(super) struct Migration {
     /// Its connection has ended, or may end any moment, because it moves or was to move, and its
     /// client has not been there since.
     is_unnoticed: bool,
+    /// Numbers that it had on this node before checkpoints: its client knows it by one of them.
+    formers: Vec<u64>,
 }
 
 impl Migration {
@@ -81,6 +86,11 @@ impl Migration {
     /// Whether its client may not know yet that the connection is gone.
     pub(super) fn has_moved(&self) -> bool {
         self.is_unnoticed
+    }
+
+    /// Whether its client may know it by this number.
+    pub(super) fn was(&self, session: u64) -> bool {
+        self.formers.contains(&session)
     }
 
     /// The session ends where it is.
@@ -221,7 +231,7 @@ impl Registry {
         let (worker, link) = self.spawn_worker(unconnected.into(), counters).map_err(failed)?;
         let mut arrived = Arrived { worker, link, has: Has::default() };
         let limit = self.move_limit(begun.bytes);
-        let depart = depart_within(limit);
+        let depart = depart_within(limit, false);
         let told = || {
             arrived.link.send(&begun.start)?;
             arrived.link.send_fd(&Packet::Arrive, there.as_fd())?;
@@ -362,8 +372,8 @@ impl Registry {
     }
 }
 
-fn depart_within(limit: Duration) -> Packet {
-    Packet::Depart { work_limit_ms: WORK_LIMIT.min(limit / 2).as_millis() as u64 }
+fn depart_within(limit: Duration, compares: bool) -> Packet {
+    Packet::Depart { work_limit_ms: WORK_LIMIT.min(limit / 2).as_millis() as u64, compares }
 }
 
 impl SessionRecord {

@@ -5,6 +5,7 @@
 #![allow(non_snake_case)] // fields of commands bear CUDA's names
 
 mod attacks;
+mod copies;
 mod elastic;
 mod hostile;
 mod openings;
@@ -19,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use attacks::*;
+use copies::*;
 use elastic::*;
 use hostile::a_hostile_client_harms_nobody;
 use openings::*;
@@ -166,6 +168,9 @@ const TESTS: &[Test] = tests! {
     a_suspended_lease_gives_its_share_back
     the_memory_of_a_suspended_lease_is_for_others
     a_program_whose_memory_moves_computes_the_same
+    a_session_that_was_copied_goes_on
+    a_stopped_session_waits_and_is_restored
+    copies_are_refused_by_name
 };
 
 /// Run again on a node that moves the memory of sessions at random moments.

@@ -15,4 +15,3 @@ pub(crate) struct AbsentArgs {
 pub(crate) type UpArgs = AbsentArgs;
 pub(crate) type ServerCommandArgs = AbsentArgs;
 pub(crate) type BackupArgs = AbsentArgs;
-pub(crate) type RestoreArgs = AbsentArgs;

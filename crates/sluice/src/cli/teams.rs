@@ -129,9 +129,9 @@ impl ServerCommandArgs {
     }
 }
 
-#[cfg(feature = "control-plane")]
 /// Where a server keeps its books.
 #[derive(Debug, Args)]
+#[cfg_attr(not(feature = "control-plane"), allow(dead_code, reason = "only a control plane has books"))]
 pub(crate) struct BooksArgs {
     /// The server's data folder [default: ~/.local/share/sluice]
     #[arg(long, value_name = "FOLDER")]
@@ -241,15 +241,34 @@ pub(crate) struct BackupArgs {
     pub(crate) to: PathBuf,
 }
 
-#[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
+#[cfg_attr(not(feature = "control-plane"), allow(dead_code, reason = "only a control plane has books"))]
+#[command(after_help = "\
+Examples:
+  sluice restore saved                          a program that `sluice checkpoint --stop` has stopped, \
+on the node that it was on
+  sluice restore saved --node gpu2:7583/4be1…   on another one, also where the former is gone
+  sluice restore backup --data /var/lib/sluice  the data of a server
+
+A program that is restored must still be there, and wait: one that has gone on since its checkpoint is \
+refused. Where its former node does not answer, run this on the program's machine, as its user.")]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) books: BooksArgs,
 
-    /// What `sluice backup` made
+    /// What `sluice checkpoint --stop` or `sluice backup` made
     #[arg(value_name = "FOLDER")]
     pub(crate) from: PathBuf,
+
+    /// For a program: the GPU that it is to run on, by its number on that node (`sluice gpus`)
+    /// [default: one with room]
+    #[arg(long, value_name = "GPU", conflicts_with_all = ["data", "database"])]
+    pub(crate) gpu: Option<u32>,
+
+    /// For a program: the node that it is to run on, at an address by which the program's machine
+    /// reaches it [default: $SLUICE_NODE, else the one that it was on]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]", conflicts_with_all = ["data", "database"])]
+    pub(crate) node: Option<String>,
 }
 
 #[cfg(feature = "control-plane")]

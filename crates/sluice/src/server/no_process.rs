@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::cli::AbsentArgs;
+use crate::cli::{AbsentArgs, RestoreArgs};
 
 pub(crate) fn up(_: &AbsentArgs) -> Result<ExitCode> {
     absent()
@@ -18,7 +18,7 @@ pub(crate) fn backup(_: &AbsentArgs) -> Result<ExitCode> {
     absent()
 }
 
-pub(crate) fn restore(_: &AbsentArgs) -> Result<ExitCode> {
+pub(crate) fn restore(_: &RestoreArgs) -> Result<ExitCode> {
     absent()
 }
 

@@ -9,7 +9,7 @@ use super::swap::NotMoved;
 use crate::session::{Session, make_current};
 
 /// Bytes that are copied at a time.
-const PIECE: u64 = 16 << 20;
+pub(crate) const PIECE: u64 = 16 << 20;
 
 /// Copies what a session's GPUs have done with.
 pub(crate) struct Contents<'a> {

@@ -5,10 +5,9 @@ use std::io::{self, Read};
 
 use sluice_cuda::{CUdevice_attribute, CUresult};
 use sluice_wire::control::DeviceSnapshot;
-use sluice_wire::migration::{Recipe, SessionState, Variable};
+use sluice_wire::migration::{Recipe, STATE_MAX, SessionState, Variable};
 use sluice_wire::{Command, Header, Kind, ModuleId, Op, WireError, commands, decode};
 
-use super::STATE_MAX;
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::memory::contents::Contents;
@@ -113,7 +112,7 @@ pub(crate) fn take_over(session: &Session, state: &SessionState, from: &mut File
             session.budget.adopt(gpu, taken, allowed).map_err(NotArrived::Memory)?;
         }
         let mut contents = Contents::new(session)?;
-        for (gpu, address, bytes) in super::contents_of(state) {
+        for (gpu, address, bytes) in state.contents() {
             contents.receive::<NotArrived>(gpu, (address, bytes), |piece| from.read_exact(piece))?;
         }
         Ok(())

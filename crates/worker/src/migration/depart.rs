@@ -13,7 +13,7 @@ use sluice_wire::migration::{Recipe, SessionState, Upstream, Variable};
 use sluice_wire::{Command, Encode, ImageHash, ModuleId, commands, decode};
 
 use super::pause::{Pause, Standing};
-use super::unmovable;
+use super::{compared, unmovable};
 use crate::client::Client;
 use crate::images::Image;
 use crate::link::{Link, Packet};
@@ -62,6 +62,8 @@ pub(crate) struct Departing<'a> {
     pub(crate) client: &'a Client,
     pub(crate) pause: &'a Pause,
     pub(crate) link: &'a Link,
+    /// Only what the other side lacks of the memory is sent: it keeps a copy.
+    pub(crate) compares: bool,
 }
 
 /// Sends the session. Returns only if it stays: when the daemon says so, by ending `decided`, or
@@ -84,8 +86,9 @@ pub(crate) fn depart(
     if session.failure().is_err() {
         return NotDeparted::Failed;
     }
-    // The daemon keeps it from coming back meanwhile.
-    if departing.client.connection_now().is_none() {
+    // The daemon keeps it from coming back meanwhile. A copy changes nothing for a client that is
+    // away.
+    if departing.client.connection_now().is_none() && !departing.compares {
         return NotDeparted::Away;
     }
     let until = Instant::now() + patience;
@@ -96,7 +99,7 @@ pub(crate) fn depart(
         }
         std::thread::park_timeout(LOOK_EVERY);
     }
-    let Some(standing) = departing.pause.begin(until) else { return busy() };
+    let Some(standing) = departing.pause.begin(until, || departing.client.wake()) else { return busy() };
     // Without a daemon this process is about to end.
     let _ = departing.link.send(&Packet::Paused);
     let stays = match departing.pipeline.is_done_by(until) {
@@ -138,9 +141,14 @@ fn send_all(
         state.encode(&mut bytes);
         to.write_all(&(bytes.len() as u64).to_le_bytes())?;
         to.write_all(&bytes)?;
-        let mut contents = Contents::new(session)?;
-        for (gpu, address, bytes) in super::contents_of(&state) {
-            contents.send::<NotDeparted>(gpu, (address, bytes), |piece| to.write_all(piece))?;
+        match departing.compares {
+            true => compared::send(session, &state, to)?,
+            false => {
+                let mut contents = Contents::new(session)?;
+                for (gpu, address, bytes) in state.contents() {
+                    contents.send::<NotDeparted>(gpu, (address, bytes), |piece| to.write_all(piece))?;
+                }
+            }
         }
         // Until the daemon ends this process or says otherwise, nothing moves.
         let _ = decided.recv();
@@ -221,12 +229,13 @@ fn variables(departing: &Departing<'_>) -> Result<Vec<Variable>, NotDeparted> {
 /// Has a thread do it, which reports why the session stays.
 pub(crate) fn begin(
     (pipeline, client, pause): (Arc<Pipeline>, Arc<Client>, Arc<Pause>),
-    (to, patience): (File, Duration),
+    (to, patience, compares): (File, Duration, bool),
     decided: Receiver<()>,
     link: Arc<Link>,
 ) {
     crate::ending::spawn("departure", move || {
-        let departing = Departing { pipeline: &pipeline, client: &client, pause: &pause, link: &link };
+        let departing =
+            Departing { pipeline: &pipeline, client: &client, pause: &pause, link: &link, compares };
         let stays = depart(&departing, to, patience, &decided);
         // Without a daemon this process is about to end.
         let _ = link.send(&Packet::NotDeparted { reason: stays.to_string() });

@@ -66,9 +66,11 @@ impl Pause {
     }
 
     /// Stops the reader, and returns what it holds; `None` if it does not stop in time, and
-    /// continues. A reader that waits for its client loses the connection.
-    pub(super) fn begin(&self, until: Instant) -> Option<Standing> {
+    /// continues. A reader that waits for its client loses the connection; one that waits for its
+    /// client to come back is woken by `wake`.
+    pub(super) fn begin(&self, until: Instant, wake: impl Fn()) -> Option<Standing> {
         self.is_wanted.store(true, SeqCst);
+        wake();
         let mut state = self.lock();
         loop {
             if let Some(standing) = &state.standing {

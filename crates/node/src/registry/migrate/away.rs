@@ -21,21 +21,21 @@ use sluice_wire::control::{Migrated, MoveOffer, MovedLease, MovedSession, Usage}
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
 use sluice_worker::link::Link;
 
-use super::moved::Moved;
+use super::moved::{Moved, Whereabouts};
 use super::{NotMigrated, depart_within};
 use crate::lease::Refusal;
 use crate::registry::{Ledger, Registry};
 
 /// A session for which another node holds room.
-struct Leaving {
-    session: u64,
-    lease: u64,
-    from: usize,
+pub(super) struct Leaving {
+    pub(super) session: u64,
+    pub(super) lease: u64,
+    pub(super) from: usize,
     token: LeaseToken,
     secret: SessionSecret,
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     /// Bytes of the GPU that it has.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Its number on the other node, and its GPU there.
     there: u64,
     gpu: u32,
@@ -152,7 +152,7 @@ impl Registry {
     }
 
     /// From here on a client that comes back waits. The lease has to be what was offered.
-    fn begin_leaving(&self, lease: u64, offered: &MovedLease) -> Result<Leaving, NotMigrated> {
+    pub(super) fn begin_leaving(&self, lease: u64, offered: &MovedLease) -> Result<Leaving, NotMigrated> {
         let mut ledger = self.lock();
         let (session, from) = ledger.movable(lease)?;
         let entry = ledger.books.lease(lease).ok_or(Refusal::Gone)?;
@@ -173,7 +173,7 @@ impl Registry {
         let failed = |error: std::io::Error| error.to_string();
         let (here, there) = UnixStream::pair().map_err(failed)?;
         let limit = self.move_limit(leaving.bytes);
-        leaving.link.send_fd(&depart_within(limit), there.as_fd()).map_err(failed)?;
+        leaving.link.send_fd(&depart_within(limit, false), there.as_fd()).map_err(failed)?;
         // The worker alone has it, so its end is seen here.
         drop(there);
         departure.send(File::from(OwnedFd::from(here)), limit).map_err(|failure| failure.to_string())
@@ -192,7 +192,8 @@ impl Registry {
         let mut ledger = self.lock();
         let reason = match sent {
             Ok(bytes) if ledger.goes_on(lease, session) => {
-                let stall = self.decide(&mut ledger, &leaving, departure.node());
+                let to = Whereabouts::Node { node: departure.node().clone(), session: there };
+                let stall = self.decide(&mut ledger, &leaving, to);
                 let moved = Migrated { session: there, gpu, bytes, stall_us: stall.as_micros() as u64 };
                 // A report that does not list the lease any more has the result.
                 leaving.order.iter().for_each(|order| self.orders.succeed(order, &moved));
@@ -214,10 +215,13 @@ impl Registry {
         Err(NotMigrated::Stays { session, gpu: from, reason })
     }
 
-    /// From here on the session is the other node's. The answer is for how long it has stood still.
-    fn decide(&self, ledger: &mut Ledger, leaving: &Leaving, node: &Endpoint) -> Duration {
-        let &Leaving { session, lease, token, secret, there, .. } = leaving;
-        ledger.moved.note(Moved { token, session, secret, node: node.clone(), there });
+    /// From here on the session is not here any more. The answer is for how long it has stood
+    /// still.
+    pub(super) fn decide(&self, ledger: &mut Ledger, leaving: &Leaving, to: Whereabouts) -> Duration {
+        let &Leaving { session, lease, token, secret, .. } = leaving;
+        let formers = ledger.sessions.get(&session).map(|record| record.migration.formers.clone());
+        let formers = formers.unwrap_or_default();
+        ledger.moved.note(Moved { token, session, formers, secret, to });
         let mut since = None;
         if let Some(record) = ledger.sessions.get_mut(&session) {
             record.migration.is_moving = false;

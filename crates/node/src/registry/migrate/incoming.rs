@@ -182,6 +182,7 @@ impl Registry {
         record.migration.begin();
         record.parted = true;
         let mut ledger = self.lock();
+        record.migration.formers = ledger.moved.formers(&moved.secret);
         let session = ledger.next_id();
         ledger.books.open_session(lease, session);
         ledger.sessions.insert(session, record);

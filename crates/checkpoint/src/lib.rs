@@ -1,0 +1,71 @@
+//! Checkpoints of sessions, in folders.
+//!
+//! ```text
+//! FOLDER/            0700
+//!   manifest         which chunks the checkpoint consists of; written last, and renamed into place
+//!   chunks/3f/3f9a…  at most 4 MiB, named after their BLAKE3
+//!   lock             held by the process that works here
+//! ```
+//!
+//! A chunk that is there is not written again, so a further checkpoint takes the room of what has
+//! changed. The former one is whole until the manifest of the next is on the disk; then the chunks
+//! that only it refers to are removed. Nothing in a folder is trusted: each chunk is checked by its
+//! name, the manifest by a hash of its own, and no path comes out of it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `folder` | the files |
+//! | `manifest` | the manifest as bytes |
+//! | `taking` | a session comes from its worker |
+//! | `giving` | a session goes to a worker |
+
+mod folder;
+mod giving;
+mod manifest;
+mod taking;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sluice_wire::WireError;
+
+pub use folder::Folder;
+pub use giving::{Session, read};
+pub use manifest::{from_bytes, to_bytes};
+pub use taking::{Amounts, Peer, Taken, take};
+
+/// Why there is no checkpoint, or none that can be restored. The text names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{} holds no checkpoint; `sluice checkpoint LEASE {}` makes one", .0.display(), .0.display())]
+    NoCheckpoint(PathBuf),
+    #[error("{} is not empty and holds no checkpoint: name an empty folder or a new one", .0.display())]
+    NotEmpty(PathBuf),
+    #[error("another process works on the checkpoint in {}", .0.display())]
+    InUse(PathBuf),
+    #[error("{} is damaged: {what}; restore from another copy of the folder, or take the checkpoint anew", .path.display())]
+    Damaged { path: PathBuf, what: String },
+    #[error("{} was made by Sluice {theirs}, and this is {ours}: use that version to restore it", .path.display(), ours = sluice_wire::VERSION)]
+    OtherVersion { path: PathBuf, theirs: String },
+    #[error("the session cannot be copied: {0}")]
+    Peer(#[source] io::Error),
+    #[error("its worker sent nonsense: {0}")]
+    Wire(#[from] WireError),
+    #[error("its worker sent nonsense: {0}")]
+    Nonsense(&'static str),
+}
+
+impl Failure {
+    fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<> {
+        let path = path.to_owned();
+        move |error| Failure::Io { path: path.clone(), error }
+    }
+
+    fn damaged(path: &Path, what: impl Into<String>) -> Failure {
+        Failure::Damaged { path: path.to_owned(), what: what.into() }
+    }
+}

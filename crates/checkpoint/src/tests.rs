@@ -1,0 +1,282 @@
+//! Folders as sessions fill them.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sluice_wire::checkpoint::{CHUNK, ChunkTag, Manifest, NO_HASH, chunks};
+use sluice_wire::migration::{Committed, SessionState};
+use sluice_wire::{Encode, ImageHash, sample};
+use tempfile::TempDir;
+
+use crate::{Amounts, Failure, Folder, Taken, read, take};
+
+const AT: u64 = 1 << 40;
+
+/// A session with an image and this memory, from which it is asked for what is not known.
+#[derive(Clone)]
+struct Worker {
+    state: SessionState,
+    memory: Vec<u8>,
+    /// What it says, from here on.
+    says: Vec<u8>,
+    at: usize,
+    hashes: Vec<u8>,
+    /// It ends after this number of bytes.
+    ends_after: usize,
+}
+
+impl Worker {
+    fn new(memory: Vec<u8>) -> Worker {
+        let committed = Committed { address: AT, bytes: memory.len() as u64, gpu: 0, by_all: false };
+        let state = SessionState {
+            images: vec![(ImageHash([9; 32]), vec![5; CHUNK as usize + 10])],
+            variables: Vec::new(),
+            memory: vec![committed],
+            ..sample::session_state(&[3; 200])
+        };
+        let mut encoded = Vec::new();
+        state.encode(&mut encoded);
+        let mut says = (encoded.len() as u64).to_le_bytes().to_vec();
+        says.extend_from_slice(&encoded);
+        Worker { state, memory, says, at: 0, hashes: Vec::new(), ends_after: usize::MAX }
+    }
+
+    /// As a worker that is moved to sends it.
+    fn whole(&self) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        self.state.encode(&mut encoded);
+        let mut whole = (encoded.len() as u64).to_le_bytes().to_vec();
+        whole.extend_from_slice(&encoded);
+        whole.extend_from_slice(&self.memory);
+        whole
+    }
+}
+
+impl Read for Worker {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let end = self.says.len().min(self.ends_after);
+        let count = into.len().min(end.saturating_sub(self.at));
+        into[..count].copy_from_slice(&self.says[self.at..self.at + count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Write for Worker {
+    fn write(&mut self, hashes: &[u8]) -> io::Result<usize> {
+        self.hashes.extend_from_slice(hashes);
+        Ok(hashes.len())
+    }
+
+    /// The hashes are whole.
+    fn flush(&mut self) -> io::Result<()> {
+        for (place, known) in chunks(&self.state).zip(self.hashes.chunks(NO_HASH.len())) {
+            let begin = (place.address - AT) as usize;
+            let bytes = &self.memory[begin..begin + place.bytes as usize];
+            let tag = match () {
+                () if bytes[0] == 0 && bytes[1..] == bytes[..bytes.len() - 1] => ChunkTag::Zero,
+                () if blake3::hash(bytes).as_bytes() == known => ChunkTag::Same,
+                () => ChunkTag::Bytes,
+            };
+            self.says.push(tag as u8);
+            if tag == ChunkTag::Bytes {
+                self.says.extend_from_slice(bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn manifest_of(taken: Taken<()>) -> Manifest {
+    let Taken { state, images, contents, .. } = taken;
+    Manifest { state, images, contents, ..sample::manifest(&[1; 300]) }
+}
+
+/// Takes a checkpoint to its end.
+fn checkpoint(folder: &Folder, worker: &Worker) -> Result<Amounts, Failure> {
+    let former = folder.manifest()?;
+    let taken = take(folder, former.as_ref(), worker.clone(), |_| Ok(()))?;
+    let amounts = taken.amounts;
+    let manifest = manifest_of(taken);
+    folder.commit(&manifest)?;
+    folder.sweep(Some(&manifest))?;
+    Ok(amounts)
+}
+
+fn restored(folder: &Folder) -> Result<Vec<u8>, Failure> {
+    let manifest = folder.manifest()?.expect("a checkpoint was taken");
+    let mut bytes = Vec::new();
+    read(folder, &manifest)?.send(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Three chunks of other contents, one that is zero, and a rest.
+fn memory() -> Vec<u8> {
+    let chunk = |byte| vec![byte; CHUNK as usize];
+    [chunk(1), chunk(0), chunk(2), chunk(3), vec![4; 100]].concat()
+}
+
+fn folder() -> (TempDir, Folder) {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = Folder::make(&parent.path().join("saved")).unwrap();
+    (parent, folder)
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> =
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
+    all.sort();
+    all
+}
+
+fn chunk_files(folder: &Folder) -> Vec<PathBuf> {
+    files(&folder.path().join("chunks"))
+}
+
+#[test]
+fn a_session_comes_back_as_it_was() {
+    let (_parent, folder) = folder();
+    let worker = Worker::new(memory());
+    let amounts = checkpoint(&folder, &worker).unwrap();
+    assert_eq!((amounts.memory, amounts.zero), (4 * CHUNK + 100, CHUNK));
+    assert_eq!(amounts.copied, 3 * CHUNK + 100);
+    assert_eq!(restored(&folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn a_further_checkpoint_writes_what_has_changed_and_removes_what_has_gone() {
+    let (_parent, folder) = folder();
+    let mut worker = Worker::new(memory());
+    checkpoint(&folder, &worker).unwrap();
+    let before = chunk_files(&folder);
+    let same = checkpoint(&folder, &worker).unwrap();
+    assert_eq!((same.copied, same.stored), (0, 0), "nothing has changed");
+    assert_eq!(chunk_files(&folder), before);
+    worker.memory[2 * CHUNK as usize] = 7;
+    let changed = checkpoint(&folder, &worker).unwrap();
+    assert_eq!((changed.copied, changed.stored), (CHUNK, CHUNK));
+    let after = chunk_files(&folder);
+    let gone = before.iter().filter(|path| !after.contains(path)).count();
+    assert_eq!((gone, after.len()), (1, before.len()), "one went, one came");
+    assert_eq!(restored(&folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn equal_chunks_take_the_room_of_one() {
+    let (_parent, folder) = folder();
+    let worker = Worker::new(vec![6; 5 * CHUNK as usize]);
+    let amounts = checkpoint(&folder, &worker).unwrap();
+    assert_eq!(amounts.copied, 5 * CHUNK);
+    // The image, the state, and one chunk of memory.
+    assert!(amounts.stored < 3 * CHUNK, "{amounts:?}");
+    assert_eq!(restored(&folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn a_checkpoint_that_ends_early_leaves_the_former_one() {
+    let (_parent, folder) = folder();
+    let first = Worker::new(memory());
+    checkpoint(&folder, &first).unwrap();
+    let mut second = Worker::new(memory().iter().map(|byte| byte + 10).collect());
+    for ends_after in [0, 5, 2000, CHUNK as usize * 3, CHUNK as usize * 5] {
+        second.ends_after = ends_after;
+        let failure = checkpoint(&folder, &second).unwrap_err();
+        assert!(matches!(failure, Failure::Peer(_)), "{failure}");
+        assert_eq!(restored(&folder).unwrap(), first.whole(), "cut after {ends_after} bytes");
+    }
+    // What these have left behind goes with the next.
+    second.ends_after = usize::MAX;
+    checkpoint(&folder, &second).unwrap();
+    assert_eq!(restored(&folder).unwrap(), second.whole());
+    let manifest = folder.manifest().unwrap().unwrap();
+    let chunks: std::collections::HashSet<_> = manifest.sizes().collect();
+    assert_eq!(chunk_files(&folder).len(), chunks.len());
+}
+
+#[test]
+fn what_was_decided_against_is_not_kept() {
+    let (_parent, folder) = folder();
+    let refused = take(&folder, None, Worker::new(memory()), |_| -> Result<(), Failure> {
+        Err(Failure::Peer(io::ErrorKind::ConnectionReset.into()))
+    });
+    assert!(matches!(refused, Err(Failure::Peer(_))));
+    assert!(folder.manifest().unwrap().is_none());
+}
+
+#[test]
+fn damage_is_named_by_its_file() {
+    let (_parent, folder) = folder();
+    let worker = Worker::new(memory());
+    checkpoint(&folder, &worker).unwrap();
+    for path in files(folder.path()).into_iter().filter(|path| !path.ends_with("lock")) {
+        let whole = fs::read(&path).unwrap();
+        let mut changed = whole.clone();
+        changed[whole.len() / 2] ^= 1;
+        let damages = [changed, whole[..whole.len() - 1].to_vec(), [&whole[..], b"x"].concat(), Vec::new()];
+        for damage in damages {
+            fs::write(&path, damage).unwrap();
+            let failure = restored(&folder).unwrap_err();
+            assert!(matches!(failure, Failure::Damaged { .. }), "{failure}");
+            assert!(failure.to_string().contains(path.to_str().unwrap()), "{failure}");
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    let chunk = chunk_files(&folder).remove(0);
+    fs::remove_file(&chunk).unwrap();
+    let failure = restored(&folder).unwrap_err();
+    assert!(failure.to_string().contains(chunk.to_str().unwrap()), "{failure}");
+    // The next checkpoint has it again.
+    checkpoint(&folder, &worker).unwrap();
+    assert_eq!(restored(&folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn a_manifest_of_other_memory_than_its_session_is_refused() {
+    let (_parent, folder) = folder();
+    checkpoint(&folder, &Worker::new(memory())).unwrap();
+    let manifest = folder.manifest().unwrap().unwrap();
+    let mut others = vec![manifest.clone(), manifest.clone(), manifest.clone()];
+    others[0].contents.pop();
+    others[1].contents[0].address += 1;
+    others[2].images.pop();
+    for other in others {
+        folder.commit(&other).unwrap();
+        let failure = restored(&folder).unwrap_err();
+        assert!(matches!(failure, Failure::Damaged { .. }), "{failure}");
+    }
+    folder.commit(&manifest).unwrap();
+    assert!(restored(&folder).is_ok());
+}
+
+#[test]
+fn only_this_user_can_read_it() {
+    let (_parent, folder) = folder();
+    checkpoint(&folder, &Worker::new(memory())).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(folder.path()), 0o700);
+    assert_eq!(mode(&folder.path().join("chunks")), 0o700);
+    for path in files(folder.path()) {
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_folder_of_something_else_is_left_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::write(parent.path().join("thesis.tex"), "precious").unwrap();
+    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
+    assert!(matches!(Folder::open(parent.path()), Err(Failure::NoCheckpoint(_))));
+    assert_eq!(files(parent.path()).len(), 1);
+}
+
+#[test]
+fn two_processes_do_not_work_on_one_folder() {
+    let (_parent, folder) = folder();
+    assert!(matches!(Folder::make(folder.path()), Err(Failure::InUse(_))));
+    let path = folder.path().to_owned();
+    drop(folder);
+    assert!(Folder::make(&path).is_ok());
+}

@@ -1,0 +1,145 @@
+//! `sluice checkpoint`: a copy of a running program's session, in a folder of this machine.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use sluice_checkpoint::{Amounts, Failure, Folder, Taken};
+use sluice_control::{Cause, Connection, Copying};
+use sluice_wire::address::Endpoint;
+use sluice_wire::checkpoint::Manifest;
+use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseName};
+
+use crate::cli::CheckpointArgs;
+use crate::place::Place;
+use crate::quantity::Memory;
+use crate::server::lists::now_ms;
+
+pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
+    let node = match Place::choose(None, arguments.node.as_deref())? {
+        Place::Node(node) => node,
+        Place::Server(_) => bail!(
+            "a checkpoint is of a lease of a node without a server: say --node HOST:PORT, or set SLUICE_NODE"
+        ),
+        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE"),
+    };
+    let folder = Folder::make(&arguments.folder)?;
+    let former = folder.manifest()?;
+    ensure!(
+        former.as_ref().is_none_or(|former| !waits(former)),
+        "{} holds a program that was stopped and is not restored yet; name another folder, or restore it first",
+        folder.path().display()
+    );
+    let connection = Connection::open(&node)?;
+    let (copying, begun) = Copying::begin(connection, LeaseName::Numbered(arguments.number))?;
+    let node = copying.connection().node().clone();
+    let making = Making { folder: &folder, former: former.as_ref(), node, begun };
+    if arguments.stop { making.stop(copying) } else { making.copy(copying) }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the only copy of a session may be in the folder.
+fn waits(manifest: &Manifest) -> bool {
+    (manifest.stops || manifest.stopped) && manifest.restored.is_none()
+}
+
+/// A checkpoint that is being made.
+struct Making<'a> {
+    folder: &'a Folder,
+    former: Option<&'a Manifest>,
+    node: Endpoint,
+    begun: CheckpointBegun,
+}
+
+impl Making<'_> {
+    /// The session continues as soon as all has come.
+    fn copy(&self, copying: Copying) -> Result<()> {
+        let taken = sluice_checkpoint::take(self.folder, self.former, copying, |copying| {
+            copying.decide(false).map_err(|failure| Failure::Peer(std::io::Error::other(failure)))
+        })?;
+        let (amounts, stall_us) = (taken.amounts, taken.came.stall_us);
+        let manifest = self.manifest(taken, false);
+        self.folder.commit(&manifest)?;
+        self.folder.sweep(Some(&manifest))?;
+        eprintln!(
+            "sluice: session {} is in {}; {}",
+            self.begun.session,
+            self.place(),
+            said(&amounts, stall_us)
+        );
+        Ok(())
+    }
+
+    /// The session leaves its node once all is on the disk.
+    fn stop(&self, copying: Copying) -> Result<()> {
+        let taken = sluice_checkpoint::take(self.folder, self.former, copying, Ok)?;
+        let amounts = taken.amounts;
+        let (taken, copying) = without(taken);
+        let mut manifest = self.manifest(taken, true);
+        self.folder.commit(&manifest)?;
+        let Checkpointed { used, stall_us, .. } = match copying.decide(true) {
+            Ok(stopped) => stopped,
+            Err(failure) => {
+                let is_sure = matches!(failure.cause, Cause::Refused(_));
+                return Err(self.is_not_stopped(manifest, is_sure).err().unwrap_or(failure.into()));
+            }
+        };
+        manifest.stopped = true;
+        manifest.offer.lease.used = used;
+        self.folder.commit(&manifest)?;
+        self.folder.sweep(Some(&manifest))?;
+        let (session, place) = (self.begun.session, self.place());
+        eprintln!(
+            "sluice: session {session} is in {place}, and has left its node; {}",
+            said(&amounts, stall_us)
+        );
+        eprintln!("sluice: its program waits for `sluice restore {place}`");
+        Ok(())
+    }
+
+    /// The node has not said that the session has left.
+    fn is_not_stopped(&self, mut manifest: Manifest, is_sure: bool) -> Result<()> {
+        if is_sure {
+            manifest.stops = false;
+            return Ok(self.folder.commit(&manifest)?);
+        }
+        let place = self.place();
+        Err(anyhow::anyhow!(
+            "the connection to the node was lost before it said whether the session has left; `sluice restore {place}` \
+             finds out"
+        ))
+        .context("it is not known what became of the program")
+    }
+
+    fn manifest<R>(&self, taken: Taken<R>, stops: bool) -> Manifest {
+        let Taken { state, images, contents, .. } = taken;
+        Manifest {
+            taken_ms: now_ms(),
+            node: self.node.to_string(),
+            session: self.begun.session,
+            stops,
+            stopped: false,
+            restored: None,
+            offer: self.begun.offer.clone(),
+            state,
+            images,
+            contents,
+        }
+    }
+
+    fn place(&self) -> std::path::Display<'_> {
+        self.folder.path().display()
+    }
+}
+
+fn without<R>(taken: Taken<R>) -> (Taken<()>, R) {
+    let Taken { state, images, contents, amounts, came } = taken;
+    (Taken { state, images, contents, amounts, came: () }, came)
+}
+
+/// What a checkpoint has cost.
+fn said(amounts: &Amounts, stall_us: u64) -> String {
+    let &Amounts { memory, copied, stored, .. } = amounts;
+    let [memory, copied, stored] = [memory, copied, stored].map(Memory::from_bytes);
+    let stall = stall_us as f64 / 1e6;
+    format!("of {memory}, {copied} were copied and {stored} were new, and it stood still for {stall:.2} s")
+}

@@ -1,0 +1,34 @@
+//! Arguments of `sluice checkpoint`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sluice checkpoint 7 saved            a copy of the running program of lease 7, which continues
+  sluice checkpoint 7 saved            the same folder again: only what has changed is written
+  sluice checkpoint 7 saved --stop     it leaves its GPU, and waits for `sluice restore saved`
+
+What cannot move to another GPU (`sluice migrate`) cannot be in a checkpoint either; the refusal says \
+what keeps it. A checkpoint that fails leaves the program, and the former checkpoint in the folder, as \
+they were.")]
+pub(crate) struct CheckpointArgs {
+    /// The lease, or one of its sessions, by its number (`sluice sessions`)
+    #[arg(value_name = "LEASE")]
+    pub(crate) number: u64,
+
+    /// The folder for it, on this machine: a new or empty one, or that of a former checkpoint, of
+    /// which what has not changed is kept
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+
+    /// Take the program off its GPU once all is in the folder; its calls wait for `sluice restore`
+    #[arg(long)]
+    pub(crate) stop: bool,
+
+    /// The node that has the lease, as `sluice node` prints it [default: $SLUICE_NODE]
+    #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
+    pub(crate) node: Option<String>,
+}
