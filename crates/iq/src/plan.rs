@@ -106,6 +106,59 @@ pub fn plan(hours: &[Hour], capacity: f64, horizon_days: f64) -> Option<Plan> {
     })
 }
 
+/// How far off earlier plans were.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PlanErrors {
+    /// How many plans were looked at, each made from the days before it.
+    pub plans: usize,
+    /// How many days ahead they looked.
+    pub ahead_days: usize,
+    /// The mean of how far the load that came was from the planned one, in GPUs.
+    pub error: f64,
+    /// The days in which the load grows by as much; none if it does not grow.
+    pub error_days: Option<f64>,
+}
+
+/// How many days ahead plans are tested.
+const TESTED_DAYS: usize = 28;
+/// Days from one tested plan to the next.
+const TEST_EVERY: usize = 7;
+
+/// Makes plans as of earlier days, one a week, and compares what they said with what came. None
+/// where the history is too short for one such plan.
+pub fn plan_errors(hours: &[Hour]) -> Option<PlanErrors> {
+    let (first, last) = (hours.first()?.hour.div_ceil(24), (hours.last()?.hour + 1) / 24);
+    let until = |day: u64| &hours[..hours.partition_point(|hour| hour.hour < day * 24)];
+    let days = last.saturating_sub(first) as usize;
+    let now = plan(hours, f64::MAX, 0.0)?;
+    let tested = (DAYS_MIN..).step_by(TEST_EVERY).take_while(|day| day + TESTED_DAYS <= days);
+    let errors: Vec<f64> = tested
+        .filter_map(|day| {
+            let (made, came) = (first + day as u64, first + (day + TESTED_DAYS) as u64);
+            let planned = plan(until(made), f64::MAX, TESTED_DAYS as f64)?.load_ahead;
+            Some((planned - plan(until(came), f64::MAX, 0.0)?.load).abs())
+        })
+        .collect();
+    let plans = errors.len();
+    let error = errors.iter().sum::<f64>() / plans as f64;
+    let per_day = now.growth[1] / 30.0;
+    let error_days = (per_day > 0.0).then(|| error / per_day);
+    (plans > 0).then_some(PlanErrors { plans, ahead_days: TESTED_DAYS, error, error_days })
+}
+
+/// GPUs hour by hour without a gap, as forecasts take them.
+pub fn dense(hours: &[Hour]) -> Vec<f64> {
+    let (Some(first), Some(last)) = (hours.first(), hours.last()) else { return Vec::new() };
+    let mut all = vec![0.0; (last.hour - first.hour + 1) as usize];
+    hours.iter().for_each(|hour| all[(hour.hour - first.hour) as usize] += hour.reserved);
+    all
+}
+
+/// How many whole days of history there are.
+pub fn whole_days(hours: &[Hour]) -> usize {
+    loads(hours).len()
+}
+
 /// The load of each whole day, in order.
 fn loads(hours: &[Hour]) -> Vec<f64> {
     let (Some(first), Some(last)) = (hours.first(), hours.last()) else { return Vec::new() };
@@ -191,6 +244,27 @@ mod tests {
         assert!((plan.load - 5.0).abs() < 0.1, "{plan:?}");
         let full = super::plan(&weeks(60, |_| 9.0), 8.0, 90.0).unwrap().full.unwrap();
         assert_eq!((full.earliest, full.likely), (0.0, 0.0));
+    }
+
+    #[test]
+    fn earlier_plans_are_compared_with_what_came() {
+        let steady = plan_errors(&weeks(120, |day| 4.0 + 0.05 * day)).unwrap();
+        // Plans of days 14, 21, ... 91, each 28 days ahead.
+        assert_eq!((steady.plans, steady.ahead_days), (12, 28));
+        assert!(steady.error < 0.5, "{steady:?}");
+        assert!(steady.error_days.is_some_and(|days| days < 10.0), "{steady:?}");
+        // Growth that begins in the middle was not foreseen.
+        let turned = plan_errors(&weeks(120, |day| 4.0 + 0.1 * (day - 60.0).max(0.0))).unwrap();
+        assert!(turned.error > 2.0 * steady.error, "{turned:?}");
+        assert_eq!(plan_errors(&weeks(41, |_| 4.0)), None);
+        assert_eq!(plan_errors(&[]), None);
+    }
+
+    #[test]
+    fn hours_in_which_nothing_was_held_are_there() {
+        let hour = |hour, reserved| Hour { hour, reserved, used: 0.0 };
+        assert_eq!(dense(&[hour(5, 1.0), hour(7, 2.0)]), [1.0, 0.0, 2.0]);
+        assert_eq!((dense(&[]).len(), whole_days(&[hour(0, 1.0), hour(47, 1.0)])), (0, 2));
     }
 
     #[test]

@@ -10,11 +10,12 @@ use serde::Serialize;
 use sluice_api::client::Client;
 use sluice_api::node::GpuStatus;
 use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageHour};
-use sluice_iq::plan::{DAYS_MIN, Days, Hour, Plan, plan};
+use sluice_iq::forecast::{Accuracy, accuracy, forecast};
+use sluice_iq::plan::{DAYS_MIN, Days, Hour, Plan, PlanErrors, dense, plan, plan_errors, whole_days};
 
 use super::client;
 use super::lists::{now_ms, show};
-use crate::cli::PlanArgs;
+use crate::cli::{Output, PlanArgs};
 use crate::moment::Moment;
 use crate::table::Align::{Left, Right};
 
@@ -28,8 +29,35 @@ struct Pool {
     gpus: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<Plan>,
+    /// How far off plans were that were made on earlier days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan_errors: Option<PlanErrors>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_week: Option<NextWeek>,
+    /// Whole days of history.
+    days: usize,
     /// The moment in milliseconds since 1970 that days of the plan count from.
     at_ms: u64,
+}
+
+/// What the next week needs, hour by hour, by the hours of the weeks before.
+#[derive(Clone, Debug, Serialize)]
+struct NextWeek {
+    /// GPUs that 95 of 100 hours do with.
+    load: f64,
+    /// What forecasts of earlier weeks were off by; none of weeks that there are not yet.
+    accuracy: Accuracy,
+}
+
+const WEEK_HOURS: usize = 7 * 24;
+
+impl NextWeek {
+    fn of(hours: &[f64]) -> Option<NextWeek> {
+        let mut ahead = forecast(hours, WEEK_HOURS)?;
+        ahead.sort_by(f64::total_cmp);
+        let load = ahead.get(ahead.len() * 95 / 100).copied().unwrap_or(0.0);
+        Some(NextWeek { load, accuracy: accuracy(hours) })
+    }
 }
 
 pub(crate) fn pools(arguments: &PlanArgs) -> Result<ExitCode> {
@@ -55,7 +83,15 @@ pub(crate) fn pools(arguments: &PlanArgs) -> Result<ExitCode> {
         .filter(|(pool, _)| wanted(pool))
         .map(|(pool, gpus)| {
             let hours = history.get(&pool).map_or(&[][..], Vec::as_slice);
-            Pool { plan: plan(hours, gpus as f64, horizon_days), pool, gpus, at_ms }
+            Pool {
+                plan: plan(hours, gpus as f64, horizon_days),
+                plan_errors: plan_errors(hours),
+                next_week: NextWeek::of(&dense(hours)),
+                days: whole_days(hours),
+                pool,
+                gpus,
+                at_ms,
+            }
         })
         .collect();
     let ahead = format!("IN {horizon_days:.0} DAYS");
@@ -68,6 +104,9 @@ pub(crate) fn pools(arguments: &PlanArgs) -> Result<ExitCode> {
         (&*ahead, Left),
     ];
     show(&found, arguments.output, "there is no pool that this token may see", columns, cells)?;
+    if arguments.output == Output::Table {
+        found.iter().for_each(|pool| println!("\n{}", sentence(pool)));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -121,12 +160,49 @@ fn full_text(days: Days, at_ms: u64) -> String {
     if days.likely <= 0.0 {
         return "now".into();
     }
-    let date = |days: f64| {
-        let text = Moment::from_ms(at_ms.saturating_add((days * DAY_MS) as u64)).to_string();
-        text.get(..10).unwrap_or(&text).to_owned()
-    };
+    let date = |days: f64| day_text(days, at_ms);
     let latest = days.latest.map_or_else(|| "never".into(), date);
     format!("{} ({} to {latest})", date(days.likely), date(days.earliest))
+}
+
+/// `default: at this growth it is full on 2027-03-03 +- 9 days. 8 plans of 28 days ...`
+fn sentence(pool: &Pool) -> String {
+    let Some(plan) = &pool.plan else {
+        return format!("{}: not enough history: {} whole days of {DAYS_MIN}", pool.pool, pool.days);
+    };
+    let errors = pool.plan_errors.as_ref();
+    let mut words = vec![match plan.full {
+        Some(days) if days.likely <= 0.0 => "it is full now".to_owned(),
+        Some(days) => {
+            let date = day_text(days.likely, pool.at_ms);
+            let off = errors.and_then(|errors| errors.error_days);
+            let off = off.map_or_else(String::new, |days| format!(" +- {:.0} days", days.ceil()));
+            format!("at this growth it is full on {date}{off}")
+        }
+        None => "at this growth it is not full".to_owned(),
+    }];
+    words.push(match errors {
+        Some(PlanErrors { plans, ahead_days, error, .. }) => format!(
+            "{plans} plans {ahead_days} days ahead, made from the days before each, were off by {error:.1} GPUs in the mean"
+        ),
+        None => "not enough history to test earlier plans".to_owned(),
+    });
+    words.push(match &pool.next_week {
+        Some(NextWeek { load, accuracy }) if accuracy.weeks > 0 => format!(
+            "the next week needs {load:.1} GPUs; forecasts of {} weeks were off by {:.2} GPUs an hour (repeating the week before:              {:.2})",
+            accuracy.weeks, accuracy.error, accuracy.naive_error
+        ),
+        Some(NextWeek { load, .. }) => {
+            format!("the next week needs {load:.1} GPUs; not enough history to test that")
+        }
+        None => "not enough history for a forecast of the next week".to_owned(),
+    });
+    format!("{}: {}", pool.pool, words.join("; "))
+}
+
+fn day_text(days: f64, at_ms: u64) -> String {
+    let text = Moment::from_ms(at_ms.saturating_add((days * DAY_MS) as u64)).to_string();
+    text.get(..10).unwrap_or(&text).to_owned()
 }
 
 /// `9.1: 2 GPUs more, or overcommit 1.14, or reclaim the 1.6 that are held, not used (sluice iq)`
@@ -155,7 +231,50 @@ mod tests {
 
     fn pool(plan: Option<Plan>) -> Vec<String> {
         // 2026-11-26.
-        cells(&Pool { pool: "default".into(), gpus: 8, plan, at_ms: 1_795_651_200_000 })
+        cells(&at(plan))
+    }
+
+    fn at(plan: Option<Plan>) -> Pool {
+        let (plan_errors, next_week) = (None, None);
+        let at_ms = 1_795_651_200_000;
+        Pool { pool: "default".into(), gpus: 8, plan, plan_errors, next_week, days: 5, at_ms }
+    }
+
+    #[test]
+    fn a_plan_is_said_with_how_far_off_earlier_ones_were() {
+        assert_eq!(sentence(&at(None)), "default: not enough history: 5 whole days of 14");
+        let plan = Plan {
+            days: 90,
+            capacity: 8.0,
+            load: 5.5,
+            growth: [1.2, 1.5, 1.7],
+            full: Some(Days { earliest: 43.0, likely: 49.2, latest: None }),
+            load_ahead: 9.1,
+            missing: 2,
+            overcommit: 1.1,
+            reclaimable: 1.6,
+        };
+        let short = sentence(&at(Some(plan.clone())));
+        for words in ["full on 2027-01-14; not enough history to test earlier", "no"] {
+            assert!(short.contains(words), "{short}");
+        }
+        let errors = PlanErrors { plans: 8, ahead_days: 28, error: 0.43, error_days: Some(8.6) };
+        let accuracy = Accuracy { weeks: 6, error: 0.31, naive_error: 0.44 };
+        let long = Pool {
+            plan_errors: Some(errors),
+            next_week: Some(NextWeek { load: 6.1, accuracy }),
+            ..at(Some(plan))
+        };
+        let said = sentence(&long);
+        for words in [
+            "full on 2027-01-14 +- 9 days; 8 plans 28 days ahead",
+            "off by 0.4 GPUs",
+            "needs 6.1 GPUs",
+            "0.31",
+            "0.44",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
     }
 
     #[test]
