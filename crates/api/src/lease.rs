@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
+use crate::autonomy::{AutomaticSize, Idle};
 use crate::bill::{Currency, TightestBudget};
 use crate::moving::Moving;
 use crate::pool::Tier;
@@ -68,6 +69,9 @@ pub struct NewLease {
     /// where one is set. What is stated here counts where there is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub use_default: bool,
+    /// The server changes nothing about it by itself, whatever its tenant has consented to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_asked: bool,
     /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the
     /// share that gives so many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -250,6 +254,7 @@ impl NewLease {
             linked: None,
             share_ppm: whole(),
             use_default: false,
+            as_asked: false,
             units_milli: None,
             memory: 0,
             hard_cap: false,
@@ -407,6 +412,12 @@ pub struct Lease {
     /// Its last move to another node: under way, done, or refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<Moving>,
+    /// Why it has another size than was asked for, where the server has changed that by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub automatic: Option<AutomaticSize>,
+    /// What comes of it that its programs do nothing, where its tenant or pool suspends idle ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Idle>,
     pub priority: i32,
     pub tier: Tier,
     pub preemptible: bool,
@@ -548,9 +559,10 @@ pub struct LeaseEvent {
     /// The token that it was done with, and its name; `server (itself)` for what the scheduler, a
     /// node or time did.
     pub actor: String,
-    /// `lease.requested`, `lease.granted`, `lease.resizing`, `lease.resized`,
+    /// `lease.requested`, `lease.sized`, `lease.granted`, `lease.resizing`, `lease.resized`,
     /// `lease.resize_refused`, `lease.moving`, `lease.moved`, `lease.move_refused`, `lease.grown`,
-    /// `lease.preempted`, `lease.refused`, `lease.requeued` or `lease.ended`.
+    /// `lease.preempted`, `lease.refused`, `lease.requeued`, `lease.idle`, `lease.idle_suspended`,
+    /// `lease.woken` or `lease.ended`.
     pub action: String,
     /// With the attempt, and as it applies a reason, places, tasks, and `for`: the lease that gets
     /// the room.

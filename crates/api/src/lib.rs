@@ -7,6 +7,7 @@
 //! of the currency's unit (`_micro`).
 
 pub mod audit;
+pub mod autonomy;
 pub mod bill;
 pub mod calendar;
 pub mod grant;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::autonomy::Idle;
 use crate::health::{GpuFault, GpuFence};
 use crate::lease::LeaseId;
 use crate::moving::{LeaseMoving, MoveOrder, MoveResult};
@@ -161,6 +162,25 @@ pub struct Report {
     /// The results of orders to move leases away, until an answer has confirmed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<MoveResult>,
+    /// Leases whose programs do nothing, and those of which a call waits for a suspended lease.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub idle: Vec<IdleLease>,
+}
+
+/// A lease whose programs make no CUDA calls and use no GPU time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct IdleLease {
+    #[serde(flatten)]
+    pub attempt: Attempt,
+    /// For how long they have done nothing.
+    pub idle_ms: u64,
+    /// It is suspended, and a call of one of its programs waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wants: bool,
+    /// Why its memory cannot leave its GPUs; empty where it can.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stays: String,
 }
 
 /// What became of a grant that changes what a lease has.
@@ -399,6 +419,9 @@ pub struct SessionStatus {
     /// Who asked for its lease.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub user: String,
+    /// What comes of it that its lease is idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_idle: Option<Idle>,
     #[serde(flatten)]
     pub session: SessionReport,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::GPU_PPM;
+use crate::autonomy::Mode;
 use crate::bill::{Goods, Meter, PricePer, Rate};
 use crate::calendar::{Calendar, CalendarError};
 use crate::health::GpuName;
@@ -53,6 +54,19 @@ pub struct Pool {
     /// the pool is as said above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personalities: Vec<Personality>,
+    /// The most that the server changes by itself about leases here: `off`, `recommend`, `next-run`
+    /// or `live`. It takes away from what tenants consent to, and adds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autonomy: Option<Mode>,
+    /// Programs here that are idle for this time are suspended, in milliseconds; or
+    /// `idle_after: 30min`.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        alias = "idle_after",
+        deserialize_with = "crate::written::time_ms"
+    )]
+    pub idle_after_ms: Option<u64>,
 }
 
 /// GPUs as people name them: `node7/0`.

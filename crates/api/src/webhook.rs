@@ -36,6 +36,8 @@ kinds! {
     LeasePreempted "lease.preempted"
     /// The programs of a lease were suspended.
     LeaseSuspended "lease.suspended"
+    /// The programs of a lease are idle, and are suspended soon.
+    LeaseIdle "lease.idle"
     /// A lease that had to leave its GPUs waits in the queue again.
     LeaseRequeued "lease.requeued"
     /// The server ended a lease without a request.
@@ -54,6 +56,10 @@ kinds! {
     NodeReports "node.reports"
     /// The leases of a silent node are queued again.
     NodeLost "node.lost"
+    /// Leases wait that no node has room for.
+    NodeWanted "node.wanted"
+    /// A node has had no lease for a while.
+    NodeIdle "node.idle"
     /// An invoice was issued.
     InvoiceIssued "invoice.issued"
     /// A person asked for a delivery, to see whether the webhook works.

@@ -18,6 +18,37 @@ use crate::invoice::Tax;
 use crate::pool::{PoolPrice, Tier, Window};
 use crate::tenant::Quota;
 
+/// Reads a time such as `30min` or `1h`, or a number of milliseconds.
+pub(crate) fn time_ms<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+    match Option::<Written>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Written::Number(ms)) => Ok(Some(ms)),
+        Some(Written::Text(text)) => parse_time_ms(&text).map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+fn parse_time_ms(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no time such as 90s, 30min or 2h");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_ms: u64 = match unit.trim() {
+        "" | "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 24 * 3_600_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(unit_ms).ok_or_else(wrong)
+}
+
 /// What is wrong about something written, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrittenError {

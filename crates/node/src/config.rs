@@ -47,6 +47,9 @@ pub struct NodeConfig {
     /// The longest that a session waits for others to leave an overcommitted GPU, beside the time
     /// that their moves take.
     pub max_wait: Duration,
+    /// Leases whose programs do nothing for this time are suspended until their next CUDA call;
+    /// none unless said, nor on a node that has joined a server, which decides that.
+    pub idle_after: Option<Duration>,
     /// For tests: the memory of sessions leaves their GPUs and comes back at random moments, which
     /// follow from this seed.
     pub churn: Option<u64>,
@@ -79,6 +82,7 @@ impl Default for NodeConfig {
             swap_memory: None,
             memory_overcommit_ppm: 1_000_000,
             max_wait: Duration::from_secs(30),
+            idle_after: None,
             churn: None,
             connections_max: 1024,
             // A cut of a minute, and time to notice it and to try again.

@@ -7,6 +7,7 @@
 
 mod churn;
 pub(crate) mod cuts;
+mod idle;
 pub(crate) mod joined;
 mod leases;
 pub(crate) mod migrate;
@@ -98,6 +99,8 @@ pub(crate) struct Registry {
     swap_memory: u64,
     /// See [`crate::NodeConfig`].
     pub(crate) churn: Option<u64>,
+    /// Leases that do nothing for this time are suspended, on a node without a server.
+    idle_after: Option<Duration>,
     /// Memory of the GPUs is leased beyond what they have.
     pub(crate) overcommits: bool,
     peering: Arc<Peering>,
@@ -134,6 +137,8 @@ struct LeaseRecord {
     kernel_timeout_ms: u64,
     /// When, by the clock that is never set.
     started: Duration,
+    /// Whether it does something.
+    idle: idle::Idle,
     /// No more sessions: the lease is about to end.
     closing: bool,
     /// Its session comes from another node, and is not here yet.
@@ -195,6 +200,8 @@ struct SessionRecord {
     is_up: bool,
     /// It gets no GPU time, whatever becomes of its lease.
     suspended: bool,
+    /// A call of its program waits for its memory.
+    wants: bool,
     /// Where its memory is.
     residence: Residence,
     /// Its memory is to leave once and come back at once.
@@ -268,6 +275,7 @@ impl Registry {
             host_memory: config.host_memory,
             swap_memory,
             churn: config.churn,
+            idle_after: config.idle_after.filter(|_| config.join.is_none()),
             overcommits: config.memory_overcommit_ppm > PPM,
             peering: Arc::new(config.peers.clone()),
             orders: Orders::default(),
@@ -309,6 +317,7 @@ impl LeaseRecord {
             name,
             kernel_timeout_ms,
             started,
+            idle: idle::Idle::new(started),
             closing: false,
             arrives: false,
             has_moved: false,

@@ -68,6 +68,9 @@ pub struct Config {
     /// What tenants have used lowers their part of what others leave, and use of so many
     /// milliseconds ago counts half; none of it counts without.
     pub half_life_ms: Option<u64>,
+    /// A node that has had no lease for this time, in milliseconds, is an event, for what scales
+    /// nodes; none is without.
+    pub node_idle_ms: Option<u64>,
     /// Networks beside the public Internet to which webhooks may connect.
     pub webhook_allow: Vec<ipnet::IpNet>,
     /// The mail server for webhooks with `mailto:` URLs, which are refused without.
@@ -234,6 +237,7 @@ impl Ready {
         let patience = Patience { grace_ms: config.grace_ms, quiet_ms: config.quiet_ms };
         let mut server = Server::open(store, signer, patience, Surroundings::default()).await?;
         server.half_life_ms = config.half_life_ms;
+        server.node_idle_ms = config.node_idle_ms;
         server.outgoing = Outgoing::new(config.webhook_allow.clone(), mailer);
         server.traces = traces;
         let server = Arc::new(server);
@@ -289,12 +293,13 @@ pub(crate) async fn work(
     url: String,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let of = || Arc::clone(server);
-    let (writer, scheduler, treasurer, sender) = (of(), of(), of(), of());
+    let (writer, scheduler, treasurer, sender, sizer) = (of(), of(), of(), of(), of());
     let mut tasks = vec![
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
         tokio::spawn(async move { treasurer.follow_budgets().await }),
         tokio::spawn(sender.send_events()),
+        tokio::spawn(async move { sizer.follow_programs().await }),
     ];
     match server.follow(&candidate).await {
         // It leads when there is room; what is there can be read.
@@ -484,6 +489,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            node_idle_ms: None,
             webhook_allow: Vec::new(),
             mail: None,
             otlp: None,
@@ -513,6 +519,7 @@ mod tests {
             grace_ms: 0,
             quiet_ms: 0,
             half_life_ms: None,
+            node_idle_ms: None,
             webhook_allow: Vec::new(),
             mail: None,
             otlp: None,

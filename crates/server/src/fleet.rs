@@ -6,6 +6,7 @@
 //! before anybody learns of it, see [`crate::server`]) and for the plan ([`crate::plan`]).
 
 mod account;
+mod automatic;
 mod budgets;
 mod drains;
 mod events;
@@ -894,6 +895,8 @@ impl Fleet {
             suspended: lease.held().any(|(_, seat)| lease.size(seat).suspended),
             resizing: resize::view(lease),
             moving: self.moving(lease),
+            automatic: lease.automatic.as_ref().and_then(|automatic| automatic.size.clone()),
+            idle: lease.shown_idle(),
             priority: lease.ask.priority,
             tier: lease.ask.tier,
             preemptible: lease.is_preemptible(),

@@ -19,6 +19,7 @@ mod metrics;
 mod server;
 
 mod auth;
+mod autonomy;
 mod backup;
 mod billing;
 mod commits;

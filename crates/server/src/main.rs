@@ -41,6 +41,10 @@ struct Arguments {
     #[arg(long)]
     mail_domain: Vec<String>,
 
+    /// As of `sluice server`, in milliseconds
+    #[arg(long)]
+    node_idle_ms: Option<u64>,
+
     /// As `sluice backup` does
     #[arg(long)]
     backup: Option<PathBuf>,
@@ -80,6 +84,7 @@ fn main() -> Result<()> {
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
         half_life_ms: None,
+        node_idle_ms: arguments.node_idle_ms,
         webhook_allow: arguments.webhook_allow,
         mail: arguments.mail_server.zip(arguments.mail_from).map(|(server, from)| MailConfig {
             server,

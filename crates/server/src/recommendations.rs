@@ -1,8 +1,9 @@
 //! Recommendations from the ledger: what programs asked for, and what they used.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_api::autonomy::Mode;
 use sluice_api::bill::{Bill, Currency, Meter};
 use sluice_api::lease::LeaseId;
 use sluice_api::node::Attempt;
@@ -12,8 +13,9 @@ use sluice_api::tenant::TenantPath;
 use sluice_api::usage::{GPU_HOUR_PPM_MS, UsageRecord};
 use sluice_iq::{Interval, MIB, Recommendation, Run, rightsize};
 
+use crate::autonomy::DatedRun;
 use crate::billing::{self, Period};
-use crate::server::{Server, unwell};
+use crate::server::{Books, Server, unwell};
 
 /// Usage records of one answer. A longer history is asked for in parts.
 const RECORDS_MAX: usize = 500_000;
@@ -28,7 +30,9 @@ pub(crate) async fn advice(
 ) -> Result<Vec<ProgramAdvice>, Problem> {
     let mut prices: BTreeMap<TenantPath, HourPrice> = BTreeMap::new();
     let mut found = Vec::new();
-    for ((tenant, program), runs) in programs(server, tenant, period).await? {
+    let looks_at = looks_at(server).await?;
+    for ((tenant, program), runs) in programs(server, tenant, period, &looks_at).await? {
+        let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
         let recommended = rightsize(&runs);
         let saves = match &recommended {
             Ok(recommendation) => {
@@ -66,12 +70,26 @@ fn right_size(found: Recommendation) -> RightSize {
     }
 }
 
-/// Returns the runs of each program that ended in the period, the earliest first.
-async fn programs(
+/// Whether the programs of a tenant in a pool are looked at: not where the tenant, one above it, or
+/// the pool has autonomy off.
+pub(crate) async fn looks_at(server: &Server) -> Result<impl Fn(&TenantPath, &str) -> bool, Problem> {
+    let rules = |books: &Books, _| {
+        let off = books.fleet.pools().values().filter(|pool| pool.autonomy == Some(Mode::Off));
+        let off: BTreeSet<String> = off.map(|pool| pool.name.clone()).collect();
+        (books.autonomy.rules.clone(), off)
+    };
+    let (rules, off) = server.read(rules).await?;
+    Ok(move |tenant: &TenantPath, pool: &str| rules.in_force(tenant).mode > Mode::Off && !off.contains(pool))
+}
+
+/// Returns the runs of each program that ended in the period, the earliest first, of those that
+/// are looked at.
+pub(crate) async fn programs(
     server: &Server,
     tenant: &TenantPath,
     period: Period,
-) -> Result<BTreeMap<(TenantPath, String), Vec<Run>>, Problem> {
+    looks_at: &impl Fn(&TenantPath, &str) -> bool,
+) -> Result<BTreeMap<(TenantPath, String), Vec<DatedRun>>, Problem> {
     let mut runs: BTreeMap<(LeaseId, u32, u32), (TenantPath, Recorded)> = BTreeMap::new();
     let mut after = (period.from_ms, String::new());
     let mut count = 0;
@@ -83,7 +101,10 @@ async fn programs(
                 format!("more than {RECORDS_MAX} usage records: ask for a shorter time or for one tenant");
             return Err(Problem::new(Kind::Invalid, detail).at("from_ms"));
         }
-        for record in page.iter().filter(|record| record.from_ms < period.until_ms) {
+        let is_meant = |record: &&UsageRecord| {
+            record.from_ms < period.until_ms && looks_at(&record.tenant, &record.pool)
+        };
+        for record in page.iter().filter(is_meant) {
             let Attempt { lease, attempt, task } = record.attempt_of();
             let run = runs.entry((lease, attempt, task));
             run.or_insert_with(|| (record.tenant.clone(), Recorded::default())).1.add(record);
@@ -94,9 +115,10 @@ async fn programs(
         }
     }
     let mut names: BTreeMap<LeaseId, String> = BTreeMap::new();
-    let mut programs: BTreeMap<_, Vec<Run>> = BTreeMap::new();
+    let mut programs: BTreeMap<_, Vec<DatedRun>> = BTreeMap::new();
     for ((lease, ..), (tenant, recorded)) in runs {
         let Some(run) = recorded.run else { continue };
+        let run = (recorded.began_ms, run);
         let name = match names.entry(lease) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => {
@@ -114,6 +136,8 @@ async fn programs(
 /// What the records of one run add up to.
 #[derive(Default)]
 struct Recorded {
+    /// When the first record begins.
+    began_ms: u64,
     intervals: Vec<Interval>,
     /// The run, once its last record is there; before that its peak of memory is not known.
     run: Option<Run>,
@@ -121,6 +145,9 @@ struct Recorded {
 
 impl Recorded {
     fn add(&mut self, record: &UsageRecord) {
+        if self.began_ms == 0 {
+            self.began_ms = record.from_ms;
+        }
         if !record.suspended {
             let interval = Interval { held_ms: record.held_ms(), used_ppm_ms: record.used_ppm_ms };
             self.intervals.push(interval);

@@ -7,9 +7,13 @@
 //! a transaction fails, or a change is given up half way, the fleet is read from the database
 //! again.
 
+mod autonomy;
 mod books;
 mod budgets;
 mod change;
+mod idle;
+mod live;
+mod scaling;
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +26,7 @@ use sluice_metrics::expiry_s;
 use sluice_transport::tls::ServerIdentity;
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
-use crate::auth::Recognised;
+use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Lost, Ticket};
 use crate::disk::{self, Disk};
 use crate::fleet::{LeaseRecord, Patience};
@@ -51,6 +55,8 @@ pub(crate) struct Server {
     /// What tenants used so long ago counts half in the division of what is left over; none of it
     /// does without.
     pub(crate) half_life_ms: Option<u64>,
+    /// A node that has had no lease for this time is an event; none is without.
+    pub(crate) node_idle_ms: Option<u64>,
     pub(crate) recognised: Recognised,
     pub(crate) sessions: Sessions,
     pub(crate) watches: Watches,
@@ -82,6 +88,8 @@ pub(crate) struct Server {
     cycles: watch::Sender<u64>,
     /// Tells the scheduler.
     wake: Notify,
+    /// A run has ended, and what it used is in the database.
+    run_ended: Notify,
 }
 
 /// Milliseconds since 1970 by the clock of this machine, which may be set forth and back.
@@ -129,6 +137,7 @@ impl Server {
             grace_ms: patience.grace_ms,
             quiet_ms: patience.quiet_ms,
             half_life_ms: None,
+            node_idle_ms: None,
             identity: identity::Current::default(),
             recognised: Recognised::default(),
             watches: Watches::default(),
@@ -148,6 +157,7 @@ impl Server {
             turns: AtomicU64::new(0),
             cycles: watch::Sender::new(0),
             wake: Notify::new(),
+            run_ended: Notify::new(),
         };
         server.follow_identity().await?;
         Ok(server)
@@ -250,6 +260,8 @@ impl Server {
             if same {
                 fresh.fleet.hear_as(&mut books.fleet);
                 fresh.looked = books.looked;
+                fresh.autonomy.know_as(&mut books.autonomy);
+                fresh.scaling = std::mem::take(&mut books.scaling);
             } else if self.fence().is_some() {
                 // What was heard in an earlier role has been overtaken by what others heard since.
                 fresh.fleet.take_over_notices(now_ms, self.grace_ms);
@@ -361,6 +373,8 @@ impl Server {
             _ => None,
         };
         let revoked: Vec<String> = writes.iter().filter_map(revoked).collect();
+        let run_ended =
+            writes.iter().any(|write| matches!(write, Write::Usage { record, .. } if record.last));
         let has_events = writes.iter().any(|write| matches!(write, Write::NewDelivery(_)));
         let counted = self.counters.of_batch(&writes);
         let traced = self.traces.as_ref().map(|traces| (traces, Traces::of_writes(&writes)));
@@ -379,6 +393,9 @@ impl Server {
                 }
                 if is_news {
                     self.watches.tell(leases);
+                }
+                if run_ended {
+                    self.run_ended.notify_one();
                 }
                 if has_events {
                     self.outgoing.news.notify_one();
@@ -430,6 +447,10 @@ impl Server {
             self.wake.notify_one();
         }
         self.counters.decided(begun.elapsed());
+        let now_ms = change.now_ms;
+        for (action, subject, detail) in change.books.scaling_news(self.node_idle_ms, now_ms) {
+            change.audit(&Principal::server(), action, &subject, detail);
+        }
         change.report_incidents();
         // Counted while the fleet is still locked: who began to wait before has been looked at.
         self.cycles.send_modify(|count| *count += 1);

@@ -250,7 +250,7 @@ pub(crate) struct RunArgs {
     /// instead of asking for one
     #[arg(long, value_name = "ID", conflicts_with_all = [
         "gpu_count", "share", "units", "memory", "cap", "node", "gpus", "nodes", "tenant", "priority", "tasks", "linked", "tier", "pool",
-        "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt", "name",
+        "models", "min_tflops", "min_gpu_memory", "labels", "deadline", "duration", "hold", "no_preempt", "as_asked", "name",
     ])]
     pub(crate) lease: Option<LeaseId>,
 
@@ -331,6 +331,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_preempt: bool,
 
+    /// With a server: its size is not changed by the server, nor is it suspended while it is idle,
+    /// whatever the tenant has consented to
+    #[arg(long)]
+    pub(crate) as_asked: bool,
+
     /// GPUs of the private node: auto, nvidia, software[:COUNT[,MEMORY]], or
     /// recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", conflicts_with = "node")]
@@ -401,6 +406,7 @@ impl RunArgs {
             (self.duration.is_some(), "--duration", QUEUES),
             (self.hold.is_some(), "--hold", QUEUES),
             (self.no_preempt, "--no-preempt", "which preempts leases"),
+            (self.as_asked, "--as-asked", "which changes leases"),
         ];
         options.into_iter().find(|(is_given, ..)| *is_given).map(|(_, option, why)| (option, why))
     }
@@ -503,6 +509,12 @@ pub(crate) struct NodeArgs {
     /// time that moving their memory takes
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "overcommit")]
     pub(crate) max_wait: Period,
+
+    /// Suspend leases whose programs do nothing for this time, such as 30min. They come back at
+    /// their next CUDA call, once their share and memory are free again. With --join the server's tenants
+    /// and pools say so
+    #[arg(long, value_name = "TIME", conflicts_with = "join")]
+    pub(crate) idle_after: Option<Period>,
 
     /// For tests: move the memory of programs off their GPUs and back at random moments, which
     /// follow from this number
@@ -892,6 +904,7 @@ mod tests {
             ("duration", "20min"),
             ("hold", "5min"),
             ("no-preempt", ""),
+            ("as-asked", ""),
             ("dry-run", ""),
         ];
         let command = <Cli as clap::CommandFactory>::command();

@@ -212,6 +212,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         swap_memory: arguments.swap_memory.map(Memory::bytes),
         memory_overcommit_ppm: arguments.overcommit.ppm(),
         max_wait: arguments.max_wait.duration(),
+        idle_after: arguments.idle_after.map(Period::duration),
         churn: arguments.churn,
         peers: arguments.peers.clone(),
         metrics: arguments.metrics.exporter(&arguments.tls, None)?,

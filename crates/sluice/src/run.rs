@@ -181,6 +181,7 @@ fn run_through(
         hold_ms: arguments.hold.map(|hold| hold.duration().as_millis() as u64),
         share_ppm: arguments.share().ppm(),
         use_default: arguments.stated_share.is_none() && arguments.memory.is_none(),
+        as_asked: arguments.as_asked,
         units_milli: arguments.units.map(Units::milli),
         memory: arguments.memory.map_or(0, Memory::bytes),
         hard_cap: arguments.cap == Cap::Hard,

@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod aside;
 pub(crate) mod bills;
+mod consent;
 pub(crate) mod estimate;
 pub(crate) mod invoices;
 pub(crate) mod iq;

@@ -84,6 +84,8 @@ pub(crate) struct Tasks<'a> {
     next_number: u32,
     /// All tasks have been told to make room.
     preempted: bool,
+    /// When it is suspended for being idle, and whether it is, as was said last.
+    idle_said: Option<(u64, bool)>,
     /// No further task is begun: one has failed, or the lease is over.
     ending: bool,
 }
@@ -112,6 +114,7 @@ impl<'a> Tasks<'a> {
             seen: None,
             next_number: 0,
             preempted: false,
+            idle_said: None,
             ending: false,
         })
     }
@@ -271,8 +274,28 @@ impl<'a> Tasks<'a> {
             );
             signal(libc::SIGTERM);
         } else if lease.state == LeaseState::Running {
+            self.say_idle(lease);
             self.tell_tasks(lease, reason);
             self.claim_further(lease);
+        }
+    }
+
+    /// Says once that the program is about to be suspended, and once that it is.
+    fn say_idle(&mut self, lease: &Lease) {
+        let told = lease.idle.as_ref().filter(|idle| idle.stays.is_none());
+        let told = told.map(|idle| (idle.suspend_at_ms, idle.suspended));
+        if told == self.idle_said {
+            return;
+        }
+        self.idle_said = told;
+        if let Some((at_ms, is_suspended)) = told {
+            match is_suspended {
+                true => eprintln!("sluice: the program is idle and is suspended until its next CUDA call"),
+                false => eprintln!(
+                    "sluice: the program is idle; it is suspended in {} unless it makes a CUDA call",
+                    grace_left(Some(at_ms))
+                ),
+            }
         }
     }
 

@@ -264,6 +264,7 @@ impl Registry {
             resized: ledger.leases.values().filter_map(resized).collect(),
             arriving: ledger.leases.values().filter_map(arriving).collect(),
             moved: self.orders.results(),
+            idle: ledger.idle_leases(self.clock.running()),
             ..Report::default()
         }
     }

@@ -71,6 +71,15 @@ impl Residence {
         Residence { place: Place::Returning, ..Residence::default() }
     }
 
+    pub(super) fn is_away(&self) -> bool {
+        self.place == Place::Away
+    }
+
+    /// Why the memory stays on its GPUs, though it was to leave.
+    pub(super) fn stays(&self) -> Option<&str> {
+        (self.place == Place::Present && !self.reason.is_empty()).then_some(&self.reason)
+    }
+
     fn is_moving(&self) -> bool {
         matches!(self.place, Place::Leaving | Place::Returning)
     }
@@ -163,6 +172,7 @@ impl Registry {
             }
             (Place::Returning, Packet::MovedIn { took_us, .. }) => {
                 record.moving_us += took_us;
+                record.wants = false;
                 *residence = Residence::default();
                 ledger.books.moved_in(lease, session);
                 ledger.note_move(lease, 0, took_us);
@@ -175,7 +185,12 @@ impl Registry {
                 self.memory_moved.notify_all();
                 return self.plan_session(&mut ledger, session);
             }
-            (_, Packet::Wanted) => return self.plan_session(&mut ledger, session),
+            (_, Packet::Wanted) => {
+                self.session_wants(&mut ledger, session);
+                self.plan_session(&mut ledger, session);
+                drop(ledger);
+                return self.tell_server();
+            }
             // Nothing that was asked for.
             _ => return,
         }

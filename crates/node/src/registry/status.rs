@@ -45,6 +45,7 @@ impl Registry {
                 meter.read_ns = total_ns;
             }
             ledger.follow_pace(elapsed_ns);
+            self.follow_idle(&mut ledger);
             self.retry_moves(&mut ledger);
         }
     }
@@ -137,7 +138,10 @@ impl Ledger {
 
     /// What is to be said of where a session's memory is.
     pub(super) fn memory_state(&self, session: u64, record: &SessionRecord) -> String {
-        let state = record.residence.describe();
+        let state = match record.residence.describe() {
+            state if state.is_empty() => self.idle_text(record.lease),
+            state => state,
+        };
         match state.is_empty() && !self.session_is_suspended(record) && self.awaits_memory(session) {
             true => "waits for memory on the GPU".to_owned(),
             false => state,

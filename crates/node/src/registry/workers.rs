@@ -299,6 +299,7 @@ impl SessionRecord {
             secret,
             is_up: false,
             suspended: false,
+            wants: false,
             residence: Residence::default(),
             churns: false,
             planned_on: None,

@@ -8,6 +8,7 @@ mod attacks;
 mod copies;
 mod elastic;
 mod hostile;
+mod idle;
 mod openings;
 mod overcommit;
 mod own_memory;
@@ -23,6 +24,7 @@ use attacks::*;
 use copies::*;
 use elastic::*;
 use hostile::a_hostile_client_harms_nobody;
+use idle::*;
 use openings::*;
 use overcommit::*;
 use own_memory::*;
@@ -107,7 +109,8 @@ fn main() {
     let shared = OVERCOMMITTED.iter().map(|test| (test, " (overcommitted)", overcommitted()));
     let both = OVERCOMMITTED_AND_MOVED.iter();
     let both = both.map(|test| (test, " (overcommitted, and moves)", moving(overcommitted())));
-    for ((name, test), how, config) in plain.chain(moved).chain(shared).chain(both) {
+    let idle = IDLE.iter().map(|test| (test, "", suspends_idle_ones()));
+    for ((name, test), how, config) in plain.chain(moved).chain(shared).chain(both).chain(idle) {
         let name = format!("{name}{how}");
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
@@ -132,6 +135,11 @@ type Test = (&'static str, fn(&TestNode));
 macro_rules! tests {
     ($($name:ident)*) => { &[$((stringify!($name), $name as fn(&TestNode))),*] };
 }
+
+/// On a node that suspends idle leases.
+const IDLE: &[Test] = tests! {
+    an_idle_lease_leaves_its_gpu_and_comes_back_at_the_next_call
+};
 
 const TESTS: &[Test] = tests! {
     a_kernel_adds

@@ -1,10 +1,13 @@
 //! A lease as the books have it, and where its tasks are.
 
 use sluice_api::GPU_PPM;
+use sluice_api::autonomy::{AutomaticSize, Idle};
 use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, ResizeLease, TASKS_MAX};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
+
+use crate::autonomy::{IdleState, LiveLease};
 
 /// Where a task of a lease is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -230,6 +233,25 @@ pub(crate) struct LeaseRecord {
     /// When its program last asked for it; not stored.
     pub(crate) heard_at_ms: u64,
     pub(crate) revision: u64,
+    /// What the server has changed about it by itself.
+    pub(crate) automatic: Option<Automatic>,
+}
+
+/// What the server has changed about a lease by itself, and what it goes by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Automatic {
+    /// Another size than was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<AutomaticSize>,
+    /// What its share follows while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) live: Option<LiveLease>,
+    /// Its programs do nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) idle: Option<IdleState>,
+    /// A person has resized it since, whose word counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) by_hand: bool,
 }
 
 /// The order of a tenant's line: higher priority, then first come.
@@ -261,6 +283,7 @@ impl LeaseRecord {
             ended_at_ms: None,
             heard_at_ms: now_ms,
             revision: 0,
+            automatic: None,
         }
     }
 
@@ -354,6 +377,11 @@ impl LeaseRecord {
             Tier::Basic => self.ask.priority - PRIORITY_MAX,
             Tier::Standard | Tier::Premium => self.ask.priority,
         }
+    }
+
+    /// What comes of it that its programs do nothing.
+    pub(crate) fn shown_idle(&self) -> Option<Idle> {
+        self.automatic.as_ref()?.idle.as_ref().map(IdleState::shown)
     }
 
     /// Whether it holds parts of GPUs.

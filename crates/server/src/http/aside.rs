@@ -63,6 +63,7 @@ pub(super) async fn decide(
         change.audit(&principal, if accept { "usage.accepted" } else { "usage.discarded" }, id, detail);
         change.write(Write::AsideGone(id.clone()));
         if accept {
+            change.note_run_end(&record);
             change.write(Write::Usage { record, received_at_ms: now_ms });
         }
     }

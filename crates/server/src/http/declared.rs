@@ -137,6 +137,7 @@ pub(super) async fn remove_tenant(
     let defaults = change.books().run_defaults.values().filter(|default| default.tenant == tenant.path);
     let defaults: Vec<RunDefault> = defaults.cloned().collect();
     defaults.iter().for_each(|default| change.remove_run_default(default));
+    change.forget_programs_of(&tenant.path);
     change.write(Write::RemoveTenant(tenant.path.clone()));
     change.commit().await?;
     Ok(Json(tenant))

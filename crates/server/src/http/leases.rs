@@ -9,6 +9,7 @@ use axum::http::header::ETAG;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use sluice_api::audit::Entry;
+use sluice_api::autonomy::{AutomaticKind, AutomaticSize};
 use sluice_api::lease::{
     HOLD_MS_MAX, HOLD_MS_MIN, Lease, LeaseEvent, LeaseHistory, LeaseId, LeaseState, NewLease, PRIORITY_MAX,
     Refused, ResizeLease, StateFilter, TASKS_MAX,
@@ -65,11 +66,15 @@ pub(super) async fn create(
     let request = serde_json::to_string(&ask).unwrap_or_default();
     let tenant = ask.tenant.take().unwrap_or_else(|| principal.token.tenant.clone());
     principal.need(Action::Lease, &tenant)?;
+    let mut automatic = None;
     if ask.use_default && ask.units_milli.is_none() {
         let key = (tenant.clone(), ask.name.clone());
         let default = server.read(|books: &Books, _| books.run_defaults.get(&key).cloned()).await?;
         if let Some(default) = default {
             (ask.share_ppm, ask.memory) = (default.share_ppm, default.memory);
+        } else {
+            // A person's word counts before what the server has found.
+            automatic = size_automatically(&server, &tenant, &mut ask).await?;
         }
     }
     check(&mut ask, server.now_ms())?;
@@ -101,6 +106,12 @@ pub(super) async fn create(
     let (token, now_ms) = (principal.token.id.clone(), change.now_ms);
     let id = change.fleet().request(tenant.clone(), ask, token.clone(), now_ms);
     change.fleet().set_person(id, principal.person());
+    let requested = change.fleet().lease(id).map(|lease| lease.ask.clone());
+    let detail = serde_json::json!({ "tenant": tenant, "asked": requested });
+    change.audit(&principal, "lease.requested", &id.to_string(), detail);
+    if let Some(size) = automatic {
+        change.fleet().note_automatic_size(id, size);
+    }
     if let Some(key) = key {
         let name = key.to_owned();
         change.write(Write::Key(KeyUse {
@@ -114,11 +125,37 @@ pub(super) async fn create(
     }
     let lease = change.fleet().lease(id);
     let key = lease.map(|lease| lease_key::of(&server.signer, lease));
-    let detail = serde_json::json!({ "tenant": tenant, "asked": lease.map(|lease| &lease.ask) });
-    change.audit(&principal, "lease.requested", &id.to_string(), detail);
     change.commit_and_look().await?;
     let Json(lease) = view(&server, &principal, id).await?;
     Ok(Json(Asked::Lease(Box::new(Lease { key, ..lease }))))
+}
+
+/// Gives a request that states no size what earlier runs of the program needed, if its tenant has
+/// consented to that.
+async fn size_automatically(
+    server: &Server,
+    tenant: &TenantPath,
+    ask: &mut NewLease,
+) -> Result<Option<AutomaticSize>, Problem> {
+    let found = |books: &Books, now_ms| {
+        let (share_ppm, size) = books.autonomy.size_for(&books.fleet, tenant, ask)?;
+        let sized = NewLease { share_ppm, memory: size.live.memory, ..ask.clone() };
+        // The memory of one GPU may be more than another has.
+        if books.never(tenant, &sized).is_some() {
+            return None;
+        }
+        let automatic = AutomaticSize {
+            kind: AutomaticKind::NextRun,
+            asked_share_ppm: ask.share_ppm,
+            asked_memory: ask.memory,
+            at_ms: now_ms,
+            why: size.why.clone(),
+        };
+        Some((sized, automatic))
+    };
+    let Some((sized, automatic)) = server.read(found).await? else { return Ok(None) };
+    *ask = sized;
+    Ok(Some(automatic))
 }
 
 fn check(ask: &mut NewLease, now_ms: u64) -> Result<(), Problem> {
@@ -460,6 +497,9 @@ pub(super) async fn resize(
     }
     if !is_own {
         change.is_by_hand();
+    }
+    if resize.share_ppm.is_some() || resize.memory.is_some() || resize.limit_ppm.is_some() {
+        change.fleet().resized_by_hand(id);
     }
     change.audit_leases(&principal);
     change.commit().await?;

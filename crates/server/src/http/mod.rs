@@ -17,6 +17,7 @@ mod tags;
 mod admin;
 mod apply;
 mod aside;
+mod autonomy;
 mod declared;
 mod estimates;
 mod gpu_sums;
@@ -118,6 +119,9 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
             recommendations::set_run_default,
             recommendations::remove_run_default
         ))
+        .routes(routes!(autonomy::autonomy, autonomy::consent))
+        .routes(routes!(autonomy::undo))
+        .routes(routes!(autonomy::allow))
         .routes(routes!(webhooks::webhooks, webhooks::make_webhook))
         .routes(routes!(webhooks::webhook, webhooks::remove_webhook))
         .routes(routes!(webhooks::enable))

@@ -195,6 +195,7 @@ pub(super) async fn report(
         || report.leases.len() > SESSIONS_MAX
         || report.arriving.len() > SESSIONS_MAX
         || report.moved.len() > SESSIONS_MAX
+        || report.idle.len() > SESSIONS_MAX
     {
         return Err(Problem::new(Kind::Invalid, "no node has so many sessions").at("sessions").into());
     }
@@ -223,9 +224,14 @@ pub(super) async fn report(
     if let Some(traces) = &server.traces {
         traces.reported(&report.sessions, now_ms);
     }
+    let has_calls = report.idle.iter().any(|idle| idle.wants);
     let Some(end) = change.fleet().report(id, report, now_ms) else {
         return Err(Problem::new(Kind::NotFound, "the node has to join again").into());
     };
+    if has_calls {
+        // The answer has the grants with which they come back.
+        change.follow_idle();
+    }
     let (leadership, report_every_ms) = (change.fleet().leadership, change.fleet().report_every_ms());
     let resize = change.fleet().resizing_grants(id, now_ms);
     let orders = change.fleet().move_orders(id, now_ms);
@@ -429,6 +435,7 @@ pub(super) async fn sessions(
             node: node.name.clone(),
             tenant: lease.tenant.clone(),
             user: lease.person.clone(),
+            lease_idle: lease.shown_idle(),
             session: session.clone(),
         };
         Page { items: items.into_iter().map(status).collect(), next }

@@ -102,11 +102,8 @@ pub(super) async fn set_run_default(
     if new.memory > i64::MAX as u64 {
         return wrong("memory", "more bytes than any GPU has".to_owned());
     }
-    if new.program.is_empty() || new.program.chars().count() > NAME_LENGTH_MAX {
-        return wrong(
-            "program",
-            format!("the name of the program's leases, up to {NAME_LENGTH_MAX} characters"),
-        );
+    if let Some(problem) = wrong_name(&new.program) {
+        return Err(problem.into());
     }
     let mut change = server.change().await?;
     let in_the_way = match () {
@@ -141,6 +138,13 @@ pub(super) async fn set_run_default(
     change.set_run_default(default.clone());
     change.commit().await?;
     Ok(Json(default))
+}
+
+/// What is wrong about the name of a program.
+pub(super) fn wrong_name(program: &str) -> Option<Problem> {
+    let detail = format!("the name of the program's leases, up to {NAME_LENGTH_MAX} characters");
+    let is_wrong = program.is_empty() || program.chars().count() > NAME_LENGTH_MAX;
+    is_wrong.then(|| Problem::new(Kind::Invalid, detail).at("program"))
 }
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

@@ -27,6 +27,7 @@ fn lease(id: LeaseId, tenant: &str, seats: Vec<Seat>) -> LeaseRecord {
         ended_at_ms: None,
         heard_at_ms: 0,
         revision: id,
+        automatic: None,
     }
 }
 

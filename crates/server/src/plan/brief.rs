@@ -30,6 +30,18 @@ impl Plan {
             Some(blocked) => blocked_text(blocked, lease),
         })
     }
+
+    /// Whether a waiting lease lacks nothing but a place on a node.
+    pub(crate) fn lacks_room(&self, fleet: &Fleet, lease: &LeaseRecord) -> bool {
+        if self.broken.is_some() || self.held_back.contains_key(&lease.id) || self.bound.contains(&lease.id) {
+            return false;
+        }
+        if !fleet.nodes().values().any(|node| node.takes_work()) {
+            return true;
+        }
+        let why = self.work.get(&lease.id).and_then(|work| self.scheduler.why(work.job));
+        why.is_some_and(|why| matches!(why.blocked, Some(Blocked::Room { .. } | Blocked::Topology { .. })))
+    }
 }
 
 fn blocked_text(blocked: &Blocked, lease: &LeaseRecord) -> String {

@@ -11,6 +11,8 @@ use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::TenantPath;
 
 use super::LOOK_EVERY;
+use super::scaling::Scaling;
+use crate::autonomy::Autonomy;
 use crate::commits::Epoch;
 use crate::fleet::{Fleet, LeaseRecord, NoResize};
 use crate::history::History;
@@ -39,6 +41,8 @@ pub(crate) struct Books {
     pub(crate) webhooks: Webhooks,
     /// By tenant and program.
     pub(crate) run_defaults: BTreeMap<(TenantPath, String), RunDefault>,
+    pub(crate) autonomy: Autonomy,
+    pub(super) scaling: Scaling,
     /// When it was last looked what time alone has ended.
     pub(super) expired_at_ms: u64,
     pub(super) audit: Head,
@@ -68,6 +72,7 @@ impl Books {
         let defaults = store.run_defaults().await?.into_iter();
         let run_defaults =
             defaults.map(|default| ((default.tenant.clone(), default.program.clone()), default)).collect();
+        let autonomy = Autonomy::read(store).await?;
         let audit = store.audit_head().await?;
         let mut history = History::default();
         let mut recent = store.leases(i64::MAX as u64, HISTORY).await?;
@@ -84,6 +89,8 @@ impl Books {
             counted: Counted::default(),
             webhooks: webhooks.into_iter().map(|webhook| (webhook.id.clone(), webhook)).collect(),
             run_defaults,
+            autonomy,
+            scaling: Scaling::default(),
             expired_at_ms: 0,
             audit,
             epoch,
@@ -126,6 +133,8 @@ impl Books {
             self.fleet.look_at_nodes(now_ms, now_ms + clock.grace_ms);
             self.fleet.expire(now_ms);
         }
+        self.follow_live(clock);
+        self.follow_idle(now_ms);
         let plan = self.plan.get_or_insert_with(|| {
             let mut plan = Plan::new(&self.fleet, now_ms, half_life_ms);
             plan.recall_use(&self.fleet, &std::mem::take(&mut self.past));

@@ -4,18 +4,21 @@
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
+use sluice_api::autonomy::{Consent, LeftAlone, ProgramName};
 use sluice_api::bill::Seller;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{LeaseId, ResizeLease};
 use sluice_api::node::NodeId;
 use sluice_api::problem::Problem;
 use sluice_api::recommendation::RunDefault;
+use sluice_api::tenant::TenantPath;
 use sluice_api::usage::UsageRecord;
 use sluice_api::webhook::Webhook;
 use tokio::sync::MutexGuard;
 
 use super::{Books, Server};
 use crate::auth::Principal;
+use crate::autonomy::SizedProgram;
 use crate::commits::{Lost, Ticket};
 use crate::fleet::{Event, Fleet, Incident, NoResize};
 use crate::keys;
@@ -49,6 +52,12 @@ impl Change<'_> {
     pub(crate) fn resize(&mut self, id: LeaseId, resize: &ResizeLease) -> Result<(), NoResize> {
         let now_ms = self.now_ms;
         self.books.resize(id, resize, now_ms)
+    }
+
+    /// As [`Books::follow_idle`].
+    pub(crate) fn follow_idle(&mut self) {
+        let now_ms = self.now_ms;
+        self.books.follow_idle(now_ms);
     }
 
     /// Has a lease move to another node.
@@ -88,6 +97,42 @@ impl Change<'_> {
         self.books.run_defaults.remove(&(default.tenant.clone(), default.program.clone()));
     }
 
+    pub(crate) fn set_consent(&mut self, consent: Consent) {
+        self.writes.push(Write::Consent(Box::new(consent.clone())));
+        // Its programs are looked at by the new rule.
+        self.books.autonomy.ended.insert(consent.tenant.clone());
+        self.books.autonomy.rules.set(consent);
+        self.server.run_ended.notify_one();
+    }
+
+    pub(crate) fn leave_alone(&mut self, left_alone: LeftAlone) {
+        self.writes.push(Write::LeftAlone(left_alone.clone()));
+        let LeftAlone { tenant, program, .. } = left_alone.clone();
+        self.books.autonomy.left_alone.insert(ProgramName { tenant, program }, left_alone);
+    }
+
+    pub(crate) fn leave_alone_no_more(&mut self, name: &ProgramName) {
+        self.writes.push(Write::NotLeftAlone(name.clone()));
+        self.books.autonomy.left_alone.remove(name);
+    }
+
+    /// Sets what the next runs of a program get; without a size, what they ask for.
+    pub(crate) fn set_program_size(&mut self, name: ProgramName, size: Option<SizedProgram>) {
+        self.writes.push(Write::ProgramSize { name: name.clone(), size: size.clone().map(Box::new) });
+        match size {
+            Some(size) => drop(self.books.autonomy.sizes.insert(name, size)),
+            None => drop(self.books.autonomy.sizes.remove(&name)),
+        }
+    }
+
+    /// A tenant is no more, and its programs are not either.
+    pub(crate) fn forget_programs_of(&mut self, tenant: &TenantPath) {
+        let autonomy = &mut self.books.autonomy;
+        autonomy.rules.remove(tenant);
+        autonomy.left_alone.retain(|name, _| name.tenant != *tenant);
+        autonomy.sizes.retain(|name, _| name.tenant != *tenant);
+    }
+
     pub(crate) fn remove_webhook(&mut self, id: &str) {
         self.writes.push(Write::RemoveWebhook(id.to_owned()));
         self.books.webhooks.remove(id);
@@ -100,9 +145,17 @@ impl Change<'_> {
     /// Counts a usage record.
     pub(crate) fn count(&mut self, record: &UsageRecord) {
         self.write(Write::Usage { record: record.clone(), received_at_ms: self.now_ms });
-        let Books { counted, fleet, .. } = &mut *self.books;
+        let Books { counted, fleet, autonomy, .. } = &mut *self.books;
+        autonomy.count(record);
         let last = LastCounted { sequence: record.sequence, until_ms: record.until_ms };
         counted.remember(record.node, record.attempt_of(), last, |lease| fleet.lease(lease).is_some());
+    }
+
+    /// A record is counted that was set aside: after the last of a run its program is looked at.
+    pub(crate) fn note_run_end(&mut self, record: &UsageRecord) {
+        if record.last {
+            self.books.autonomy.ended.insert(record.tenant.clone());
+        }
     }
 
     /// Who starts when is another matter now, by somebody's hand.

@@ -8,7 +8,7 @@ use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the
 /// database that is copied into keeps it by itself. No table refers to another one.
-const TABLES: [&str; 22] = [
+const TABLES: [&str; 25] = [
     "tenant",
     "token",
     "node",
@@ -28,6 +28,9 @@ const TABLES: [&str; 22] = [
     "invoice_draft",
     "usage_aside",
     "run_default",
+    "consent",
+    "left_alone",
+    "program_size",
     "webhook",
     "webhook_delivery",
     LEADER,

@@ -15,10 +15,11 @@ use crate::fleet::LeaseRecord;
 
 static LEASES: Insert = Insert::new(
     "lease (id, tenant, name, ask, token, state, attempt, reason, seats, preempt_at_ms, created_at_ms, queued_at_ms, \
-     granted_at_ms, ended_at_ms, revision, person)",
+     granted_at_ms, ended_at_ms, revision, person, automatic)",
     "ON CONFLICT (id) DO UPDATE SET ask = excluded.ask, state = excluded.state, attempt = excluded.attempt, reason = excluded.reason, \
      seats = excluded.seats, preempt_at_ms = excluded.preempt_at_ms, queued_at_ms = excluded.queued_at_ms, \
-     granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision",
+     granted_at_ms = excluded.granted_at_ms, ended_at_ms = excluded.ended_at_ms, revision = excluded.revision, \
+     automatic = excluded.automatic",
 );
 
 static KEYS: Insert = Insert::new("idempotency (token, name, request, lease, at_ms)", "");
@@ -46,6 +47,7 @@ fn bind<'q>(statement: Statement<'q>, lease: &LeaseRecord) -> Statement<'q> {
         .bind(lease.ended_at_ms.map(signed))
         .bind(signed(lease.revision))
         .bind(lease.person.clone())
+        .bind(to_json(&lease.automatic))
 }
 
 /// That a request came under an idempotency key, and what came of it.
@@ -215,6 +217,7 @@ fn lease_record(row: &AnyRow) -> Result<LeaseRecord> {
         ended_at_ms: unsigned_or_null(row, "ended_at_ms")?,
         heard_at_ms: 0,
         revision: unsigned(row, "revision")?,
+        automatic: from_json(row, "automatic")?,
     })
 }
 

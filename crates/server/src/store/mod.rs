@@ -7,6 +7,7 @@
 
 mod aside;
 mod audit;
+mod autonomy;
 mod bills;
 mod cards;
 mod copy;
@@ -32,6 +33,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
+use sluice_api::autonomy::{Consent, LeftAlone, ProgramName};
 use sluice_api::bill::{Correction, Price, Seller};
 use sluice_api::identity::Identity;
 use sluice_api::invoice::Invoice;
@@ -46,6 +48,7 @@ use sqlx::any::{AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Any, AnyPool, Connection, Row, SqlSafeStr, Transaction};
 
+use crate::autonomy::SizedProgram;
 use crate::fleet::{CardId, CardRecord, LeaseRecord, Node};
 use crate::history::EstimateError;
 
@@ -156,6 +159,14 @@ pub(crate) enum Write {
     },
     RunDefault(RunDefault),
     RemoveRunDefault(RunDefault),
+    Consent(Box<Consent>),
+    LeftAlone(LeftAlone),
+    NotLeftAlone(ProgramName),
+    /// Without a size the next runs of the program get what they ask for.
+    ProgramSize {
+        name: ProgramName,
+        size: Option<Box<SizedProgram>>,
+    },
     /// A webhook that is new, or whose state has changed.
     Webhook(Box<Webhook>),
     /// Removes the webhook with this id, and its deliveries.
@@ -237,6 +248,7 @@ const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (20, "node tokens", [include_str!("../../migrations/0020_node_tokens.sql"); 2]),
     (21, "webhooks", [include_str!("../../migrations/0021_webhooks.sql"); 2]),
     (22, "run defaults", [include_str!("../../migrations/0022_run_defaults.sql"); 2]),
+    (23, "autonomy", [include_str!("../../migrations/0023_autonomy.sql"); 2]),
 ];
 
 /// Where everything that is counted is kept.
@@ -347,6 +359,22 @@ impl Store {
                     rows.settings = true;
                     run_defaults::remove(tx, &default.tenant, &default.program).await?;
                 }
+                Write::Consent(consent) => {
+                    rows.settings = true;
+                    autonomy::write_consent(tx, &consent).await?;
+                }
+                Write::LeftAlone(left_alone) => {
+                    rows.settings = true;
+                    autonomy::write_left_alone(tx, &left_alone).await?;
+                }
+                Write::NotLeftAlone(name) => {
+                    rows.settings = true;
+                    autonomy::remove_left_alone(tx, &name).await?;
+                }
+                Write::ProgramSize { name, size } => {
+                    rows.settings = true;
+                    autonomy::write_size(tx, &name, size.as_deref()).await?;
+                }
                 Write::Webhook(webhook) => {
                     rows.settings = true;
                     webhooks::write(tx, &webhook).await?;
@@ -396,6 +424,7 @@ impl Store {
                 Write::RemoveTenant(tenant) => {
                     rows.settings = true;
                     tenants::remove(tx, &tenant).await?;
+                    autonomy::remove_tenant(tx, &tenant).await?;
                 }
                 Write::RemovePool(name) => {
                     rows.settings = true;

@@ -40,6 +40,8 @@ impl Event {
             "node.silent" => of_fleet(EventKind::NodeSilent, "node", entry, detail),
             "node.reports" => of_fleet(EventKind::NodeReports, "node", entry, detail),
             "node.lost" => of_fleet(EventKind::NodeLost, "node", entry, detail),
+            "node.wanted" => of_fleet(EventKind::NodeWanted, "for", entry, detail),
+            "node.idle" => of_fleet(EventKind::NodeIdle, "node", entry, detail),
             "gpu.fenced" => of_fleet(EventKind::GpuFenced, "gpu", entry, detail),
             "gpu.unfenced" => of_fleet(EventKind::GpuUnfenced, "gpu", entry, detail),
             "gpu.suspected" => of_fleet(EventKind::GpuSuspected, "gpu", entry, detail),
@@ -53,6 +55,7 @@ impl Event {
         let kind = match action {
             "lease.granted" => EventKind::LeaseStarted,
             "lease.preempted" => EventKind::LeasePreempted,
+            "lease.idle" => EventKind::LeaseIdle,
             "lease.requeued" => EventKind::LeaseRequeued,
             "lease.resized" if is_set("suspended") => EventKind::LeaseSuspended,
             "lease.ended" if is_set("expired") => EventKind::LeaseExpired,
@@ -149,6 +152,9 @@ pub(super) fn sentence(event: &Value) -> String {
             format!("{} has its GPU after waiting for {waited_s} s", lease())
         }
         Some(EventKind::LeasePreempted) => format!("{} has to leave its GPUs{}", lease(), because("reason")),
+        Some(EventKind::LeaseIdle) => {
+            format!("{} is about to be suspended{}", lease(), because("reason"))
+        }
         Some(EventKind::LeaseSuspended) => format!("{} is suspended", lease()),
         Some(EventKind::LeaseRequeued) => {
             format!("{} waits in the queue again{}", lease(), because("reason"))
@@ -167,6 +173,14 @@ pub(super) fn sentence(event: &Value) -> String {
         Some(EventKind::NodeSilent) => format!("Node {} has stopped reporting", text("node")),
         Some(EventKind::NodeReports) => format!("Node {} reports again", text("node")),
         Some(EventKind::NodeLost) => format!("The leases of node {} are queued again", text("node")),
+        Some(EventKind::NodeWanted) => {
+            let (leases, gpus) = (text("leases"), text("gpus"));
+            format!("No node has room for {leases} leases of {gpus} GPUs each (pool: {})", text("for"))
+        }
+        Some(EventKind::NodeIdle) => {
+            let idle_min = data["idle_ms"].as_u64().unwrap_or(0) / 60_000;
+            format!("Node {} has had no lease for {idle_min} min", text("node"))
+        }
         Some(EventKind::InvoiceIssued) => {
             format!("Invoice {} of {} has been issued", text("number"), text("tenant"))
         }

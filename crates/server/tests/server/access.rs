@@ -106,6 +106,9 @@ const CALLS: &[(&str, &str, Call)] = &[
         c.post("/run-defaults", &new)
     }),
     ("remove default", "remove_run_default", |c, _| c.delete("/run-defaults?tenant=acme&program=kept")),
+    ("consent", "consent", |c, _| c.post("/autonomy", &json!({ "tenant": "acme", "mode": "recommend" }))),
+    ("undo", "undo", |c, _| c.post("/autonomy/undo", &json!({ "tenant": "acme", "program": "kept" }))),
+    ("allow", "allow", |c, _| c.post("/autonomy/allow", &json!({ "tenant": "acme", "program": "alone" }))),
     ("webhooks", "webhooks", |c, _| c.get("/webhooks")),
     ("make webhook", "make_webhook", |c, _| {
         c.post("/webhooks", &json!({ "tenant": "acme", "url": "https://hooks.invalid" }))
@@ -196,6 +199,7 @@ const LISTS: &[(&str, &str)] = &[
     ("invoices", "/invoices"),
     ("recommendations", "/recommendations"),
     ("run_defaults", "/run-defaults"),
+    ("autonomy", "/autonomy"),
     ("session", "/session"),
     ("whoami", "/whoami"),
 ];
@@ -223,6 +227,8 @@ fn allowed(server: &Server, client: &Client) -> Vec<&'static str> {
         let draft = server.admin.post::<Invoice>("/invoices", &new).unwrap().number;
         let kept = json!({ "tenant": "acme", "program": "kept", "share_ppm": 1, "memory": 0 });
         let _: Value = server.admin.post("/run-defaults", &kept).unwrap();
+        let alone = json!({ "tenant": "acme", "program": "alone" });
+        let _: Value = server.admin.post("/autonomy/undo", &alone).unwrap();
         let new = json!({ "tenant": "acme", "url": "https://hooks.invalid" });
         let webhook = server.admin.post::<MadeWebhook>("/webhooks", &new).unwrap().webhook.id;
         let outcome = call(client, &Target { lease, token, draft, webhook: webhook.clone() });
@@ -261,7 +267,7 @@ fn every_endpoint_for_every_role() {
     ];
     let tokens = ["token", "revoke", "tokens", "get token"];
     let gpus = ["gpus", "gpu sums", "drift"];
-    let defaults = ["set default", "remove default"];
+    let defaults = ["set default", "remove default", "consent", "undo", "allow"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
     let money = ["bill", "bill days", "charges", "cost report", "get invoice", "invoice document"];
     let administrator = [
@@ -279,7 +285,7 @@ fn every_endpoint_for_every_role() {
     .concat();
     check(Role::TenantAdmin, "acme", &administrator);
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
-    check(Role::Member, "acme", &[&leases[..], &seen, &["gpus", "gpu sums", "drift"]].concat());
+    check(Role::Member, "acme", &[&leases[..], &seen, &["undo"], &["gpus", "gpu sums", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "gpu sums", "drift"]].concat());
     let audits = ["tokens", "get token", "audit", "gpus", "gpu sums", "drift", "identity"];
     let audited =

@@ -1,6 +1,7 @@
 //! The server as a process, asked over HTTP; nodes are scripted ones that speak the same protocol.
 
 mod access;
+mod autonomy;
 mod backup;
 mod declarations;
 mod disk;
@@ -21,6 +22,7 @@ mod removal;
 mod replicas;
 mod reports;
 mod resize;
+mod scaling;
 mod session;
 mod small_disk;
 mod watch;
@@ -42,7 +44,7 @@ use sluice_api::usage::{AsideDecided, AsideDecision, AsideRecord};
 use tempfile::TempDir;
 
 /// Catches a hang; nothing takes this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const TENANTS: &str = "
 tenants:

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use sluice_api::autonomy::Mode;
 use sluice_api::health::{Clearing, GpuName};
 use sluice_api::invoice::InvoiceState;
 use sluice_api::lease::StateFilter;
@@ -19,7 +20,7 @@ use super::{GpuChoice, MetricsArgs, TlsArgs};
 use crate::moment::{Moment, Month};
 #[cfg(feature = "control-plane")]
 use crate::quantity::Memory;
-use crate::quantity::{Period, Units};
+use crate::quantity::{Period, Share, Units};
 
 /// Which server.
 #[derive(Debug, Args)]
@@ -63,6 +64,11 @@ pub(crate) struct ServerArgs {
     /// Seconds for which a GPU that was too hot has to be well before it is used again
     #[arg(long, value_name = "SECONDS", default_value_t = sluice_server::GPU_QUIET_S)]
     pub(crate) gpu_quiet: u32,
+
+    /// Send the event node.idle for a node that has had no lease for this time, such as 30min, so
+    /// that it can be ended [default: none is sent]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) node_idle_after: Option<Period>,
 
     /// Whoever has used much of late gets less of what others leave; use of so long ago, such as
     /// 168h, counts half [default: none of it counts]
@@ -221,13 +227,63 @@ pub(crate) struct IqArgs {
     #[arg(long, requires = "program", conflicts_with = "all")]
     pub(crate) apply: bool,
 
-    /// Remove the default of PROGRAM
+    /// Remove the default of PROGRAM, and undo what the server has changed about it by itself: its
+    /// running leases get back what they asked for, and it is left alone from then on
     #[arg(long, requires = "program", conflicts_with_all = ["all", "apply"])]
     pub(crate) undo: bool,
+
+    /// Let the server change PROGRAM again, which is left alone since --undo
+    #[arg(long, requires = "program", conflicts_with_all = ["all", "apply", "undo"])]
+    pub(crate) allow: bool,
+
+    /// Print who lets the server change what by itself, and what it has changed
+    #[arg(long, conflicts_with_all = ["program", "all"])]
+    pub(crate) autonomy: bool,
+
+    /// Say what the server may change by itself about programs of --tenant [default: the token's
+    /// tenant]: off, recommend, next-run (runs that state no size get one that fits) or live
+    /// (running leases are resized, too). More is for an administrator of that tenant to say
+    #[arg(long, value_name = "MODE", conflicts_with_all = ["program", "all", "autonomy"])]
+    pub(crate) consent: Option<Mode>,
+
+    /// The part of the share that was asked for which leases keep in any case, such as 50% [default
+    /// at first: 25%]
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["program", "all", "autonomy"])]
+    pub(crate) floor: Option<Share>,
+
+    /// Suspend programs of --tenant that are idle for this time, such as 30min, or never. They come
+    /// back at their next CUDA call
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["program", "all", "autonomy"])]
+    pub(crate) idle_after: Option<IdleAfter>,
 
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Output,
+}
+
+/// When idle programs are suspended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum IdleAfter {
+    Never,
+    Time(Period),
+}
+
+impl IdleAfter {
+    /// In milliseconds; 0 for never.
+    pub(crate) fn ms(self) -> u64 {
+        match self {
+            IdleAfter::Never => 0,
+            IdleAfter::Time(time) => time.duration().as_millis() as u64,
+        }
+    }
+}
+
+impl std::str::FromStr for IdleAfter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IdleAfter, String> {
+        if text == "never" { Ok(IdleAfter::Never) } else { text.parse().map(IdleAfter::Time) }
+    }
 }
 
 #[cfg(feature = "control-plane")]

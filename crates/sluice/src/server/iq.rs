@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use sluice_api::autonomy::ProgramName;
 use sluice_api::client::{Client, segment};
 use sluice_api::recommendation::{NewRunDefault, ProgramAdvice, RightSize, RunDefault, Saving, Unchanged};
 
-use super::client;
 use super::lists::{millionths, now_ms, show};
+use super::{client, consent};
 use crate::cli::{IqArgs, Output};
 use crate::moment::Moment;
 use crate::quantity::{Memory, Share};
@@ -18,6 +19,18 @@ const MIB: u64 = 1 << 20;
 
 pub(crate) fn iq(arguments: &IqArgs) -> Result<ExitCode> {
     let client = client(&arguments.at_server)?;
+    if arguments.consent.is_some() || arguments.floor.is_some() || arguments.idle_after.is_some() {
+        return consent::consent(&client, arguments);
+    }
+    if arguments.autonomy {
+        return consent::list(&client, arguments);
+    }
+    if arguments.allow {
+        return consent::allow(&client, arguments);
+    }
+    if arguments.undo {
+        return undo(&client, arguments);
+    }
     let until_ms = arguments.at.map_or_else(now_ms, Moment::ms);
     let from_ms = until_ms.saturating_sub(arguments.since.duration().as_millis() as u64);
     let tenant = arguments.tenant.as_ref().map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
@@ -26,9 +39,6 @@ pub(crate) fn iq(arguments: &IqArgs) -> Result<ExitCode> {
     found.retain(|advice| {
         arguments.program.as_ref().is_none_or(|part| advice.program.contains(part.as_str()))
     });
-    if arguments.undo {
-        return undo(&client, arguments);
-    }
     if !arguments.all {
         found.retain(|advice| advice.recommendation.is_some());
     }
@@ -59,20 +69,33 @@ fn apply(client: &Client, found: &[ProgramAdvice]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the default of the one program that the arguments name.
+/// Removes the default of the one program that the arguments name, and undoes what the server has
+/// changed about it by itself.
 fn undo(client: &Client, arguments: &IqArgs) -> Result<ExitCode> {
     let tenant = arguments.tenant.as_ref().map_or_else(String::new, |tenant| format!("?tenant={tenant}"));
     let mut set: Vec<RunDefault> = client.get(&format!("/run-defaults{tenant}"))?;
     set.retain(|set| arguments.program.as_ref().is_none_or(|part| set.program.contains(part.as_str())));
-    let [default] = &set[..] else { bail!("{}", which(set.iter().map(|set| set.program.as_str()))) };
+    let changed = consent::changed(client, arguments)?;
+    let mut names: Vec<ProgramName> = set.iter().map(name_of).chain(changed.iter().cloned()).collect();
+    names.sort();
+    names.dedup();
+    let [name] = &names[..] else { bail!("{}", which(names.iter().map(|name| name.program.as_str()))) };
+    if changed.contains(name) {
+        consent::undo(client, name)?;
+    }
+    let Some(default) = set.first() else { return Ok(ExitCode::SUCCESS) };
     let (tenant, program) = (segment(default.tenant.as_str()), segment(&default.program));
     let _: RunDefault = client.delete(&format!("/run-defaults?tenant={tenant}&program={program}"))?;
     eprintln!("sluice: the next runs of {} in {} get what they ask for", default.program, default.tenant);
     Ok(ExitCode::SUCCESS)
 }
 
+fn name_of(set: &RunDefault) -> ProgramName {
+    ProgramName { tenant: set.tenant.clone(), program: set.program.clone() }
+}
+
 /// Says that one program has to be named.
-fn which<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn which<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.take(10).collect();
     match names.is_empty() {
         true => "there is no such program".to_owned(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
+use sluice_api::autonomy::{AutomaticSize, Idle};
 use sluice_api::client::Client;
 use sluice_api::lease::{
     Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place, ResizeState, Resizing,
@@ -74,7 +75,9 @@ fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
         facts.push((if lease.state == LeaseState::Queued { "waits" } else { "reason" }, reason.clone()));
     }
     facts.extend(lease.suspended.then(|| ("suspended", "its programs get no GPU time".to_owned())));
+    facts.extend(lease.idle.as_ref().map(|idle| ("idle", idle_text(idle))));
     facts.extend(lease.resizing.as_ref().map(|resizing| ("resizing", resizing_text(resizing))));
+    facts.extend(lease.automatic.as_ref().map(|size| ("changed", automatic_text(size, lease))));
     facts.extend(lease.moving.as_ref().map(|moving| ("moving", moving_text(moving))));
     facts.extend(lease.places.iter().map(|place| ("place", place_text(place))));
     if let Some(at_ms) = lease.granted_at_ms {
@@ -124,6 +127,37 @@ fn resizing_text(resizing: &Resizing) -> String {
     let reason = resizing.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
     let suspended = if suspended { ", suspended" } else { "" };
     format!("{state}: {}{suspended}{reason}", size_text(share_ppm, limit_ppm, memory))
+}
+
+/// `since 2026-11-27 14:02:11; suspended at 14:32:11 unless it makes a CUDA call`
+fn idle_text(idle: &Idle) -> String {
+    let since = Moment::from_ms(idle.since_ms);
+    match idle {
+        Idle { stays: Some(stays), .. } => format!("since {since}, and not suspended: {stays}"),
+        Idle { suspended: true, wants: true, .. } => "suspended, and a call of its program waits".to_owned(),
+        Idle { suspended: true, .. } => {
+            format!("since {since}, and suspended: its next CUDA call brings it back")
+        }
+        _ => {
+            let at = Moment::from_ms(idle.suspend_at_ms);
+            format!("since {since}; suspended at {at} unless it makes a CUDA call")
+        }
+    }
+}
+
+/// `by the server 2 min ago, from 100% and 40 GiB: 12 earlier runs needed no more ...`
+fn automatic_text(size: &AutomaticSize, lease: &Lease) -> String {
+    let memory = match size.asked_memory {
+        0 => String::new(),
+        bytes => format!(" and {}", Memory::from_bytes(bytes)),
+    };
+    format!(
+        "by the server {} ago, from {}{memory}: {}. `sluice iq {:?} --undo` undoes it",
+        since(size.at_ms),
+        share_text(size.asked_share_ppm),
+        size.why,
+        lease.name
+    )
 }
 
 /// `on its way to GPU 0 of two`

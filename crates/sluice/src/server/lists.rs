@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use serde::Serialize;
+use sluice_api::autonomy::Idle;
 use sluice_api::bill::BudgetStatus;
 use sluice_api::client::{Client, segment};
 use sluice_api::health::FenceState;
@@ -150,6 +151,27 @@ fn gpu_state(gpu: &GpuStatus) -> String {
     if gpu.online { state } else { format!("silent, {state}") }
 }
 
+/// What is to be said of a session behind the name of its program.
+fn state_text(status: &SessionStatus) -> String {
+    let period = |ms: u64| Period::from_duration(Duration::from_millis(ms));
+    match &status.lease_idle {
+        Some(idle) if idle.suspended && idle.wants => " (suspended while idle; its call waits)".to_owned(),
+        Some(idle) if idle.suspended => " (suspended while idle; a CUDA call brings it back)".to_owned(),
+        Some(Idle { stays: Some(stays), .. }) => format!(" (idle, and stays: {stays})"),
+        Some(idle) => {
+            let (idle_ms, left_ms) =
+                (now_ms().saturating_sub(idle.since_ms), idle.suspend_at_ms.saturating_sub(now_ms()));
+            format!(
+                " (idle for {}, suspended in {})",
+                period(idle_ms / 1000 * 1000),
+                period(left_ms / 1000 * 1000)
+            )
+        }
+        None if status.session.suspended => " (suspended)".to_owned(),
+        None => String::new(),
+    }
+}
+
 pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
     let sessions: Vec<SessionStatus> = client.list("/sessions")?;
     let columns = &[
@@ -176,7 +198,7 @@ pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
             session.lease.to_string(),
             status.tenant.to_string(),
             status.user.clone(),
-            format!("{}{}", session.name, if session.suspended { " (suspended)" } else { "" }),
+            format!("{}{}", session.name, state_text(status)),
             status.node.clone(),
             session.gpu.to_string(),
             compute_text(session.share_ppm, session.limit_ppm),

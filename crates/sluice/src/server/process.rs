@@ -57,6 +57,7 @@ fn config(arguments: &ServerArgs, tls: &TlsArgs) -> Result<Config> {
         failures_per_s: arguments.failures_per_second,
         grace_ms: u64::from(arguments.grace) * 1000,
         quiet_ms: u64::from(arguments.gpu_quiet) * 1000,
+        node_idle_ms: arguments.node_idle_after.map(|time| time.duration().as_millis() as u64),
         metrics: None,
         webhook_allow: arguments.webhook_allow.clone(),
         mail: arguments.mail.config(),
