@@ -50,7 +50,7 @@ fn read_blob(folder: &Folder, blob: &Blob) -> Result<Vec<u8>, Failure> {
 impl Session<'_> {
     /// Bytes of device memory.
     pub fn memory(&self) -> u64 {
-        self.manifest.contents.iter().map(|chunk| chunk.bytes).sum()
+        self.manifest.contents.iter().fold(0, |sum, chunk| sum.saturating_add(chunk.bytes))
     }
 
     /// Sends all of it. A chunk that is damaged ends it.

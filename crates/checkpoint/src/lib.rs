@@ -4,13 +4,14 @@
 //! FOLDER/            0700
 //!   manifest         which chunks the checkpoint consists of; written last, and renamed into place
 //!   chunks/3f/3f9a…  at most 4 MiB, named after their BLAKE3
-//!   lock             held by the process that works here
+//!   lock             says what the folder is; held by the process that works here
 //! ```
 //!
 //! A chunk that is there is not written again, so a further checkpoint takes the room of what has
 //! changed. The former one is whole until the manifest of the next is on the disk; then the chunks
 //! that only it refers to are removed. Nothing in a folder is trusted: each chunk is checked by its
-//! name, the manifest by a hash of its own, and no path comes out of it.
+//! name, the manifest by a hash of its own, and no path comes out of it. No link is followed, and
+//! only files that are named as chunks are removed.
 //!
 //! | module | contents |
 //! |---|---|
@@ -45,11 +46,13 @@ pub enum Failure {
     NoCheckpoint(PathBuf),
     #[error("{} is not empty and holds no checkpoint: name an empty folder or a new one", .0.display())]
     NotEmpty(PathBuf),
+    #[error("{} is not a folder of this user's own, or is a link: name another folder", .0.display())]
+    NotOwn(PathBuf),
     #[error("another process works on the checkpoint in {}", .0.display())]
     InUse(PathBuf),
     #[error("{} is damaged: {what}; restore from another copy of the folder, or take the checkpoint anew", .path.display())]
     Damaged { path: PathBuf, what: String },
-    #[error("{} was made by Sluice {theirs}, and this is {ours}: use that version to restore it", .path.display(), ours = sluice_wire::VERSION)]
+    #[error("{} was made by Sluice {theirs}, and this is {ours}: use that version to restore it, or name another folder", .path.display(), ours = sluice_wire::VERSION)]
     OtherVersion { path: PathBuf, theirs: String },
     #[error("the session cannot be copied: {0}")]
     Peer(#[source] io::Error),

@@ -9,7 +9,7 @@ use sluice_wire::{Encode, VERSION, decode};
 use crate::Failure;
 
 /// How it begins; the digits count changes of this format.
-const MAGIC: &[u8; 8] = b"SLCKPT01";
+const MAGIC: &[u8; 8] = b"SLCKPT02";
 const HASH_SIZE: usize = 32;
 /// Most bytes of the name of a version.
 const VERSION_SIZE_MAX: usize = 64;

@@ -16,6 +16,7 @@ use sluice_wire::checkpoint::{
 use sluice_wire::migration::{STATE_MAX, SessionState};
 use sluice_wire::{Encode, decode};
 
+use crate::folder::CHUNKS_MAX;
 use crate::{Failure, Folder};
 
 /// Chunks that have come and are not written yet.
@@ -63,13 +64,17 @@ pub fn take<P: Peer, R>(
     // What an earlier attempt has left need not be whole.
     folder.sweep(former)?;
     let state = read_state(&mut peer)?;
-    let places: Vec<ChunkPlace> = chunks(&state).collect();
+    let memory = memory_of(&state)?;
+    let places: Vec<ChunkPlace> = chunks(&state).take(CHUNKS_MAX + 1).collect();
+    if places.len() > CHUNKS_MAX {
+        return Err(Failure::Nonsense("it has more memory than a checkpoint holds"));
+    }
     let known = known_chunks(folder, former);
     let hash_of = |place: &ChunkPlace| known.get(place).copied().unwrap_or(NO_HASH);
     let hashes: Vec<u8> = places.iter().flat_map(hash_of).collect();
     peer.write_all(&hashes).and_then(|()| peer.flush()).map_err(Failure::Peer)?;
     let writing = Writing::new(folder, former);
-    let mut amounts = Amounts { memory: places.iter().map(|place| place.bytes).sum(), ..Amounts::default() };
+    let mut amounts = Amounts { memory, ..Amounts::default() };
     let (contents, came) = std::thread::scope(|scope| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let receiver = Arc::new(Mutex::new(receiver));
@@ -111,6 +116,15 @@ fn read_state(peer: &mut impl Read) -> Result<SessionState, Failure> {
         return Err(Failure::Peer(io::ErrorKind::UnexpectedEof.into()));
     }
     Ok(decode(&bytes)?)
+}
+
+/// Bytes of device memory of a session.
+fn memory_of(state: &SessionState) -> Result<u64, Failure> {
+    let sum = state.contents().try_fold(0_u64, |sum, (_, address, bytes)| {
+        address.checked_add(bytes)?;
+        sum.checked_add(bytes)
+    });
+    sum.ok_or(Failure::Nonsense("it has more memory than there are addresses"))
 }
 
 /// The chunks of the former checkpoint, by their places. One that is missing is not known.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use sluice_wire::checkpoint::{CHUNK, ChunkTag, Manifest, NO_HASH, chunks};
@@ -234,6 +234,39 @@ fn damage_is_named_by_its_file() {
 }
 
 #[test]
+fn damaged_chunks_come_again_where_they_are_looked_for() {
+    let (_parent, folder) = folder();
+    let worker = Worker::new(memory());
+    checkpoint(&folder, &worker).unwrap();
+    let path = chunk_files(&folder).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    folder.remove_damaged(&folder.manifest().unwrap().unwrap()).unwrap();
+    assert!(!path.exists());
+    checkpoint(&folder, &worker).unwrap();
+    assert_eq!(restored(&folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn a_session_of_more_memory_than_a_checkpoint_holds_is_refused_at_once() {
+    let (_parent, folder) = folder();
+    let refused = |pieces: &[(u64, u64)]| {
+        let worker = Worker::new(Vec::new());
+        let committed = |&(address, bytes)| Committed { address, bytes, gpu: 0, by_all: false };
+        let state = SessionState { memory: pieces.iter().map(committed).collect(), ..worker.state.clone() };
+        let mut encoded = Vec::new();
+        state.encode(&mut encoded);
+        let says = [&(encoded.len() as u64).to_le_bytes()[..], &encoded].concat();
+        let failure = take(&folder, None, Worker { says, ..worker }, |_| Ok(())).unwrap_err();
+        assert!(matches!(failure, Failure::Nonsense(_)), "{failure}");
+    };
+    refused(&[(0, 1 << 60)]);
+    refused(&[(u64::MAX - 5, 10)]);
+    refused(&[(0, u64::MAX), (0, u64::MAX)]);
+}
+
+#[test]
 fn a_manifest_of_other_memory_than_its_session_is_refused() {
     let (_parent, folder) = folder();
     checkpoint(&folder, &Worker::new(memory())).unwrap();
@@ -270,6 +303,60 @@ fn a_folder_of_something_else_is_left_alone() {
     assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
     assert!(matches!(Folder::open(parent.path()), Err(Failure::NoCheckpoint(_))));
     assert_eq!(files(parent.path()).len(), 1);
+}
+
+#[test]
+fn links_in_a_folder_lead_nowhere() {
+    let (parent, folder) = folder();
+    let outside = parent.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let precious = outside.join("ab".repeat(32));
+    let is_whole = || fs::read(&precious).unwrap() == b"precious";
+    fs::write(&precious, "precious").unwrap();
+    let worker = Worker::new(memory());
+    // New files have other names, and what is found under theirs is not written to.
+    let new = folder.path().join("manifest.new");
+    symlink(&precious, &new).unwrap();
+    checkpoint(&folder, &worker).unwrap();
+    fs::hard_link(&precious, &new).unwrap();
+    checkpoint(&folder, &worker).unwrap();
+    assert!(is_whole());
+    // A group of chunks that is elsewhere, and a file that is none of the checkpoint's.
+    let strange = folder.path().join("chunks/notes.txt");
+    fs::write(&strange, "notes").unwrap();
+    let group = folder.path().join("chunks/ab");
+    let _ = fs::remove_dir_all(&group);
+    symlink(&outside, &group).unwrap();
+    assert!(matches!(folder.sweep(None), Err(Failure::NotOwn(path)) if path == group));
+    assert!(is_whole() && strange.exists());
+    fs::remove_file(&group).unwrap();
+    folder.sweep(None).unwrap();
+    assert!(strange.exists());
+    // A manifest, a lock and the chunks.
+    let path = folder.path().to_owned();
+    drop(folder);
+    for (name, error) in [("manifest", "Io"), ("lock", "NoCheckpoint"), ("chunks", "NotOwn")] {
+        let (here, there) = (path.join(name), outside.join(name));
+        fs::rename(&here, &there).unwrap();
+        symlink(&there, &here).unwrap();
+        let opened = Folder::open(&path).and_then(|folder| folder.manifest());
+        let failure = format!("{:?}", opened.unwrap_err());
+        assert!(failure.starts_with(error), "{name}: {failure}");
+        fs::remove_file(&here).unwrap();
+        fs::rename(&there, &here).unwrap();
+    }
+    assert!(Folder::open(&path).is_ok());
+}
+
+#[test]
+fn a_lock_of_something_else_is_no_mark() {
+    let parent = tempfile::tempdir().unwrap();
+    fs::write(parent.path().join("lock"), "4711").unwrap();
+    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
+    fs::create_dir(parent.path().join("chunks")).unwrap();
+    assert!(!Folder::is_one(parent.path()));
+    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
+    assert_eq!(fs::read(parent.path().join("lock")).unwrap(), b"4711");
 }
 
 #[test]

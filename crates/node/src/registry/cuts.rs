@@ -235,8 +235,9 @@ impl Ledger {
     /// another number than its client knows.
     pub(super) fn session_of(&self, resume: &Resume) -> Option<u64> {
         let is_it = |record: &super::SessionRecord| same(&record.secret, &resume.secret);
-        if let Some(record) = self.sessions.get(&resume.session) {
-            return is_it(record).then_some(resume.session);
+        // The number may be another session's by now: they begin anew with the daemon.
+        if self.sessions.get(&resume.session).is_some_and(is_it) {
+            return Some(resume.session);
         }
         let former = |record: &super::SessionRecord| record.migration.was(resume.session) && is_it(record);
         self.sessions.iter().find(|(_, record)| former(record)).map(|(&session, _)| session)

@@ -154,6 +154,15 @@ pub(crate) fn a_stopped_session_waits_and_is_restored(node: &TestNode) {
     assert!(matches!(ask(LeaseQuestion { token }.into()), Control::LeaseStored(_)));
     let foreign = LeaseToken([3; 32]);
     assert!(matches!(ask(LeaseQuestion { token: foreign }.into()), Control::Refused(_)));
+    // Only who has its secret may say where it is.
+    let elsewhere =
+        |secret, session| LeaseRestored { token, secret, session, node: "127.0.0.1:1".into(), there: 1 };
+    for message in
+        [elsewhere(SessionSecret([3; 32]), session.opened.session), elsewhere(session.secret(), 7777)]
+    {
+        assert!(matches!(ask(message.into()), Control::Refused(_)));
+    }
+    assert!(matches!(ask(LeaseQuestion { token }.into()), Control::LeaseStored(_)));
     // The restore.
     let mut restoring = Connection::greet(&node.address, Purpose::Control);
     let Control::MoveAccepted(accepted) = restoring.ask(copy.begun.offer.clone()) else {
@@ -178,6 +187,27 @@ pub(crate) fn a_stopped_session_waits_and_is_restored(node: &TestNode) {
     node.wait_until_idle();
 }
 
+pub(crate) fn a_session_is_found_by_a_number_that_another_has(node: &TestNode) {
+    let (lease, mut session, place) = program(node);
+    let (_other_lease, other, _) = program(node);
+    // As after a restore on a daemon whose numbers have begun anew.
+    let (there, former) = (session.opened.session, other.opened.session);
+    let restored = LeaseRestored {
+        token: lease.granted.token,
+        secret: session.secret(),
+        session: former,
+        node: node.address.clone(),
+        there,
+    };
+    let answer = Connection::greet(&node.address, Purpose::Control).ask(restored);
+    assert!(matches!(answer, Control::LeaseRestored(_)), "{answer:?}");
+    session.opened.session = former;
+    session.resume(&node.address, 1);
+    check(&mut session, place, 8 * MIB, 1);
+    drop((session, lease, other, _other_lease));
+    node.wait_until_idle();
+}
+
 pub(crate) fn copies_are_refused_by_name(node: &TestNode) {
     let (lease, session, _) = program(node);
     let reason = Copy::refusal(node, 9999);
@@ -194,10 +224,10 @@ pub(crate) fn copies_are_refused_by_name(node: &TestNode) {
     drop((session, lease));
     node.wait_until_idle();
     let (lease, mut near) = node.session();
-    commit(&mut near, 0, MIB).unwrap();
+    commit(&mut near, 0, 2 * MIB).unwrap();
     let reason = Copy::refusal(node, lease.granted.lease);
     assert!(reason.contains("stays on GPU 0"), "{reason}");
-    commit(&mut near, 2 * MIB, MIB).unwrap();
+    commit(&mut near, 2 * MIB, 2 * MIB).unwrap();
     drop((near, lease));
     node.wait_until_idle();
 }

@@ -179,6 +179,7 @@ const TESTS: &[Test] = tests! {
     a_session_that_was_copied_goes_on
     a_stopped_session_waits_and_is_restored
     copies_are_refused_by_name
+    a_session_is_found_by_a_number_that_another_has
 };
 
 /// Run again on a node that moves the memory of sessions at random moments.

@@ -221,7 +221,8 @@ impl Registry {
         let &Leaving { session, lease, token, secret, .. } = leaving;
         let formers = ledger.sessions.get(&session).map(|record| record.migration.formers.clone());
         let formers = formers.unwrap_or_default();
-        ledger.moved.note(Moved { token, session, formers, secret, to });
+        let is_restorable = matches!(to, Whereabouts::Checkpoint);
+        ledger.moved.note(Moved { token, session, formers, secret, to, is_restorable });
         let mut since = None;
         if let Some(record) = ledger.sessions.get_mut(&session) {
             record.migration.is_moving = false;

@@ -27,6 +27,9 @@ use crate::registry::{Registry, one_line, same};
 /// A worker that ends a copy says why within this time.
 const REASON_LIMIT: Duration = Duration::from_secs(5);
 
+/// A client does not miss more restores than this.
+const FORMERS_MAX: usize = 64;
+
 /// A session that is being copied; it stands still.
 pub(crate) struct Copied {
     leaving: Leaving,
@@ -139,20 +142,26 @@ impl Registry {
     /// A lease that was here once is restored elsewhere: its client and its holder are sent there.
     /// Where it is restored here, its client may know it by the number that it had.
     pub(crate) fn note_restored(&self, restored: &LeaseRestored) -> Result<(), String> {
+        if let Some(server) = self.server() {
+            return Err(format!("this node lends through {server}, and has no lease in a checkpoint"));
+        }
         let &LeaseRestored { token, secret, session, ref node, there } = restored;
         let node: Endpoint = node.parse().map_err(|error| format!("{error}"))?;
         let mut ledger = self.lock();
         let here = ledger.lease_of(&token).filter(|lease| !ledger.leases[lease].closing);
         let Some(lease) = here else {
             let to = Whereabouts::Node { node, session: there };
-            ledger.moved.note(Moved { token, session, formers: Vec::new(), secret, to });
-            return Ok(());
+            let moved = Moved { token, session, formers: Vec::new(), secret, to, is_restorable: true };
+            let is_noted = ledger.moved.note_restored(moved);
+            return if is_noted { Ok(()) } else { Err("the lease is in no checkpoint".to_owned()) };
         };
         let record =
             ledger.sessions.get_mut(&there).filter(|it| it.lease == lease && same(&it.secret.0, &secret.0));
         let Some(record) = record else { return Err("the lease is here".to_owned()) };
         if !record.migration.was(session) {
-            record.migration.formers.push(session);
+            let formers = &mut record.migration.formers;
+            formers.drain(..formers.len().saturating_sub(FORMERS_MAX - 1));
+            formers.push(session);
         }
         Ok(())
     }
