@@ -45,7 +45,7 @@ async function start(args, options = {}) {
     });
     child.on('exit', (code) => reject(new Error(`sluice ${args.join(' ')} ended with ${code}: ${text}`)));
   });
-  return { child, address };
+  return { child, address, said: () => text };
 }
 
 async function stop({ child }) {
@@ -62,12 +62,15 @@ export class Installation {
   static async start() {
     mkdirSync(FOLDER, { recursive: true });
     const made = new Installation();
+    made.collector = await Receiver.start();
     await made.startServer('127.0.0.1:0');
     made.listen = made.url.replace('http://', '');
     made.admin = JSON.parse(readFileSync(join(made.#data, 'admin.json'))).token;
     const file = join(FOLDER, 'teams.yaml');
     writeFileSync(file, DECLARED);
     made.run(['apply', '-f', file]);
+    const sensors = join(FOLDER, 'sensors');
+    writeFileSync(sensors, 'temperature #0 61\npower #0 312000\n');
     made.tokens = {
       platform: made.admin,
       member: made.token('acme/research', 'member', 'Ada of research'),
@@ -80,13 +83,15 @@ export class Installation {
       const token = join(FOLDER, 'node.token');
       writeFileSync(token, made.token('/', 'node', name), { mode: 0o600 });
       const args = ['node', '--listen', '127.0.0.1:0', '--gpus', 'software', '--join', made.url, '--token-file', token];
-      made.#nodes.push(await start([...args, '--name', name, '--journal', join(FOLDER, name)]));
+      // The GPU of the second node has sensors, as far as its node can tell.
+      const nvml = name === 'gpu2' && process.env.NVML ? ['--nvml', process.env.NVML] : [];
+      made.#nodes.push(await start([...args, ...nvml, '--name', name, '--journal', join(FOLDER, name)], { env: { ...process.env, FAKE_NVML: sensors } }));
     }
     return made;
   }
 
   async startServer(listen = this.listen) {
-    this.server = await start(['server', '--listen', listen, '--data', this.#data, '--failures-per-second', '0', '--webhook-allow', '127.0.0.1/32']);
+    this.server = await start(['server', '--listen', listen, '--data', this.#data, '--failures-per-second', '0', '--webhook-allow', '127.0.0.1/32', '--otlp', new URL(this.collector.url).origin]);
     this.url = this.server.address;
   }
 
@@ -132,6 +137,36 @@ export class Installation {
     this.#programs.forEach((child) => child.kill('SIGTERM'));
     await Promise.all(this.#nodes.map(stop));
     await this.stopServer();
+    this.collector.stop();
+  }
+}
+
+/** `sluice up`, as somebody starts it who tries it for the first time: a server and a node in one. */
+export class Up {
+  static async start() {
+    const made = new Up();
+    const args = ['up', '--listen', '127.0.0.1:0', '--node-listen', '127.0.0.1:0', '--gpus', 'software:1,1GiB', '--data', join(FOLDER, 'up')];
+    made.started = await start(args);
+    made.url = made.started.address;
+    made.link = await until('the link', () => /web view, .*: (http\S+)/.exec(made.started.said())?.[1]);
+    return made;
+  }
+
+  /** What the page says to type into a terminal. */
+  type(lines) {
+    const env = { ...process.env, SLUICE_TOKEN: this.token(), SECONDS: '600' };
+    this.programs ??= [];
+    this.programs.push(spawn('sh', ['-c', lines], { env, stdio: 'ignore', detached: true }));
+  }
+
+  token() {
+    return JSON.parse(readFileSync(join(FOLDER, 'up', 'admin.json'))).token;
+  }
+
+  async end() {
+    // With the programs that the shells have started.
+    (this.programs ?? []).forEach(({ pid }) => process.kill(-pid, 'SIGTERM'));
+    await stop(this.started);
   }
 }
 

@@ -12,7 +12,7 @@ import { chromium } from 'playwright-core';
 const FLEET = JSON.parse(process.env.FLEET);
 const RUNS = 5;
 /** Pages that are open at the same time, and how long their cost is measured. */
-const OPEN_PAGES = Number(process.env.OPEN_PAGES ?? 470);
+const OPEN_PAGES = Number(process.env.OPEN_PAGES ?? 500);
 const MEASURED_MS = Number(process.env.MEASURED_MS ?? 60_000);
 const PATIENCE_MS = 120_000;
 

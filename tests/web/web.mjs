@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { AxeBuilder } from '@axe-core/playwright';
 import { chromium } from 'playwright-core';
 
-import { Installation, PATIENCE_MS, Receiver, until } from './installation.mjs';
+import { Installation, PATIENCE_MS, Receiver, until, Up } from './installation.mjs';
 
 const SCREENSHOTS = process.env.SCREENSHOTS;
 /** A program's name is its tenant's to choose: it is text, whatever it says. */
@@ -19,7 +19,7 @@ const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, ar
 const failures = [];
 
 /** A page of a browser that nobody has used before. */
-async function visit({ width = 1360, height = 860, theme = 'light' } = {}) {
+async function visit({ width = 1360, height = 860, theme = 'light', server = installation } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
@@ -28,7 +28,7 @@ async function visit({ width = 1360, height = 860, theme = 'light' } = {}) {
     if (/Content Security Policy/i.test(message.text())) failures.push(message.text());
   });
   page.on('request', (request) => {
-    if (!request.url().startsWith(installation.url) && !/^(data|blob):/.test(request.url())) failures.push(`asks elsewhere: ${request.url()}`);
+    if (!request.url().startsWith(server.url) && !/^(data|blob):/.test(request.url())) failures.push(`asks elsewhere: ${request.url()}`);
   });
   return page;
 }
@@ -85,6 +85,15 @@ async function steps() {
     await page.context().close();
   });
 
+  await step('from the link of `sluice up` to a program that computes, one that waits, and their cost', async () => {
+    const up = await Up.start();
+    try {
+      await newcomer(up);
+    } finally {
+      await up.end();
+    }
+  });
+
   let lease;
   await step('a lease is asked for with the keyboard alone', async () => {
     const page = await signedIn('member');
@@ -121,6 +130,10 @@ async function steps() {
     await page.getByText('Compute: share given against guaranteed').waitFor();
     await page.getByText('Got a place').waitFor();
     await page.getByText(/Guaranteed 50 %/).waitFor();
+    await until('a trace', () => traceOf(lease));
+    const { spans, text } = traceOf(lease);
+    assert.deepEqual(spans, ['claim', 'lease', 'queue', 'start']);
+    assert.ok(!text.includes('onerror') && !text.includes('compute.py'), 'no trace has the name of a program');
     await until('a cost', async () => (await installation.ask(`/leases/${lease}/bill`)).total_micro > 0);
     await page.context().close();
   });
@@ -211,6 +224,38 @@ async function steps() {
     await page.context().close();
   });
 
+  await step('sensors are shown of the GPU that has some, and nothing of the other', async () => {
+    const page = await signedIn('member');
+    if (process.env.NVML) {
+      await open(page, '/nodes/gpu2');
+      await page.locator('.stat', { hasText: 'Hottest GPU' }).getByText('61 °C').waitFor();
+      await page.locator('.stat', { hasText: 'Power' }).getByText('312 W').waitFor();
+      await page.getByText('580.159.04').waitFor();
+      await open(page, '/gpus');
+      await page.getByRole('button', { name: 'Temperature' }).click();
+      await page.getByText('not measured').first().waitFor();
+      await page.getByText('where it slows down').waitFor();
+    }
+    await open(page, '/nodes/gpu1');
+    await page.getByText('a software GPU has no sensors').first().waitFor();
+    assert.equal(await page.getByText('°C').count(), 0);
+    await page.context().close();
+  });
+
+  await step('an administrator moves a running lease to the other node', async () => {
+    const page = await signedIn('tenant_admin');
+    const [{ node }] = (await installation.ask(`/leases/${lease}`)).places;
+    const other = node === 'gpu1' ? 'gpu2' : 'gpu1';
+    await open(page, `/leases/${lease}`);
+    await page.getByRole('button', { name: 'Move…' }).click();
+    await page.getByLabel('To').selectOption(other);
+    await page.getByRole('button', { name: 'Move it' }).click();
+    await page.getByText(new RegExp(`It goes on (at ${other}|where it was)`)).waitFor();
+    const { moving, places } = await installation.ask(`/leases/${lease}`);
+    assert.ok(moving.state === 'refused' ? moving.reason : places[0].node === other, JSON.stringify(moving));
+    await page.context().close();
+  });
+
   await step('a tenant administrator sets a quota and makes a token', async () => {
     const page = await signedIn('tenant_admin');
     await open(page, '/tenants');
@@ -277,6 +322,57 @@ async function steps() {
     assert.ok(actions.includes('default.set') && actions.includes('default.removed'));
     await installation.ask('/run-defaults', installation.admin, program);
     await open(page, '/rightsize');
+    await page.context().close();
+  });
+
+  await step('tenants, tokens, pools, prices, corrections and leases are made, changed and ended by hand', async () => {
+    const page = await signedIn('platform');
+    const dialog = page.getByRole('dialog');
+    await open(page, '/tenants');
+    await page.getByRole('button', { name: 'New tenant…' }).first().click();
+    await page.getByLabel('Path').fill('initech');
+    await page.getByLabel('Guaranteed GPUs').fill('0.25');
+    await dialog.getByRole('button', { name: 'Save' }).click();
+    await page.getByRole('button', { name: 'Remove initech' }).click();
+    assert.equal((await installation.ask('/tenants?tenant=initech')).items[0].quota.guaranteed_milli, 250);
+    await dialog.getByRole('button', { name: 'Remove' }).click();
+    await page.getByRole('button', { name: 'Remove initech' }).waitFor({ state: 'detached' });
+
+    const secret = installation.token('acme', 'member', 'to be revoked');
+    await open(page, '/tokens');
+    await page.locator('tr', { hasText: 'to be revoked' }).getByRole('button', { name: 'Revoke…' }).click();
+    await dialog.getByRole('button', { name: 'Revoke' }).click();
+    await until('it is revoked', async () => (await installation.ask('/whoami', secret)).status === 401);
+
+    await open(page, '/pools');
+    await page.getByRole('button', { name: 'New pool…' }).click();
+    await page.getByLabel('Name').fill('tried');
+    await page.getByLabel('Nodes').fill('gpu9');
+    await dialog.getByRole('button', { name: 'Declare it' }).click();
+    await page.getByRole('button', { name: 'Remove pool tried' }).click();
+    await dialog.getByRole('button', { name: 'Remove' }).click();
+    await page.getByRole('button', { name: 'Remove pool tried' }).waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'New price…' }).click();
+    await page.getByLabel('What').selectOption('transfer');
+    await dialog.getByLabel(/^Price/).fill('0.05');
+    await dialog.getByRole('button', { name: 'Declare it' }).click();
+    await page.locator('tr', { hasText: 'Transfer' }).getByText('0.05').waitFor();
+
+    await open(page, '/invoices');
+    await page.getByRole('button', { name: 'Correct a bill…' }).click();
+    await dialog.getByLabel('Tenant').selectOption('globex');
+    await dialog.getByLabel('Amount').fill('-1.25');
+    await dialog.getByLabel('Why').fill('a node was away');
+    await dialog.getByRole('button', { name: 'Correct' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    const bill = JSON.parse(installation.run(['bill', '--tenant', 'globex', '-o', 'json']));
+    assert.ok(JSON.stringify(bill.corrections).includes('-1250000'), JSON.stringify(bill));
+
+    const asked = await installation.ask('/leases', installation.tokens.globex, { share_ppm: 50_000, name: 'to be ended', hold_ms: 600_000 });
+    await open(page, `/leases/${asked.id}`);
+    await page.getByRole('button', { name: 'End…' }).click();
+    await dialog.getByRole('button', { name: 'End it' }).click();
+    await until('it has ended', async () => (await installation.ask(`/leases/${asked.id}`)).state === 'ended');
     await page.context().close();
   });
 
@@ -350,6 +446,55 @@ async function steps() {
       await page.context().close();
     }
   });
+}
+
+/** Who has read nothing does what the page says, and types what it says into a terminal. */
+async function newcomer(up) {
+  const page = await visit({ server: up });
+  await page.goto(up.link);
+  await page.getByRole('heading', { name: 'First steps' }).waitFor();
+  await page.getByRole('button', { name: 'Create a tenant…' }).click();
+  await page.getByLabel('Path').fill('acme');
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('button', { name: 'Set a price…' }).click();
+  await page.getByLabel('Price of a GPU-hour').fill('36');
+  await page.getByRole('button', { name: 'Set it' }).click();
+  await page.getByText('Leases show their price').waitFor();
+  await page.getByRole('link', { name: 'Or ask for a lease here' }).click();
+  const ask = async (name, percent, price) => {
+    await page.getByRole('heading', { name: 'New lease' }).waitFor();
+    await page.getByLabel('Tenant').selectOption('acme');
+    await page.getByLabel('Name').fill(name);
+    await page.getByLabel('Share of each GPU').fill(String(percent));
+    await page.locator('.price', { hasText: price }).waitFor();
+    await page.getByRole('button', { name: 'Ask for it' }).click();
+    await page.waitForURL(/\/leases\/\d+/);
+  };
+  await ask('first', 25, '9.00 EUR');
+  const command = (await page.locator('pre', { hasText: 'sluice run --lease' }).first().textContent()).trim();
+  up.type(command.replace('sluice run', `'${process.env.SLUICE}' run`).replace('python train.py', `python3 ${process.env.PROGRAMS}/compute.py`));
+  await page.getByText('Running').first().waitFor();
+  await page.getByText('Compute: share given against guaranteed').waitFor();
+  const cost = page.locator('.stat', { hasText: 'Cost so far' }).locator('.value');
+  await until('its cost', async () => /0\.0*[1-9]\d* EUR/.test(await cost.textContent()));
+
+  await page.locator('body').press('g');
+  await page.keyboard.press('n');
+  await ask('second', 100, '36.00 EUR');
+  await page.getByRole('heading', { name: 'Why it waits' }).waitFor();
+  await page.locator('.why', { hasText: /[a-z]{3,}/ }).waitFor();
+  await page.context().close();
+}
+
+/** The names of the spans that the collector has of a lease, once it has them. */
+function traceOf(lease) {
+  for (const { body } of installation.collector.requests) {
+    const spans = JSON.parse(body).resourceSpans.flatMap((resource) => resource.scopeSpans).flatMap((scope) => scope.spans);
+    const own = spans.find((span) => span.attributes?.some(({ key, value }) => key === 'sluice.lease' && String(Object.values(value)[0]) === String(lease)));
+    const text = JSON.stringify(spans);
+    if (own) return { spans: spans.filter((span) => span.traceId === own.traceId).map((span) => span.name).sort(), text };
+  }
+  return undefined;
 }
 
 async function step(name, check) {

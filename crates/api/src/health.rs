@@ -92,6 +92,38 @@ pub struct GpuFault {
     pub lasting: bool,
 }
 
+/// What the sensors and the driver of a GPU say, which its node asks NVML once a second. What NVML
+/// does not report of the GPU is absent. A software GPU has no sensors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Condition {
+    /// Degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<u32>,
+    /// The temperature at which the GPU slows down, in degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slowdown_at_c: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw: Option<u32>,
+    /// The power that the GPU draws at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit_mw: Option<u32>,
+    /// The clock of the multiprocessors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz: Option<u32>,
+    /// The version of the kernel driver, such as `580.159.04`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The number of the last Xid error that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u64>,
+}
+
+/// Whether a text can be the version of a driver or of Sluice: 1 to 64 visible ASCII characters.
+pub fn is_version(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::autonomy::Idle;
-use crate::health::{GpuFault, GpuFence};
+use crate::health::{Condition, GpuFault, GpuFence};
 use crate::lease::LeaseId;
 use crate::moving::{LeaseMoving, MoveOrder, MoveResult};
 use crate::usage::UsageRecord;
@@ -147,6 +147,9 @@ pub struct Report {
     /// Another one after each start of the machine; empty where that is not known.
     #[serde(default)]
     pub boot: String,
+    /// The release of Sluice that the node runs. A node of an earlier release does not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release: String,
     /// What is wrong with GPUs; an answer confirms all of it.
     #[serde(default)]
     pub faults: Vec<GpuFault>,
@@ -207,13 +210,19 @@ pub struct Attempt {
     pub task: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GpuReport {
     /// Bytes that sessions have taken.
     pub memory_used: u64,
     /// Part of the last second in which it worked.
     pub busy_ppm: u32,
+    /// Absent where NVML does not know the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    /// The number of faults that were found since the node was started.
+    #[serde(default)]
+    pub faults: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -334,6 +343,12 @@ pub struct GpuStatus {
     pub memory_used: u64,
     pub busy_ppm: u32,
     pub leases: u32,
+    /// Absent where NVML does not know the GPU, and while the node does not report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+    /// The number of faults that its node has found since it was started.
+    #[serde(default)]
+    pub faults: u64,
     /// Healthy without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<GpuFence>,
@@ -402,6 +417,9 @@ pub struct NodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
     pub labels: BTreeMap<String, String>,
+    /// The release of Sluice that it runs, as its last report says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
     pub gpus: u32,
     /// Leases that hold parts of its GPUs.
     pub leases: u32,

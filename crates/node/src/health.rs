@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluice_api::health::{Clearing, GpuFault};
+use sluice_api::health::{Clearing, Condition, GpuFault, is_version};
 use sluice_worker::health::{ARGUMENT, Figures, Finding, Harm, Look, Watch};
 use sluice_worker::link::Driver;
 
@@ -56,6 +56,16 @@ impl Faults {
     /// What NVML said of each GPU at the last look; nothing of GPUs that it does not know.
     pub(crate) fn figures(&self) -> BTreeMap<u32, Figures> {
         self.lock().figures.clone()
+    }
+
+    /// Returns the condition of each GPU, for the server.
+    pub(crate) fn conditions(&self) -> BTreeMap<u32, Condition> {
+        self.lock().figures.iter().map(|(gpu, figures)| (*gpu, condition(figures))).collect()
+    }
+
+    /// No watcher looks any more: what the last one said is not true of now.
+    fn unwatched(&self) {
+        self.lock().figures.clear();
     }
 
     /// Faults of each GPU that were found since the start: lasting ones, and beginnings of passing
@@ -102,6 +112,18 @@ impl Faults {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn condition(figures: &Figures) -> Condition {
+    Condition {
+        temperature_c: figures.temperature_c,
+        slowdown_at_c: figures.slowdown_at_c,
+        power_mw: figures.power_mw,
+        power_limit_mw: figures.power_limit_mw,
+        sm_clock_mhz: figures.sm_clock_mhz,
+        driver: figures.driver_version.clone().filter(|version| is_version(version)),
+        xid: figures.xid,
     }
 }
 
@@ -207,6 +229,7 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
             }
         }
     }
+    registry.faults.unwatched();
     let _ = child.kill();
     // One that hangs in the driver cannot be waited for here.
     let reaper = std::thread::Builder::new().name("last watcher".into());
@@ -235,10 +258,13 @@ mod tests {
     fn lasting_faults_wait_for_the_server_and_passing_ones_are_as_of_now() {
         let faults = Faults::default();
         let (lasting, passing) = (vec![finding(1, Harm::Lost)], vec![finding(0, Harm::Degraded)]);
-        let figures = vec![(0, Figures { temperature_c: Some(95), ..Figures::default() })];
+        let driver_version = Some("no version".into());
+        let figures = vec![(0, Figures { temperature_c: Some(95), driver_version, ..Figures::default() })];
+        let hot = Condition { temperature_c: Some(95), ..Condition::default() };
         let both = Look { lasting, passing, figures };
         assert!(faults.look(both));
         assert_eq!(faults.figures()[&0].temperature_c, Some(95));
+        assert_eq!(faults.conditions()[&0], hot);
         let hot = Look { passing: vec![finding(0, Harm::Degraded)], ..Look::default() };
         assert!(!faults.look(hot), "nothing new");
         assert_eq!(

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::Space;
 use crate::ast::{Address, AddressBase};
 use crate::ast::{
     Alias, Body, Callee, Function, Linkage, Module, Name, Operand, Statement, Symbol, Variable,
 };
-use crate::Space;
 use crate::error::{ParseError, ParseErrorKind, STATIC_SHARED_MAX};
 use crate::lex::Lexer;
 use crate::parse::module::Item;

@@ -135,7 +135,10 @@ fn an_entry_has_48_kib_of_static_shared_memory() {
     };
     assert_eq!(checked(".entry", 48 << 10), Ok(()));
     let error = checked(".entry", (48 << 10) + 1).expect_err("too much");
-    assert_eq!(error.to_string(), "PTX line 2, column 1: uses too much shared data (0xc001 bytes, 0xc000 max), at `f`");
+    assert_eq!(
+        error.to_string(),
+        "PTX line 2, column 1: uses too much shared data (0xc001 bytes, 0xc000 max), at `f`"
+    );
     // What a function declares is its callers', which may be none.
     assert_eq!(checked(".func", 64 << 10), Ok(()));
 }

@@ -14,30 +14,43 @@ use crate::config::{DATABASE_FILE, GRANT_KEY_FILE, alone, private_folder};
 use crate::store::{Database, Store};
 use crate::{ServeError, store};
 
+/// Takes the number of rows that were copied so far, and of all rows, as the copy continues.
+pub type Watcher<'a> = &'a mut dyn FnMut(u64, u64);
+
 /// Copies the database and the key of a data folder into a new folder; the server may continue
 /// meanwhile. Says how many rows were copied.
-pub fn back_up(folder: &Path, database: Option<&Database>, to: &Path) -> Result<u64, ServeError> {
+pub fn back_up(
+    folder: &Path,
+    database: Option<&Database>,
+    to: &Path,
+    watcher: Watcher<'_>,
+) -> Result<u64, ServeError> {
     let failed = |source| ServeError::File { path: to.into(), source };
     fs::DirBuilder::new().mode(0o700).create(to).map_err(failed)?;
     copy_key(folder, to)?;
     let own = Database::Sqlite(folder.join(DATABASE_FILE));
-    run(copy(database.unwrap_or(&own), &Database::Sqlite(to.join(DATABASE_FILE))))
+    run(copy(database.unwrap_or(&own), &Database::Sqlite(to.join(DATABASE_FILE)), watcher))
 }
 
 /// Copies a backup into a data folder and its database, which must be empty.
-pub fn restore(from: &Path, folder: &Path, database: Option<&Database>) -> Result<u64, ServeError> {
+pub fn restore(
+    from: &Path,
+    folder: &Path,
+    database: Option<&Database>,
+    watcher: Watcher<'_>,
+) -> Result<u64, ServeError> {
     private_folder(folder)?;
     let own = Database::Sqlite(folder.join(DATABASE_FILE));
     let database = database.unwrap_or(&own);
     let _alone = alone(database)?;
-    let copied = run(copy(&Database::Sqlite(from.join(DATABASE_FILE)), database))?;
+    let copied = run(copy(&Database::Sqlite(from.join(DATABASE_FILE)), database, watcher))?;
     copy_key(from, folder)?;
     Ok(copied)
 }
 
-async fn copy(from: &Database, to: &Database) -> Result<u64, store::StoreError> {
+async fn copy(from: &Database, to: &Database, watcher: Watcher<'_>) -> Result<u64, store::StoreError> {
     let (source, target) = (Store::open_as_it_is(from).await?, Store::open(to).await?);
-    let copied = source.copy_into(&target, from).await;
+    let copied = source.copy_into(&target, from, watcher).await;
     source.close().await;
     target.close().await;
     copied

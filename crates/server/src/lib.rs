@@ -44,7 +44,7 @@ mod webhooks;
 #[cfg(test)]
 mod simulation;
 
-pub use backup::{back_up, restore};
+pub use backup::{Watcher, back_up, restore};
 pub use config::{Certificate, Config, GPU_QUIET_S, GRACE_S, Running, ServeError, serve};
 pub use http::document;
 pub use ipnet::IpNet;

@@ -66,11 +66,11 @@ fn main() -> Result<()> {
     };
     let database = Database::of_environment().map_err(anyhow::Error::msg)?;
     if let Some(to) = &arguments.backup {
-        sluice_server::back_up(&folder, database.as_ref(), to)?;
+        sluice_server::back_up(&folder, database.as_ref(), to, &mut |_, _| {})?;
         return Ok(());
     }
     if let Some(from) = &arguments.restore {
-        sluice_server::restore(from, &folder, database.as_ref())?;
+        sluice_server::restore(from, &folder, database.as_ref(), &mut |_, _| {})?;
         return Ok(());
     }
     let server = Running::start(&Config {

@@ -8,7 +8,7 @@
 //! ecc UUID 2           uncorrectable ECC errors since the driver was loaded
 //! pending UUID 1       rows wait to be replaced
 //! busy UUID 70         percent; 50 unless said (memory is busy for half of that)
-//! power UUID 200000    milliwatts; 123400 unless said
+//! power UUID 200000    milliwatts; 123400 unless said (the limit is 700000)
 //! lost UUID 1          the GPU has fallen off the bus
 //! hang                 no call returns any more
 //! ```
@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 const SUCCESS: c_uint = 0;
 const INVALID_ARGUMENT: c_uint = 2;
+const INSUFFICIENT_SIZE: c_uint = 7;
 const NOT_SUPPORTED: c_uint = 3;
 const TIMEOUT: c_uint = 10;
 const GPU_IS_LOST: c_uint = 15;
@@ -35,6 +36,8 @@ const GPU_IS_LOST: c_uint = 15;
 const EVENT_DOUBLE_BIT_ECC: c_ulonglong = 2;
 const EVENT_XID: c_ulonglong = 8;
 const SLOWDOWN_AT_C: c_uint = 90;
+const POWER_LIMIT_MW: u64 = 700_000;
+const DRIVER: &CStr = c"580.159.04";
 
 /// The UUIDs that were asked for; a handle is a place here, from 1.
 static GPUS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -151,6 +154,22 @@ pub extern "C" fn nvmlDeviceGetUtilizationRates(device: *mut c_void, busy: *mut 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPowerUsage(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
     answer(milliwatts, about(device, "power", 123_400), |value| value as c_uint)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetEnforcedPowerLimit(device: *mut c_void, milliwatts: *mut c_uint) -> c_uint {
+    answer(milliwatts, about(device, "powerlimit", POWER_LIMIT_MW), |value| value as c_uint)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) -> c_uint {
+    let text = DRIVER.to_bytes_with_nul();
+    if (length as usize) < text.len() {
+        return INSUFFICIENT_SIZE;
+    }
+    // SAFETY: NVML's callers pass a place of so many bytes for the text, which fits there.
+    unsafe { version.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+    SUCCESS
 }
 
 /// `nvmlMemory_v2_t`.

@@ -27,6 +27,7 @@ export type Charge = Schemas['Charge'];
 export type Invoice = Schemas['Invoice'];
 export type Entry = Schemas['Entry'];
 export type Drift = Schemas['Drift'];
+export type AsideRecord = Schemas['AsideRecord'];
 export type Problem = Schemas['Problem'];
 export type Webhook = Schemas['Webhook'];
 export type ResizeLease = Schemas['ResizeLease'];

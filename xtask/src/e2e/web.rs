@@ -53,6 +53,9 @@ fn check(chromium: &str) -> Result<()> {
     let mut command = Command::new("node");
     command.arg("web.mjs").current_dir(&scripts).env("SLUICE", sluice()).env("CHROMIUM", chromium);
     command.env("FOLDER", folder.path()).env("PROGRAMS", crate::root().join("tests/programs"));
+    let nvml = crate::target_folder().join("release/libfake_nvml.so");
+    ensure!(nvml.is_file(), "{} is not built", nvml.display());
+    command.env("NVML", nvml);
     if std::env::var_os("SCREENSHOTS").is_some() {
         command.env("SCREENSHOTS", crate::root().join("docs/screenshots"));
     }

@@ -68,9 +68,9 @@ impl Reporter {
         drop(state);
         self.sequence += 1;
         let (faults, lasting) = registry.faults.all();
-        let boot = self.boot.clone();
+        let (boot, release) = (self.boot.clone(), self.join.release.clone());
         let (sequence, leadership) = (self.sequence, Some(self.leadership));
-        let report = Report { sequence, leadership, usage, boot, faults, ..registry.report() };
+        let report = Report { sequence, leadership, usage, boot, release, faults, ..registry.report() };
         Outgoing { path: format!("/nodes/{}/reports", self.membership.node()), report, lasting }
     }
 

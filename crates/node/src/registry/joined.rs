@@ -246,10 +246,13 @@ impl Registry {
     /// What is true now, for the server; the caller adds the rest.
     pub(crate) fn report(&self) -> Report {
         let closed = self.membership.as_ref().is_some_and(|membership| membership.is_full());
+        let (mut conditions, faults) = (self.faults.conditions(), self.faults.found());
         let ledger = self.lock();
         let gpu = |(gpu, meter): (usize, &Meter)| GpuReport {
             memory_used: ledger.books.used_memory(gpu),
             busy_ppm: meter.busy_ppm,
+            condition: conditions.remove(&(gpu as u32)),
+            faults: faults.get(&(gpu as u32)).copied().unwrap_or(0),
         };
         let here = |id: u64| ledger.leases.get(&id).filter(|record| !record.has_moved);
         let attempt = |id: u64| here(id)?.metered.as_ref().map(Metered::attempt);

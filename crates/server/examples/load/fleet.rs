@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use anyhow::{Result, ensure};
 use serde_json::json;
 use sluice_api::GPU_PPM;
+use sluice_api::health::Condition;
 use sluice_api::lease::{Lease, LeaseState};
 use sluice_api::node::Attempt;
 use sluice_api::tenant::Applied;
@@ -20,6 +21,19 @@ const USERS: usize = 100;
 /// A fifth of a GPU: five leases fill one.
 const SHARE_PPM: u32 = 200_000;
 
+/// What sensors say of a GPU that is so busy.
+fn condition(busy_ppm: u32) -> Condition {
+    Condition {
+        temperature_c: Some(34 + busy_ppm / 20_000 + fastrand::u32(..6)),
+        slowdown_at_c: Some(90),
+        power_mw: Some(90_000 + busy_ppm * 11 / 20),
+        power_limit_mw: Some(700_000),
+        sm_clock_mhz: Some(1_980),
+        driver: Some("580.159.04".into()),
+        xid: None,
+    }
+}
+
 /// Fills a fleet with leases, prints a line of JSON that says where it is, and keeps its nodes
 /// reporting until standard input ends.
 pub(crate) fn fleet(arguments: &Arguments) -> Result<()> {
@@ -29,7 +43,10 @@ pub(crate) fn fleet(arguments: &Arguments) -> Result<()> {
     let _: Applied = plane.admin.post_text("/apply", "application/yaml", &declared)?;
     let nodes = plane.join(arguments.nodes, arguments.gpus)?;
     for node in &nodes {
-        lock(node).report.gpus.iter_mut().for_each(|gpu| gpu.busy_ppm = fastrand::u32(..GPU_PPM));
+        for gpu in &mut lock(node).report.gpus {
+            gpu.busy_ppm = fastrand::u32(..GPU_PPM);
+            gpu.condition = Some(condition(gpu.busy_ppm));
+        }
     }
     let by_name = by_name(&nodes);
     let of_team = |number: usize| plane.token(&format!("team{:02}", number % TENANTS), Role::Member);

@@ -177,7 +177,7 @@ impl Plane {
                 release: env!("CARGO_PKG_VERSION").into(),
             };
             let joined_as: Joined = connection.post("/nodes", &token, &join)?;
-            let gpus = vec![GpuReport { memory_used: 0, busy_ppm: 0 }; gpus];
+            let gpus = vec![GpuReport::default(); gpus];
             let report = Report { gpus, ..Report::default() };
             let mut node = Node { name, joined: joined_as, report, news: false };
             node.say(connection)?;

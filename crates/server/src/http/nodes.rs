@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use sluice_api::Page;
+use sluice_api::health::is_version;
 use sluice_api::lease::LeaseId;
 use sluice_api::moving::MoveOrder;
 use sluice_api::node::{
@@ -202,6 +203,9 @@ pub(super) async fn report(
     if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
         return Err(Problem::new(Kind::Invalid, "no node has so many faults").at("faults").into());
     }
+    if let Some(detail) = wrong_condition(&report) {
+        return Err(Problem::new(Kind::Invalid, detail).at("gpus").into());
+    }
     if server.disk.is_full() {
         // Nothing of it becomes true but that the node is there.
         server.hear(|books, now_ms| books.fleet.hear_of_node(id, now_ms)).await?;
@@ -245,6 +249,17 @@ pub(super) async fn report(
     };
     let moves = orders.into_iter().map(signed).collect();
     Ok(Json(ReportAnswer { usage_taken, usage_refused, leadership, end, resize, moves, report_every_ms }))
+}
+
+/// Says what cannot be true of how the GPUs of a report are.
+fn wrong_condition(report: &Report) -> Option<&'static str> {
+    let drivers = report.gpus.iter().filter_map(|gpu| gpu.condition.as_ref()?.driver.as_ref());
+    if report.gpus.len() > GPUS_MAX {
+        return Some("a node has 1 to 64 GPUs");
+    }
+    let mut versions = drivers.chain(Some(&report.release).filter(|release| !release.is_empty()));
+    (!versions.all(|version| is_version(version)))
+        .then_some("versions of drivers and of Sluice are 1 to 64 visible ASCII characters")
 }
 
 /// The leases that usage records name and that are in memory no more, by their ids; none for those
@@ -376,11 +391,11 @@ fn is_named(node: &Node, on: &OnNode) -> bool {
 
 pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) -> Option<GpuStatus> {
     let Taken { ppm, memory, leases, .. } = fleet.taken(node.id, index);
-    let now = node.report.gpus.get(index as usize);
+    let (now, online) = (node.report.gpus.get(index as usize), fleet.is_online(node, now_ms));
     Some(GpuStatus {
         node: node.name.clone(),
         address: node.address.clone(),
-        online: fleet.is_online(node, now_ms),
+        online,
         index,
         pool: Some(fleet.pool_of(node, index).to_owned()),
         gpu: node.gpus.get(index as usize)?.clone(),
@@ -389,6 +404,8 @@ pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) ->
         memory_used: now.map_or(0, |now| now.memory_used),
         busy_ppm: now.map_or(0, |now| now.busy_ppm),
         leases,
+        condition: now.filter(|_| online).and_then(|now| now.condition.clone()),
+        faults: now.map_or(0, |now| now.faults),
         fence: fleet.fence_of(node.id, index).cloned(),
     })
 }

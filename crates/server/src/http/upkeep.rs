@@ -235,6 +235,7 @@ fn status(fleet: &Fleet, node: &Node, now_ms: u64) -> NodeStatus {
         closed: node.report.closed,
         drain: node.drain.clone(),
         labels: node.labels.clone(),
+        release: Some(node.report.release.clone()).filter(|release| !release.is_empty()),
         gpus: node.gpus.len() as u32,
         leases: (fleet.on_node(node.id).len() + fleet.moving_to(node.id).len()) as u32,
         moving: fleet.moving_from(node.id),

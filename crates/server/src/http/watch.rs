@@ -29,25 +29,31 @@ use super::admin::is_shown_to;
 use super::answer::Refusal;
 use super::extract::{OfTenant, Options, bearer};
 use crate::auth::{self, Principal};
+use crate::fleet::LeaseRecord;
 use crate::policy::Action;
 use crate::server::{Books, Server, unwell};
 use crate::store::Told;
 
 /// Of one token, of all tokens below one top-level tenant, and of all there are, at one server.
-const STREAMS_MAX: [usize; 3] = [8, 128, 512];
+const STREAMS_MAX: [usize; 3] = [8, 512, 2048];
 /// Of all, those that are kept for tokens of the root: whoever looks after the server sees what
 /// continues, however many tenants watch.
-const STREAMS_KEPT: usize = 32;
+const STREAMS_KEPT: usize = 64;
 /// Leases that are told at a time; one with many tasks is long.
 const LEASES_MAX: u32 = 50;
 /// Entries of the audit log that are looked through at a time.
 const ENTRIES_MAX: u64 = 1000;
 /// Looks at a time, of all streams together.
 const LOOKS_MAX: usize = 2;
+/// What was found by the last looks: streams that stand at one place share a look.
+const FOUND_MAX: usize = 8;
+/// A look without news may be as old as this. What another server has written without news of it
+/// here is sent with that delay at most, after [`KEEP_ALIVE`].
+const FOUND_AGE_MAX: Duration = Duration::from_secs(1);
 /// A stream on which nothing happens says so; and its token is looked at again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A look is followed by a pause of at least this, and of so many times what the look took: streams
-/// leave the database to others.
+/// A look is followed by a pause of at least this, and of so many times what the database needed
+/// for it: streams leave the database to others. The wait for a turn does not count.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 10;
 /// Where a stream is that passes over what is not for its watcher is said this often at most.
@@ -82,7 +88,7 @@ pub(super) struct WatchOptions {
 /// data says that what came before it was not for this token. Where going on cannot be, since the
 /// books are others (they were restored from a backup), the event `anew` says so and is the last:
 /// read the lists again, and watch without an id. A token may have eight streams at a server: a
-/// further one ends the oldest. The tokens of a top-level tenant and of all below it have 128
+/// further one ends the oldest. The tokens of a top-level tenant and of all below it have 512
 /// between them. A stream whose token holds no more ends, and one whose reader takes nothing for a
 /// minute.
 #[utoipa::path(get, path = "/watch", tag = "leases",
@@ -204,8 +210,9 @@ impl Feed {
     /// Ends where the token holds no more, or the database does not answer: who comes back is told
     /// which.
     async fn tell(mut self, events: &mpsc::Sender<Event>, goes_on: bool) -> Option<()> {
-        let server = Arc::clone(&self.server);
         let mut rests_until = Instant::now();
+        // When the last news came: a look that began before may lack what changed.
+        let mut heard = Instant::now();
         loop {
             while let Some(event) = self.ready.pop_front() {
                 timeout(READER_TIME_MAX, events.send(event)).await.ok()?.ok()?;
@@ -214,12 +221,14 @@ impl Feed {
                 return None;
             }
             sleep_until(rests_until).await;
-            let turn = server.streams.looks.acquire().await.ok()?;
-            self.news.borrow_and_update();
-            let begun = Instant::now();
-            let more = self.look().await.ok()?;
-            drop(turn);
-            rests_until = Instant::now() + (begun.elapsed() * PAUSE).clamp(PAUSE_MIN, KEEP_ALIVE);
+            if self.news.has_changed().ok()? {
+                self.news.borrow_and_update();
+                heard = Instant::now();
+            }
+            let oldest = Instant::now().checked_sub(FOUND_AGE_MAX);
+            let since = oldest.map_or(heard, |oldest| heard.max(oldest));
+            let Looked { more, took } = self.look(since).await.ok()?;
+            rests_until = Instant::now() + (took * PAUSE).clamp(PAUSE_MIN, KEEP_ALIVE);
             if self.said.0 != self.at && self.said.1.elapsed() >= PLACES {
                 let event = self.begin_event();
                 self.ready.push_back(event);
@@ -227,7 +236,9 @@ impl Feed {
             if self.ready.is_empty() && !more {
                 // Also while this server hears of no news: it may have been overtaken.
                 let patience = if self.said.0 == self.at { KEEP_ALIVE } else { PLACES };
-                let _ = timeout(patience, self.news.changed()).await;
+                if timeout(patience, self.news.changed()).await.is_ok() {
+                    heard = Instant::now();
+                }
             }
         }
     }
@@ -244,28 +255,19 @@ impl Feed {
         Event::default().id(self.at.to_string()).retry(RETRY)
     }
 
-    /// Takes what is new; true if there may be more.
-    async fn look(&mut self) -> Result<bool, Problem> {
+    /// Takes what is new, as it was at `since` or later.
+    async fn look(&mut self, since: Instant) -> Result<Looked, Problem> {
         let server = Arc::clone(&self.server);
         let principal = auth::recognise(&server, &self.token, server.now_ms()).await?;
         let scope = principal.sees(Action::See, self.tenant.as_ref());
         let is_seen = |tenant: &TenantPath| scope.as_ref().is_some_and(|scope| scope.contains(tenant));
 
-        // Before the log, which then has the entries of these changes: the id of a lease names none
-        // that is older than its change, and books that were restored to an older one are found to
-        // be others.
-        let leases = server.store.leases_after(self.at.revision, LEASES_MAX).await.map_err(unwell)?;
-        let head = server.store.audit_head().await.map_err(unwell)?;
-        // So many, whether they are told or not: each look gets further.
-        let until = head.sequence.min(self.at.sequence.saturating_add(ENTRIES_MAX));
-        let reads_all = until == head.sequence;
-        let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
-        let entries = server.store.audit_told((self.at.sequence, until)).await.map_err(unwell)?;
+        let found = find(&server, &self.at, since).await?;
         let sees_fleet = self.tenant.is_none() && principal.may(Action::SeeFleet, &TenantPath::root());
-        for told in entries {
+        for told in &found.entries {
             (self.at.sequence, self.at.hash) = (told.sequence, digits(&told.hash));
-            let is_told = self.tenant.is_none() && concerns(&principal, &told);
-            let Told { at_ms, action, subject, .. } = told;
+            let is_told = self.tenant.is_none() && concerns(&principal, told);
+            let Told { at_ms, action, subject, .. } = told.clone();
             let (kind, seen) = match action.split('.').next() {
                 Some("node") => (kind::NODE, sees_fleet),
                 Some("gpu") => (kind::GPU, sees_fleet),
@@ -277,11 +279,12 @@ impl Feed {
                 self.say(kind, &Change { at_ms, action, name: subject });
             }
         }
-        (self.at.sequence, self.at.hash) = (place.sequence, digits(&place.hash));
-        if !reads_all {
-            return Ok(true);
+        (self.at.sequence, self.at.hash) = (found.sequence, found.hash.clone());
+        if !found.reads_all {
+            return Ok(Looked { more: true, took: found.took });
         }
 
+        let leases = &found.leases;
         let told: Vec<_> = leases.iter().filter(|lease| is_seen(&lease.tenant)).collect();
         let views = |books: &Books, _| -> Vec<_> { told.iter().map(|lease| books.view(lease)).collect() };
         for lease in if told.is_empty() { Vec::new() } else { server.read(views).await? } {
@@ -289,8 +292,63 @@ impl Feed {
             self.say(kind::LEASE, &lease);
         }
         self.at.revision = leases.last().map_or(self.at.revision, |lease| lease.revision);
-        Ok(leases.len() == LEASES_MAX as usize)
+        Ok(Looked { more: leases.len() == LEASES_MAX as usize, took: found.took })
     }
+}
+
+/// What a stream's look came to.
+struct Looked {
+    /// Whether there may be more to take at once.
+    more: bool,
+    /// The time that the database needed, without the wait for a turn.
+    took: Duration,
+}
+
+/// What the database has after a place.
+struct Found {
+    after: Place,
+    /// When the look began.
+    begun: Instant,
+    /// The time that the database needed for it.
+    took: Duration,
+    leases: Vec<LeaseRecord>,
+    entries: Vec<Told>,
+    /// The last entry of the audit log that was looked at, and the digits of its hash.
+    sequence: u64,
+    hash: String,
+    /// Whether there are no further entries.
+    reads_all: bool,
+}
+
+/// Returns what comes after a place, as it was at `since` or later: what another stream has found,
+/// if that is so new.
+async fn find(server: &Server, after: &Place, since: Instant) -> Result<Arc<Found>, Problem> {
+    if let Some(found) = server.streams.found(after, since) {
+        return Ok(found);
+    }
+    let closed = |_| Problem::new(Kind::Unavailable, "the server stops");
+    let turn = server.streams.looks.acquire().await.map_err(closed)?;
+    // Another stream may have looked while this one waited for its turn.
+    if let Some(found) = server.streams.found(after, since) {
+        return Ok(found);
+    }
+    let begun = Instant::now();
+    // Before the log, which then has the entries of these changes: the id of a lease names none
+    // that is older than its change, and books that were restored to an older one are found to
+    // be others.
+    let leases = server.store.leases_after(after.revision, LEASES_MAX).await.map_err(unwell)?;
+    let head = server.store.audit_head().await.map_err(unwell)?;
+    // So many, whether they are told or not: each look gets further.
+    let until = head.sequence.min(after.sequence.saturating_add(ENTRIES_MAX));
+    let reads_all = until == head.sequence;
+    let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
+    let entries = server.store.audit_told((after.sequence, until)).await.map_err(unwell)?;
+    let (sequence, hash) = (place.sequence, digits(&place.hash));
+    let (after, took) = (after.clone(), begun.elapsed());
+    let found = Arc::new(Found { after, begun, took, leases, entries, sequence, hash, reads_all });
+    server.streams.keep(&found);
+    drop(turn);
+    Ok(found)
 }
 
 /// Whether what became of a pool or of a price is for this watcher, by what the entry itself says:
@@ -319,6 +377,8 @@ fn concerns(principal: &Principal, told: &Told) -> bool {
 pub(crate) struct Streams {
     seats: Mutex<HashMap<String, OfToken>>,
     looks: Semaphore,
+    /// The last looks, the oldest first.
+    found: Mutex<VecDeque<Arc<Found>>>,
 }
 
 struct OfToken {
@@ -330,7 +390,7 @@ struct OfToken {
 
 impl Default for Streams {
     fn default() -> Streams {
-        Streams { seats: Mutex::default(), looks: Semaphore::new(LOOKS_MAX) }
+        Streams { seats: Mutex::default(), looks: Semaphore::new(LOOKS_MAX), found: Mutex::default() }
     }
 }
 
@@ -377,6 +437,20 @@ impl Streams {
         Ok(is_wanted)
     }
 
+    /// Returns what a look after this place has found that began at `since` or later.
+    fn found(&self, after: &Place, since: Instant) -> Option<Arc<Found>> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.iter().rev().find(|found| found.begun >= since && found.after == *after).cloned()
+    }
+
+    fn keep(&self, new: &Arc<Found>) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        while found.len() >= FOUND_MAX {
+            found.pop_front();
+        }
+        found.push_back(Arc::clone(new));
+    }
+
     fn leave(&self, token: &str, is_wanted: &Arc<Notify>) {
         let mut tokens = self.lock();
         if let Some(own) = tokens.get_mut(token) {
@@ -403,6 +477,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_look_is_shared_by_those_who_stand_where_it_began_and_want_nothing_newer() {
+        let streams = Streams::default();
+        let place = |revision| Place { revision, sequence: 1, hash: "0".into() };
+        let began = Instant::now();
+        let look = |after, begun| Found {
+            after,
+            begun,
+            took: Duration::ZERO,
+            leases: Vec::new(),
+            entries: Vec::new(),
+            sequence: 1,
+            hash: "0".into(),
+            reads_all: true,
+        };
+        streams.keep(&Arc::new(look(place(7), began)));
+        assert!(streams.found(&place(7), began).is_some());
+        assert!(streams.found(&place(8), began).is_none(), "another place");
+        assert!(streams.found(&place(7), began + Duration::from_millis(1)).is_none(), "too old");
+        (0..FOUND_MAX as u64).for_each(|revision| streams.keep(&Arc::new(look(place(revision + 10), began))));
+        assert!(streams.found(&place(7), began).is_none(), "no more are kept");
+    }
+
+    #[test]
     fn no_organisation_takes_the_streams_of_all() {
         let streams = Streams::default();
         let [own_max, organisation_max, all_max] = STREAMS_MAX;
@@ -419,7 +516,7 @@ mod tests {
         let acme = fill("acme");
         let refused = take("another", "acme/d").unwrap_err();
         assert!(
-            refused.status == 503 && refused.detail.starts_with("128 streams of acme are"),
+            refused.status == 503 && refused.detail.starts_with("512 streams of acme are"),
             "{refused:?}"
         );
         // A token that has all it may continues in the place of its own oldest.
@@ -437,12 +534,12 @@ mod tests {
             take(&format!("d {}", n / own_max), "d").unwrap();
         }
         let refused = take("last", "acmeister").unwrap_err();
-        assert!(refused.status == 503 && refused.detail.starts_with("480 streams are"), "{refused:?}");
+        assert!(refused.status == 503 && refused.detail.starts_with("1984 streams are"), "{refused:?}");
         // The rest is the administrators'.
         for n in 0..STREAMS_KEPT {
             take(&format!("admin {}", n / own_max), "/").unwrap();
         }
         let refused = take("one more", "/").unwrap_err();
-        assert!(refused.detail.starts_with("512 streams are"), "{refused:?}");
+        assert!(refused.detail.starts_with("2048 streams are"), "{refused:?}");
     }
 }

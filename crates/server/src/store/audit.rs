@@ -6,6 +6,7 @@ use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
 
 /// What watchers are told of an entry.
+#[derive(Clone)]
 pub(crate) struct Told {
     pub(crate) sequence: u64,
     pub(crate) hash: String,

@@ -4,6 +4,8 @@ use futures_util::TryStreamExt;
 use sqlx::any::{AnyRow, AnyTypeInfoKind};
 use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 
+use crate::backup::Watcher;
+
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
 /// All that the migrations make, but `usage_hour`: that follows from `usage_record`, and the
@@ -60,7 +62,12 @@ impl Store {
 
     /// Copies what is here at one moment into `other`, which must be empty, and says how many rows
     /// that were. All of it is there, or nothing.
-    pub(crate) async fn copy_into(&self, other: &Store, from: &Database) -> Result<u64> {
+    pub(crate) async fn copy_into(
+        &self,
+        other: &Store,
+        from: &Database,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
         for table in TABLES.iter().filter(|&&table| table != LEADER) {
             let sql = format!("SELECT COUNT(*) AS count FROM {table}");
             let row = sqlx::query(AssertSqlSafe(sql)).fetch_one(&other.pool).await?;
@@ -74,9 +81,14 @@ impl Store {
         }
         let mut writes = other.pool.begin().await?;
         sqlx::query("DELETE FROM leader").execute(&mut *writes).await?;
-        let mut count = 0;
+        let (mut count, mut all) = (0, 0);
         for table in TABLES {
-            count += copy_table(&mut reads, &mut writes, table).await?;
+            let sql = format!("SELECT COUNT(*) AS count FROM {table}");
+            all += unsigned(&sqlx::query(AssertSqlSafe(sql)).fetch_one(&mut *reads).await?, "count")?;
+        }
+        for table in TABLES {
+            let mut told = |of_table| watcher(count + of_table, all);
+            count += copy_table(&mut reads, &mut writes, table, &mut told).await?;
         }
         // Who leads there is not known here.
         sqlx::query("UPDATE leader SET holder = '', url = '', until_ms = 0").execute(&mut *writes).await?;
@@ -102,7 +114,12 @@ fn one_moment(database: &Database) -> &'static [&'static str] {
     }
 }
 
-async fn copy_table(reads: &mut Tx<'_>, writes: &mut Tx<'_>, table: &str) -> Result<u64> {
+async fn copy_table(
+    reads: &mut Tx<'_>,
+    writes: &mut Tx<'_>,
+    table: &str,
+    told: &mut dyn FnMut(u64),
+) -> Result<u64> {
     let mut count = 0;
     let mut rows = Vec::with_capacity(ROWS_MAX);
     let sql = format!("SELECT * FROM {table}");
@@ -113,9 +130,11 @@ async fn copy_table(reads: &mut Tx<'_>, writes: &mut Tx<'_>, table: &str) -> Res
         if rows.len() == ROWS_MAX {
             insert(writes, table, &rows).await?;
             rows.clear();
+            told(count);
         }
     }
     insert(writes, table, &rows).await?;
+    told(count);
     Ok(count)
 }
 
@@ -188,5 +207,17 @@ mod tests {
         let kept = names.iter().map(String::as_str).filter(|name| !name.starts_with('_'));
         let copied = TABLES.into_iter().chain(["usage_hour"]);
         assert_eq!(kept.collect::<BTreeSet<_>>(), copied.collect());
+    }
+
+    #[tokio::test]
+    async fn a_copy_says_how_far_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| Database::Sqlite(folder.path().join(name));
+        let (one, other) = (Store::open(&at("one")).await.unwrap(), Store::open(&at("other")).await.unwrap());
+        let mut told = Vec::new();
+        let copied =
+            one.copy_into(&other, &at("one"), &mut |rows, all| told.push((rows, all))).await.unwrap();
+        assert!(copied > 0 && told.is_sorted(), "{told:?}");
+        assert_eq!(told.last(), Some(&(copied, copied)));
     }
 }

@@ -1,9 +1,9 @@
 use sluice_api::Page;
 use sluice_api::audit::Entry;
 use sluice_api::client::{Client, Failure};
-use sluice_api::health::{Clearing, FenceState, GpuFault, NewFence, Unfence};
+use sluice_api::health::{Clearing, Condition, FenceState, GpuFault, NewFence, Unfence};
 use sluice_api::lease::{Lease, LeaseState};
-use sluice_api::node::{Gpu, GpuStatus, NvLinks, PcieLink, Rates};
+use sluice_api::node::{Gpu, GpuReport, GpuStatus, NodeStatus, NvLinks, PcieLink, Rates, ReportAnswer};
 use sluice_api::problem::Kind;
 use sluice_api::token::Role;
 
@@ -37,6 +37,37 @@ fn end_what_is_told(node: &mut ScriptedNode) {
     let answer = node.say();
     node.report.leases.retain(|attempt| !answer.end.contains(attempt));
     node.say();
+}
+
+#[test]
+fn lists_have_what_sensors_say_and_nothing_of_gpus_without_them() {
+    let (_folder, server) = Server::with_tenants();
+    let mut node = ScriptedNode::join(&server, "one", 2);
+    let condition = Condition {
+        temperature_c: Some(61),
+        power_mw: Some(312_000),
+        driver: Some("580.159.04".into()),
+        ..Condition::default()
+    };
+    let with =
+        |condition: &Condition| GpuReport { condition: Some(condition.clone()), ..GpuReport::default() };
+    node.report.gpus = vec![with(&condition), GpuReport { faults: 2, ..GpuReport::default() }];
+    node.report.release = "0.1.0".into();
+    node.say();
+    let member = server.token("acme", Role::Member);
+    let gpus: Vec<GpuStatus> = member.list("/gpus").unwrap();
+    assert_eq!((&gpus[0].condition, &gpus[1].condition), (&Some(condition.clone()), &None));
+    assert_eq!((gpus[0].faults, gpus[1].faults), (0, 2));
+    let known: NodeStatus = member.get("/nodes/one").unwrap();
+    assert_eq!(known.release.as_deref(), Some("0.1.0"));
+
+    let path = format!("/nodes/{}/reports", node.joined.node);
+    for driver in ["", "580\n", &"9".repeat(65)] {
+        node.report.gpus[1] = with(&Condition { driver: Some(driver.to_owned()), ..condition.clone() });
+        node.report.sequence += 1;
+        let refused = problem(node.client.post::<ReportAnswer>(&path, &node.report));
+        assert!(refused.is(Kind::Invalid), "{driver:?}: {refused:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sluice_api::autonomy::Idle;
 use sluice_api::bill::BudgetStatus;
 use sluice_api::client::{Client, segment};
-use sluice_api::health::FenceState;
+use sluice_api::health::{Condition, FenceState};
 use sluice_api::lease::Lease;
 use sluice_api::node::{Gpu, GpuStatus, NvLinks, Rates, SessionStatus};
 use sluice_api::pool::{Access, PoolStatus};
@@ -44,7 +44,9 @@ pub(crate) fn show<T: Serialize>(
 
 pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
     let gpus: Vec<GpuStatus> = client.list("/gpus")?;
-    let columns = &[
+    // Columns of what no GPU has would be dashes alone.
+    let has_sensors = gpus.iter().any(|gpu| gpu.condition.is_some());
+    let mut columns = vec![
         ("NODE", Left),
         ("GPU", Right),
         ("NAME", Left),
@@ -57,9 +59,12 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
         ("POOL", Left),
         ("STATE", Left),
     ];
+    if has_sensors {
+        columns.extend([("TEMPERATURE", Right), ("POWER", Right)]);
+    }
     let cells = |gpu: &GpuStatus| {
         let memory = |bytes| Memory::from_bytes(bytes).to_string();
-        vec![
+        let mut cells = vec![
             gpu.node.clone(),
             gpu.index.to_string(),
             gpu.gpu.name.clone(),
@@ -71,10 +76,21 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
             gpu.leases.to_string(),
             gpu.pool.clone().unwrap_or_else(|| "-".into()),
             gpu_state(gpu),
-        ]
+        ];
+        if has_sensors {
+            cells.extend(sensors(gpu.condition.as_ref()));
+        }
+        cells
     };
-    show(&gpus, output, "no node has joined; `sluice node --join` lends its GPUs", columns, cells)?;
+    show(&gpus, output, "no node has joined; `sluice node --join` lends its GPUs", &columns, cells)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `61 C` and `312 W`; a dash for what is not measured.
+fn sensors(condition: Option<&Condition>) -> [String; 2] {
+    let temperature = condition.and_then(|condition| Some(format!("{} C", condition.temperature_c?)));
+    let power = condition.and_then(|condition| Some(format!("{} W", condition.power_mw? / 1000)));
+    [temperature, power].map(|text| text.unwrap_or_else(|| "-".into()))
 }
 
 /// Where GPUs stand and what they can do; a dash where nobody says.

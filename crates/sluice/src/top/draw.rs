@@ -20,6 +20,8 @@ const NARROW: u16 = 100;
 /// Where the terminal is as wide as this, sessions' memory that is not on the GPU is shown, memory
 /// that cannot leave it, and the time that swapping has taken.
 const MEMORY_WIDTH: u16 = 130;
+/// `100 C 1000 W`
+const SENSORS_WIDTH: u16 = 12;
 /// A longer name of a node is cut, so that the other columns stay on the screen.
 const GPU_WIDTH_MAX: usize = 20;
 /// Lines of GPUs before the rest is left out, so that sessions have room.
@@ -81,10 +83,18 @@ fn bottom_line(state: &State) -> Line<'static> {
     }
 }
 
+/// `61 C 312 W`, as far as they are known.
+fn sensors(gpu: &Gpu) -> String {
+    let temperature = gpu.temperature_c.map(|degrees| format!("{degrees} C"));
+    let power = gpu.power_w.map(|watts| format!("{watts} W"));
+    temperature.into_iter().chain(power).collect::<Vec<_>>().join(" ")
+}
+
 fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let has_sensors = area.width >= NARROW && state.gpus().iter().any(|gpu| !sensors(gpu).is_empty());
     let row = |gpu: &Gpu| {
         let memory = format!("{}/{}", Memory::from_bytes(gpu.memory_used), Memory::from_bytes(gpu.memory));
-        Row::new([
+        let mut cells = vec![
             plain(&gpu.name),
             plain(&gpu.model),
             share_text(gpu.busy_ppm / 10_000 * 10_000),
@@ -92,10 +102,14 @@ fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
             memory,
             gpu.users.to_string(),
             history(state.gpu_history(gpu)),
-        ])
+        ];
+        if has_sensors {
+            cells.insert(5, sensors(gpu));
+        }
+        Row::new(cells)
     };
     let names = state.gpus().iter().map(|gpu| gpu.name.chars().count()).max().unwrap_or_default();
-    let widths = [
+    let mut widths = vec![
         Constraint::Length(names.clamp(3, GPU_WIDTH_MAX) as u16),
         Constraint::Fill(1),
         Constraint::Length(5),
@@ -104,8 +118,12 @@ fn gpu_table(frame: &mut Frame<'_>, area: Rect, state: &State) {
         Constraint::Length(5),
         Constraint::Length(HISTORY_WIDTH),
     ];
-    let header = header(&["GPU", "NAME", "BUSY", "LEASED", "MEMORY", "USERS", "HISTORY"]);
-    frame.render_widget(Table::new(state.gpus().iter().map(row), widths).header(header), area);
+    let mut names = vec!["GPU", "NAME", "BUSY", "LEASED", "MEMORY", "USERS", "HISTORY"];
+    if has_sensors {
+        widths.insert(5, Constraint::Length(SENSORS_WIDTH));
+        names.insert(5, "SENSORS");
+    }
+    frame.render_widget(Table::new(state.gpus().iter().map(row), widths).header(header(&names)), area);
 }
 
 fn gpu_name(session: &Session) -> String {
@@ -245,6 +263,7 @@ mod tests {
             memory: 80 << 30,
             memory_used: 21 << 30,
             users: 3,
+            ..Gpu::default()
         };
         let session = |number: u64| Session {
             node: "gpu1".into(),
@@ -338,6 +357,18 @@ mod tests {
         let screen = screen(&state, 80, 24).join("\n");
         assert!(screen.contains("End lease 41 of acme/research (python train1.py)?"), "{screen}");
         assert!(screen.contains("y: yes"), "{screen}");
+    }
+
+    #[test]
+    fn sensors_are_shown_of_gpus_that_have_them_where_there_is_room() {
+        let mut reading = reading(1);
+        (reading.gpus[0].temperature_c, reading.gpus[0].power_w) = (Some(61), Some(312));
+        let mut state = State::new("here".into());
+        state.take(Ok(reading));
+        let wide = screen(&state, 110, 24);
+        assert!(wide[1].contains("SENSORS") && wide[2].contains("61 C 312 W"), "{}", wide.join("\n"));
+        assert!(!wide[3].contains(" C "), "the other has none: {}", wide[3]);
+        assert!(!screen(&state, 80, 24)[1].contains("SENSORS"));
     }
 
     #[test]

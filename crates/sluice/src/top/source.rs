@@ -106,6 +106,7 @@ impl Source {
 }
 
 fn gpu_of_server(gpu: GpuStatus) -> Gpu {
+    let condition = gpu.condition.unwrap_or_default();
     Gpu {
         name: format!("{}/{}", gpu.node, gpu.index),
         model: gpu.gpu.name,
@@ -113,6 +114,8 @@ fn gpu_of_server(gpu: GpuStatus) -> Gpu {
         share_leased_ppm: gpu.share_leased_ppm,
         memory: gpu.gpu.memory,
         memory_used: gpu.memory_used,
+        temperature_c: condition.temperature_c,
+        power_w: condition.power_mw.map(|power_mw| power_mw / 1000),
         users: gpu.leases,
     }
 }
@@ -148,6 +151,8 @@ fn gpu_of_node(gpu: sluice_wire::control::GpuStatus) -> Gpu {
         share_leased_ppm: gpu.share_leased_ppm,
         memory: gpu.memory,
         memory_used: gpu.memory_used,
+        temperature_c: None,
+        power_w: None,
         users: gpu.sessions,
     }
 }

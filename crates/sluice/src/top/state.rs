@@ -32,6 +32,9 @@ pub(super) struct Gpu {
     pub(super) share_leased_ppm: u32,
     pub(super) memory: u64,
     pub(super) memory_used: u64,
+    /// Degrees Celsius and watts, as far as a server knows them.
+    pub(super) temperature_c: Option<u32>,
+    pub(super) power_w: Option<u32>,
     /// Leases, or on a node sessions.
     pub(super) users: u32,
 }

@@ -1,6 +1,7 @@
-//! What NVML says of a card's load and condition, for metrics; nothing is decided by it.
+//! What NVML says of a card's load and condition, for metrics and the server's lists; nothing is
+//! decided by it.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,11 @@ pub struct Figures {
     pub sm_clock_mhz: Option<u32>,
     pub memory_clock_mhz: Option<u32>,
     pub temperature_c: Option<u32>,
+    /// The temperature at which the GPU slows down.
+    pub slowdown_at_c: Option<u32>,
     pub power_mw: Option<u32>,
+    /// The power that the GPU draws at most.
+    pub power_limit_mw: Option<u32>,
     /// Since the driver was loaded.
     pub energy_mj: Option<u64>,
     /// PCIe packets that were sent again, since the driver was loaded.
@@ -44,7 +49,9 @@ pub(super) fn read(nvml: &Nvml, device: &Device<'_>, xid: Option<u64>) -> Figure
         sm_clock_mhz: device.clock_info(Clock::SM).ok(),
         memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
         temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+        slowdown_at_c: device.temperature_threshold(TemperatureThreshold::Slowdown).ok(),
         power_mw: device.power_usage().ok(),
+        power_limit_mw: device.enforced_power_limit().ok(),
         energy_mj: device.total_energy_consumption().ok(),
         pcie_replays: device.pcie_replay_counter().ok(),
         busy_percent: busy.as_ref().map(|busy| busy.gpu),

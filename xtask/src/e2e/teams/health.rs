@@ -64,6 +64,15 @@ pub(super) fn a_gpu_becomes_faulty() -> Result<()> {
             .is_some_and(|fence| fence["sessions"] == "finish" && fence["lasting"] == false),
         "{gpus}"
     );
+    let condition = &gpu(&gpus, "one")?["condition"];
+    ensure!(
+        condition["temperature_c"] == 95
+            && condition["slowdown_at_c"] == 90
+            && condition["power_mw"] == 123_400,
+        "{condition}"
+    );
+    ensure!(gpu(&gpus, "two")?["condition"].is_null(), "node two has no NVML: {gpus}");
+    ensure!(admin.text(&["gpus"])?.contains("95 C  123 W"), "{}", admin.text(&["gpus"])?);
     next.go_on_to_its_end()?;
     writeln!(facts, "temperature {uuid} 60")?;
     admin.wait_for(&["gpus"], |gpus| fence_of(gpus, "one").is_none())?;
