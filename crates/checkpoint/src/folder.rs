@@ -173,8 +173,8 @@ impl Folder {
         written.map_err(Failure::at(&path))
     }
 
-    /// Removes the chunks to which this manifest does not refer, and nothing else. The answer is how many bytes of
-    /// the disk these had.
+    /// Removes the chunks to which this manifest does not refer, and nothing else. The answer is
+    /// how many bytes of the disk these had.
     pub fn sweep(&self, manifest: Option<&Manifest>) -> Result<u64, Failure> {
         let kept: HashSet<PathBuf> =
             manifest.iter().flat_map(|it| it.sizes()).map(|(hash, _)| self.chunk_path(&hash)).collect();
@@ -215,7 +215,7 @@ fn is_chunk(path: &Path) -> bool {
 /// A folder in a checkpoint, made if it is not there. A link would lead out of it.
 fn own_folder(path: &Path) -> Result<(), Failure> {
     match DirBuilder::new().mode(FOLDER_MODE).create(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Failure::at(path)(error)),
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Failure::at(path)(error)),
         _ => check_owner(path, &fs::symlink_metadata(path).map_err(Failure::at(path))?),
     }
 }

@@ -141,7 +141,7 @@ fn known_chunks(folder: &Folder, former: Option<&Manifest>) -> HashMap<ChunkPlac
 fn read_contents(
     peer: &mut impl Read,
     (places, known): (&[ChunkPlace], &HashMap<ChunkPlace, ChunkHash>),
-    sender: &SyncSender<(usize, Vec<u8>)>,
+    sender: &SyncSender<Come>,
     amounts: &mut Amounts,
 ) -> Result<Vec<StoredChunk>, Failure> {
     let mut contents = Vec::new();
@@ -173,6 +173,9 @@ fn read_contents(
     Ok(contents)
 }
 
+/// A chunk that has come, with its number.
+type Come = (usize, Vec<u8>);
+
 /// What is written of a checkpoint.
 struct Writing<'a> {
     folder: &'a Folder,
@@ -197,10 +200,7 @@ impl<'a> Writing<'a> {
     }
 
     /// Keeps every chunk that comes; the answer is each one's number and hash.
-    fn all(
-        &self,
-        chunks: Arc<Mutex<Receiver<(usize, Vec<u8>)>>>,
-    ) -> Result<Vec<(usize, ChunkHash)>, Failure> {
+    fn all(&self, chunks: Arc<Mutex<Receiver<Come>>>) -> Result<Vec<(usize, ChunkHash)>, Failure> {
         let mut kept = Vec::new();
         loop {
             let next = chunks.lock().unwrap_or_else(PoisonError::into_inner).recv();

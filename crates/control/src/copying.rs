@@ -20,6 +20,8 @@ use crate::{Cause, Connection, Failure, MOVE_TIME_MAX};
 
 /// A node that sends nothing for this time is gone: a worker waits less for the session's work.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// For the reason of a node that has ended the connection.
+const REASON_TIME_MAX: Duration = Duration::from_secs(5);
 /// Most bytes of a message to the node.
 const PIECE: usize = 256 << 10;
 
@@ -52,7 +54,14 @@ impl Copying {
     /// Says what becomes of the session, once the copy is whole.
     pub fn decide(mut self, stops: bool) -> Result<Checkpointed, Failure> {
         let said = self.connection.send(CheckpointDecided { stops });
-        let answered = said.and_then(|()| self.next(MOVE_TIME_MAX));
+        let answered = match said {
+            Ok(()) => self.next(MOVE_TIME_MAX),
+            // The node has ended the connection, and may have said why.
+            Err(cause) => match self.next(REASON_TIME_MAX) {
+                Ok(refused @ Control::Refused(_)) => Ok(refused),
+                _ => Err(cause),
+            },
+        };
         match answered {
             Ok(Control::Checkpointed(checkpointed)) => Ok(checkpointed),
             Ok(Control::Refused(refused)) => Err(self.connection.failure(Cause::Refused(refused.reason))),

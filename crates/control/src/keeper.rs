@@ -32,7 +32,7 @@ use crate::{Cause, Connection, Failure};
 /// Pause after a failed attempt, doubled each time up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the end of a lease is tried to be told to its node over a link that is cut.
+/// How long the end of a lease is tried to be reported to its node over a link that is cut.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a node that has the lease in a checkpoint may be away.
 const STORED_PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -194,7 +194,7 @@ impl Keeping {
         while Instant::now() < deadline {
             match self.attempt_anywhere() {
                 Ok(Whereabouts::Here(connection)) => {
-                    self.connection = connection;
+                    self.connection = *connection;
                     return Ok(());
                 }
                 // Its program waits as well.
@@ -233,11 +233,8 @@ impl Keeping {
         if matches!(&first, Ok(Whereabouts::Here(_))) {
             return first;
         }
-        let is_protected = |node: &Endpoint| matches!(node, Endpoint::Tls { .. });
-        match restored::find(&self.token).map(|restored| restored.node) {
-            Some(other) if other != *node && (is_protected(&other) || !is_protected(node)) => {
-                self.attempt(&other).or(first)
-            }
+        match restored::find(&self.token.0, node).map(|restored| restored.node) {
+            Some(other) if other != *node => self.attempt(&other).or(first),
             _ => first,
         }
     }
@@ -247,7 +244,7 @@ impl Keeping {
         match connection.ask(LeaseResume { token: self.token })? {
             Control::LeaseResumed(_) => {
                 notice_cuts(&connection, self.patience);
-                Ok(Whereabouts::Here(connection))
+                Ok(Whereabouts::Here(Box::new(connection)))
             }
             Control::LeaseStored(_) => Ok(Whereabouts::Stored),
             _ => Err(connection.unexpected()),
@@ -264,7 +261,7 @@ impl Keeping {
 /// What has become of the lease.
 enum Whereabouts {
     /// It is held on this connection.
-    Here(Connection),
+    Here(Box<Connection>),
     /// It is in a checkpoint.
     Stored,
 }

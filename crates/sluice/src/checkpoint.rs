@@ -12,6 +12,7 @@ use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseName};
 use crate::cli::CheckpointArgs;
 use crate::place::Place;
 use crate::quantity::Memory;
+use crate::restore::{self, former};
 use crate::server::lists::now_ms;
 
 pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
@@ -23,12 +24,24 @@ pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
         Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE"),
     };
     let folder = Folder::make(&arguments.folder)?;
-    let former = folder.manifest()?;
+    let mut former = folder.manifest()?;
+    if let Some(stops) = former.as_mut().filter(|former| waits(former)) {
+        // The stop may have failed.
+        let place: Endpoint = stops.node.parse().context("the node of the checkpoint")?;
+        if !stops.stopped && restore::goes_on(&former::ask(&place, stops.offer.lease.token), stops) {
+            stops.stops = false;
+            folder.commit(stops)?;
+        }
+    }
     ensure!(
         former.as_ref().is_none_or(|former| !waits(former)),
         "{} holds a program that was stopped and is not restored yet; name another folder, or restore it first",
         folder.path().display()
     );
+    if let Some(former) = former.as_ref().filter(|_| arguments.stop) {
+        // The program will rest on these, and does not stand still yet.
+        folder.remove_damaged(former)?;
+    }
     let connection = Connection::open(&node)?;
     let (copying, begun) = Copying::begin(connection, LeaseName::Numbered(arguments.number))?;
     let node = copying.connection().node().clone();
@@ -119,6 +132,7 @@ impl Making<'_> {
             stops,
             stopped: false,
             restored: None,
+            restoring: None,
             offer: self.begun.offer.clone(),
             state,
             images,

@@ -5,8 +5,11 @@
 //! program's client and the holder of its lease ask the former node, which sends them on; where
 //! that is gone, a note on the program's machine does.
 
-use std::fs::File;
+pub(crate) mod former;
+
+use std::fs::{self, File};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,22 +21,29 @@ use sluice_transport::process::{ProcessWatch, space};
 use sluice_transport::restored;
 use sluice_wire::address::{Endpoint, is_loopback};
 use sluice_wire::checkpoint::{Manifest, Restored};
-use sluice_wire::control::{Control, LeaseQuestion, LeaseRestored, MoveOffer};
+use sluice_wire::control::{LeaseRestored, MoveOffer};
+use sluice_wire::handshake::{LeaseToken, SessionSecret};
 
 use crate::cli::RestoreArgs;
 use crate::moment::Moment;
 use crate::place::Place;
 use crate::quantity::Memory;
+use crate::restore::former::Said;
 use crate::server::lists::now_ms;
 use crate::server::process;
 
 /// The node waits as long for all of it.
 const LIMIT: Duration = Duration::from_secs(1800);
+/// How often the former node is asked, and the pause between: its connection may be cut.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Restores what is in the folder: a program, or the data of a server.
 pub(crate) fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
-    let is_of_program =
-        Folder::is_one(&arguments.from) || arguments.node.is_some() || arguments.gpu.is_some();
+    let is_of_program = Folder::is_one(&arguments.from)
+        || arguments.node.is_some()
+        || arguments.gpu.is_some()
+        || arguments.former_node_is_gone;
     if is_of_program { program(arguments) } else { process::restore(arguments) }
 }
 
@@ -42,26 +52,49 @@ fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
     let manifest = folder.manifest()?.context("it holds no checkpoint")?;
     has_waited(&manifest)?;
     let former: Endpoint = manifest.node.parse().context("the node of the checkpoint")?;
-    let node = match Place::choose(None, arguments.node.as_deref()) {
-        Ok(Place::Node(node)) => node,
-        _ => former.clone(),
+    let node = match Place::choose(None, arguments.node.as_deref())? {
+        Place::Node(node) => node,
+        Place::Private => former.clone(),
+        Place::Server(_) => bail!("a program is restored on a node without a server: say --node HOST:PORT"),
     };
-    let client = Client::find(&manifest, &former, &node)?;
+    let is_gone = arguments.former_node_is_gone;
+    if let Some(Restored { node, .. }) = &manifest.restoring {
+        let earlier: Endpoint = node.parse().context("the node of an earlier restore")?;
+        former::check_earlier(&former::ask(&earlier, manifest.offer.lease.token), node, is_gone)?;
+    }
+    let said = former::ask(&former, manifest.offer.lease.token);
+    if let Err(refusal) = former::check(&said, &manifest, is_gone) {
+        if goes_on(&said, &manifest) {
+            folder.commit(&Manifest { stops: false, ..manifest })?;
+        }
+        return Err(refusal);
+    }
+    let client = Client::find(&manifest, &said, &former, &node)?;
     let session = sluice_checkpoint::read(&folder, &manifest)?;
     let begun = Instant::now();
     let offer = MoveOffer { gpu: arguments.gpu, ..manifest.offer.clone() };
     let (mut departure, accepted) = Departure::offer_restored(&node, offer)?;
     let bytes = send(&session, &mut departure)?;
     let node = departure.node().clone();
-    // Once: two of it would be two programs.
     let restored = Restored { at_ms: now_ms(), node: node.to_string(), session: accepted.session };
-    folder.commit(&Manifest { restored: Some(restored), ..manifest.clone() })?;
-    if let Err(error) = client.send_to(&manifest, &node, accepted.session) {
-        folder.commit(&manifest)?;
-        let _ = departure.stays();
-        return Err(error);
+    folder.commit(&Manifest { restoring: Some(restored.clone()), ..manifest.clone() })?;
+    match client.send_to(&manifest, &node, accepted.session) {
+        Told::Yes => {}
+        Told::No(error) => {
+            // A node that did not get this may have the session; the next restore asks it.
+            if departure.stays().is_ok() {
+                folder.commit(&Manifest { restoring: None, ..manifest })?;
+            }
+            return Err(error);
+        }
+        // The new node has the session until its client comes, or for the time of its `--linger`.
+        Told::Unknown(failure) => {
+            return Err(failure).context("it is not known whether the program was sent on; restore it again");
+        }
     }
     departure.moves(Some(manifest.offer.lease.used.clone()), None)?;
+    // Once: two of it would be two programs.
+    folder.commit(&with_no_secrets(Manifest { restored: Some(restored), restoring: None, ..manifest }))?;
     eprintln!(
         "sluice: session {} is on GPU {} of {}; {} were copied in {:.2} s",
         accepted.session,
@@ -86,26 +119,43 @@ fn has_waited(manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
+/// Whether a stop that was not confirmed did not happen: then the checkpoint is one without.
+pub(crate) fn goes_on(said: &Said, manifest: &Manifest) -> bool {
+    !manifest.stopped && manifest.restoring.is_none() && matches!(said, Said::GoesOn(_))
+}
+
+/// What opens the lease and the session is of no more use in the folder.
+fn with_no_secrets(mut manifest: Manifest) -> Manifest {
+    manifest.offer.lease.token = LeaseToken([0; 32]);
+    manifest.offer.session.secret = SessionSecret([0; 32]);
+    manifest
+}
+
 /// How the program's client and the holder of its lease get to know the new node.
 struct Client {
     /// The former node, if it answers.
-    former: Option<Connection>,
+    former: Option<Endpoint>,
     /// The program is on this machine.
     is_here: bool,
 }
 
+/// Whether the program's client learns where its session is.
+enum Told {
+    Yes,
+    No(anyhow::Error),
+    Unknown(Failure),
+}
+
 impl Client {
     /// Finds the program's client, or says why it would not find its session.
-    fn find(manifest: &Manifest, former: &Endpoint, node: &Endpoint) -> Result<Client> {
+    fn find(manifest: &Manifest, said: &Said, former: &Endpoint, node: &Endpoint) -> Result<Client> {
         let process = manifest.offer.session.process;
         let is_here = manifest.offer.session.process_space == space() && space() != 0;
         if is_here && matches!(ProcessWatch::new(process), Ok(None)) {
             bail!("its program, process {process}, has ended");
         }
-        let is_same = former.place() == node.place();
-        let answered = ask_former(manifest, former);
-        match (&answered, node) {
-            (Err(failure), _) if !is_here && !is_same => bail!(
+        match (said, node) {
+            (Said::Silent(failure), _) if !is_here => bail!(
                 "the former node is to tell the program where its session is, and does not answer ({failure}): run this on \
                  the program's machine, as its user, or start that node again"
             ),
@@ -122,56 +172,83 @@ impl Client {
             }
             _ => {}
         }
-        Ok(Client { former: answered.ok().transpose()?, is_here })
+        if matches!(said, Said::Silent(_)) {
+            finds_notes(process)?;
+        }
+        let former = (!matches!(said, Said::Silent(_))).then(|| former.clone());
+        Ok(Client { former, is_here })
     }
 
     /// Sends them to the new node.
-    fn send_to(self, manifest: &Manifest, node: &Endpoint, there: u64) -> Result<()> {
-        let &MoveOffer { ref lease, ref session, .. } = &manifest.offer;
-        if self.is_here {
-            let note = restored::Restored { node: node.clone(), session: there };
-            restored::note(&lease.token, &note).context("the program does not learn where its session is")?;
-        }
-        if let Some(mut former) = self.former {
-            let moved = LeaseRestored {
-                token: lease.token,
-                secret: session.secret,
-                session: manifest.session,
-                node: node.to_string(),
-                there,
-            };
-            match former.ask(moved) {
-                Ok(_) => {}
-                // By the note it finds its session as well.
-                Err(failure) if self.is_here => {
-                    eprintln!("sluice: the former node does not know of it: {failure}")
-                }
-                Err(failure) => {
-                    return Err(failure).context("the program does not learn where its session is");
-                }
+    fn send_to(&self, manifest: &Manifest, node: &Endpoint, there: u64) -> Told {
+        let MoveOffer { lease, session, .. } = &manifest.offer;
+        let note = restored::Restored { node: node.clone(), session: there };
+        let noted = || {
+            restored::note(&session.secret.0, &note)?;
+            restored::note(&lease.token.0, &note)
+        };
+        let is_noted = match self.is_here.then(noted) {
+            Some(Err(error)) if self.former.is_none() => {
+                return Told::No(anyhow::Error::new(error).context("the program does not learn where it is"));
             }
+            noted => matches!(noted, Some(Ok(()))),
+        };
+        let Some(former) = &self.former else { return Told::Yes };
+        let moved = LeaseRestored {
+            token: lease.token,
+            secret: session.secret,
+            session: manifest.session,
+            node: node.to_string(),
+            there,
+        };
+        let told = tell(former, &moved);
+        match told {
+            Err(failure) if is_noted => {
+                eprintln!("sluice: the former node does not know of it: {failure}");
+                Told::Yes
+            }
+            Ok(()) => Told::Yes,
+            Err(failure @ Failure { cause: Cause::Refused(_), .. }) => Told::No(
+                anyhow::Error::new(failure).context("the program does not learn where its session is"),
+            ),
+            Err(failure) => Told::Unknown(failure),
         }
-        Ok(())
     }
 }
 
-/// What the former node says of the lease: an outer error if nothing comes from there, an inner
-/// one if the program has gone on.
-fn ask_former(manifest: &Manifest, former: &Endpoint) -> Result<Result<Connection>, Failure> {
-    let mut connection = Connection::open(former)?;
-    let place = former.place();
-    let question = LeaseQuestion { token: manifest.offer.lease.token };
-    match connection.ask_once(question) {
-        Ok(Control::LeaseStored(_)) => Ok(Ok(connection)),
-        // Another daemon than then.
-        Err(Failure { cause: Cause::Refused(_), .. }) => Ok(Ok(connection)),
-        Ok(Control::LeaseHere(_)) => Ok(Err(anyhow::anyhow!("its program continues, on {place}"))),
-        Ok(Control::LeaseMoved(moved)) => {
-            Ok(Err(anyhow::anyhow!("its program continues, on {}", moved.node)))
+/// Tells the former node, on connections that it has not waited on meanwhile.
+fn tell(former: &Endpoint, moved: &LeaseRestored) -> Result<(), Failure> {
+    let mut tries = 1;
+    loop {
+        let told = Connection::open(former).and_then(|mut connection| connection.ask_once(moved.clone()));
+        match told {
+            Ok(_) => return Ok(()),
+            Err(failure) if tries == TRIES || matches!(failure.cause, Cause::Refused(_)) => {
+                return Err(failure);
+            }
+            Err(_) => tries += 1,
         }
-        Ok(_) => Err(connection.unexpected()),
-        Err(failure) => Err(failure),
+        std::thread::sleep(PAUSE);
     }
+}
+
+/// Whether a process finds the notes of this user: it is theirs, and has the same `/tmp`.
+fn finds_notes(process: u32) -> Result<()> {
+    restored::check().context("the program does not learn where its session is")?;
+    let of = |path: String| fs::metadata(&path).with_context(|| path);
+    let owner = of(format!("/proc/{process}"))?.uid();
+    // SAFETY: takes nothing and touches no memory.
+    let user = unsafe { libc::geteuid() };
+    ensure!(
+        owner == user,
+        "the program, process {process}, is of user {owner}: restore it as that user, or start its former node again"
+    );
+    let [here, there] = [of("/tmp".to_owned())?, of(format!("/proc/{process}/root/tmp"))?];
+    ensure!(
+        (here.dev(), here.ino()) == (there.dev(), there.ino()),
+        "the program, process {process}, has another /tmp: restore it from within its container, or start its former node again"
+    );
+    Ok(())
 }
 
 /// Sends the session; the answer is how many bytes of device memory that was.

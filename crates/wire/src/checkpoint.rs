@@ -118,6 +118,8 @@ message! {
         /// Its node has said that it has left.
         stopped: bool,
         restored: Option<Restored>,
+        /// A restore has begun that has not come to its end.
+        restoring: Option<Restored>,
         offer: MoveOffer,
         /// A [`SessionState`] whose images are empty: these follow.
         state: Blob,

@@ -20,7 +20,7 @@ use sluice_transport::Stream;
 use sluice_transport::restored::{self, Restored};
 use sluice_wire::address::{Endpoint, SessionAddress};
 use sluice_wire::control::ResumeTerms;
-use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret, Stripe};
+use sluice_wire::handshake::{Resume, SessionSecret, Stripe};
 use sluice_wire::spin::Wait;
 
 use crate::link::greeting::{self, AttachError};
@@ -48,7 +48,8 @@ const MOVES_MAX: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Resumption {
     place: Mutex<Place>,
-    token: LeaseToken,
+    /// The note that was followed last: what a node says since is newer.
+    followed: Mutex<Option<Restored>>,
     secret: SessionSecret,
     /// How long the node keeps the session.
     patience: Duration,
@@ -60,7 +61,7 @@ pub(crate) struct Resumption {
 impl Resumption {
     /// The session was opened by the `attempt`th attempt, or found by it.
     pub(crate) fn new(
-        SessionAddress { node, token }: SessionAddress,
+        SessionAddress { node, .. }: SessionAddress,
         session: u64,
         terms: &ResumeTerms,
         attempt: u32,
@@ -70,7 +71,7 @@ impl Resumption {
         let (secret, recognises) = (terms.secret, terms.expands);
         Resumption {
             place: Mutex::new(Place { node, session }),
-            token,
+            followed: Mutex::default(),
             secret,
             patience,
             attempts: AtomicU32::new(attempt),
@@ -117,7 +118,14 @@ impl Resumption {
         let mut deadline = Instant::now() + self.patience;
         let (mut pause, mut moves, mut stored_on) = (PAUSE, 0, None);
         loop {
-            let error = match self.try_once(received, deadline) {
+            let mut tried = self.try_once(received, deadline);
+            if let Err(AttachError::Connect { .. } | AttachError::Stored { .. } | AttachError::Refused { .. }) =
+                &tried.0
+                && let Some(elsewhere) = self.follow_note(received, deadline)
+            {
+                tried = (elsewhere, 1);
+            }
+            let error = match tried {
                 (Err(AttachError::Moved { node, session }), _) if moves < MOVES_MAX => {
                     moves += 1;
                     *self.place() = Place { node, session };
@@ -128,12 +136,14 @@ impl Resumption {
                         stored::say(&node);
                     }
                     deadline = Instant::now() + self.patience.max(stored::PATIENCE);
-                    self.wait_for_restore();
+                    std::thread::sleep(stored::PAUSE);
+                    moves = 0;
                     continue;
                 }
                 // Its daemon was started anew meanwhile, and knows nothing of it until the restore.
                 (Err(AttachError::Refused { node, .. }), _) if stored_on.as_ref() == Some(&node) => {
-                    self.wait_for_restore();
+                    std::thread::sleep(stored::PAUSE);
+                    moves = 0;
                     continue;
                 }
                 // One connection may come through where several do not.
@@ -153,24 +163,57 @@ impl Resumption {
                     self.patience.as_secs()
                 ));
             }
-            self.follow_note();
             std::thread::sleep(pause);
             pause = (2 * pause).min(PAUSE_MAX);
+            moves = 0;
         }
     }
 
-    fn wait_for_restore(&self) {
-        self.follow_note();
-        std::thread::sleep(stored::PAUSE);
+    /// Tries the node to which a note says that the session was restored. It is the session's node
+    /// from then on only if it knows of the session; else there is no answer.
+    fn follow_note(&self, received: u64, end: Instant) -> Option<Result<(Stream, u64), AttachError>> {
+        let former = self.place().clone();
+        let note = restored::find(&self.secret.0, &former.node)?;
+        if self.followed().as_ref() == Some(&note) {
+            return None;
+        }
+        let Restored { node, session } = note.clone();
+        *self.place() = Place { node, session };
+        let mut tried = self.try_once(received, end);
+        if tried.0.is_err() && tried.1 > 1 {
+            tried = self.try_once(received, end);
+        }
+        let answer = Answer::of(&tried.0);
+        if answer != Answer::Silence {
+            *self.followed() = Some(note);
+        }
+        if answer == Answer::Known {
+            return Some(tried.0);
+        }
+        *self.place() = former;
+        None
     }
 
-    /// Looks for the session where a note says that it was restored, if there is one.
-    fn follow_note(&self) {
-        let Some(Restored { node, session }) = restored::find(&self.token) else { return };
-        let mut place = self.place();
-        // A session that is protected stays so.
-        if matches!(node, Endpoint::Tls { .. }) || !matches!(place.node, Endpoint::Tls { .. }) {
-            *place = Place { node, session };
+    fn followed(&self) -> MutexGuard<'_, Option<Restored>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the node of a note says of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Known,
+    /// The note is an old one.
+    Unknown,
+    Silence,
+}
+
+impl Answer {
+    fn of<T>(tried: &Result<T, AttachError>) -> Answer {
+        match tried {
+            Ok(_) | Err(AttachError::Moved { .. } | AttachError::Stored { .. }) => Answer::Known,
+            Err(AttachError::Connect { .. }) => Answer::Silence,
+            Err(_) => Answer::Unknown,
         }
     }
 }
@@ -228,5 +271,26 @@ impl Link {
         self.stop_leading(&mut self.inbox(), receiver);
         // Like any flush it may have to read, so no thread may lead now.
         self.flush(&mut outbox);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_counts_only_where_its_node_knows_the_session() {
+        let node: Endpoint = "127.0.0.1:7310".parse().unwrap();
+        let error = std::io::ErrorKind::ConnectionRefused.into();
+        let cases = [
+            (Ok(()), Answer::Known),
+            (Err(AttachError::Moved { node: node.clone(), session: 3 }), Answer::Known),
+            (Err(AttachError::Stored { node: node.clone() }), Answer::Known),
+            (Err(AttachError::Refused { node: node.clone(), reason: "unknown".into() }), Answer::Unknown),
+            (Err(AttachError::Connect { node, error }), Answer::Silence),
+        ];
+        for (tried, answer) in cases {
+            assert_eq!(Answer::of(&tried), answer, "{tried:?}");
+        }
     }
 }

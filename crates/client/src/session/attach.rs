@@ -143,6 +143,8 @@ fn open(
     // The client's stream so far, which is the same on all connections.
     let mut stream = None;
     let mut deadline = deadline;
+    // Where a note was followed to, and where from.
+    let mut followed: Option<(Endpoint, Endpoint)> = None;
     loop {
         let node = &address.node;
         let opened = Greeting::connect(node, deadline)
@@ -159,9 +161,24 @@ fn open(
                     stored::say(&node);
                 }
                 std::thread::sleep(stored::PAUSE);
-                if let Some(restored) = restored::find(&address.token) {
-                    address.node = restored.node;
+                moves = 0;
+                if let Some(restored) = restored::find(&address.token.0, &node)
+                    && followed.as_ref().is_none_or(|(to, _)| *to != restored.node)
+                {
+                    address.node = restored.node.clone();
+                    followed = Some((restored.node, node));
                 }
+                deadline = Instant::now() + DEADLINE;
+                continue;
+            }
+            // The note was an old one.
+            Err(AttachError::Connect { .. } | AttachError::Refused { .. })
+                if followed.as_ref().is_some_and(|(to, _)| to == node) && is_told =>
+            {
+                if let Some((_, from)) = followed.take() {
+                    address.node = from;
+                }
+                std::thread::sleep(stored::PAUSE);
                 deadline = Instant::now() + DEADLINE;
                 continue;
             }

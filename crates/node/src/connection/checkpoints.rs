@@ -47,7 +47,16 @@ pub(super) fn give(
         Ok(CheckpointDecided { stops: true }) => registry.stop_copied(copied),
         Ok(CheckpointDecided { stops: false }) => registry.end_copy(copied, None),
         Err(error) => {
+            let limit_s = copied.limit.as_secs();
             let _ = registry.end_copy(copied, Some(error.to_string()));
+            if matches!(error, ConnectionError::Slow) {
+                let text = format!(
+                    "the session was not copied and stored within {limit_s} s; a longer --linger of the node, or a checkpoint \
+                     without --stop first, leaves more time"
+                );
+                // The connection ends, whether this arrives or not.
+                let _ = held.line.send(refused(&text));
+            }
             return Err(error);
         }
     };

@@ -2,9 +2,9 @@
 //!
 //! A session whose client's connection is gone keeps its worker until the client resumes it, or is
 //! known to be dead, or has been away for the linger time; a lease likewise, whose holder is
-//! `sluice run`. A dead program is told from a cut link by asking who sees its process: this node
-//! itself where they share a machine, else the lease's holder. What a killed program held is so
-//! free at once, and only what cannot be told is waited for.
+//! `sluice run`. A dead program is distinguished from a cut link by asking who sees its process:
+//! this node itself where they share a machine, else the lease's holder. What a killed program held
+//! is so free at once, and the node waits only where it cannot know.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter};
@@ -21,14 +21,14 @@ use sluice_worker::link::{Link, Packet};
 use super::{Ledger, Registry};
 use crate::connection::Line;
 
-/// A worker that is dead has left the books within this time.
+/// A worker that is dead has left the ledger within this time.
 const BOOKS_PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than any lease.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Ended sessions of which is known why.
 const ENDED_MAX: usize = 256;
 
-/// Why a session does not go on; the text goes to the client.
+/// Why a session does not continue; the text goes to the client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResumeRefusal {
     #[error("no session goes by that number and secret here; has the node been started anew?")]
@@ -55,7 +55,7 @@ pub(crate) struct Process {
 pub(crate) struct Holder {
     line: Arc<Line>,
     space: u64,
-    /// Closed with the holder: whoever waits for another one sees the end of the pipe.
+    /// Closed with the holder: a thread that waits for another one sees the end of the pipe.
     _superseded: PipeWriter,
 }
 
@@ -136,7 +136,7 @@ impl Registry {
         if !record.resumes {
             return Err(ResumeRefusal::NotKept);
         }
-        // Nobody who has not shown the secret gets that.
+        // A peer that has not shown the secret does not get that.
         sluice_transport::make_room(socket);
         let &Resume { attempt, received, stripe, .. } = resume;
         let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
@@ -248,7 +248,7 @@ impl Ledger {
         let Holding { holder, superseded } = holding;
         let line = Arc::clone(&holder.line);
         let before = self.leases.get_mut(&lease)?.holder.replace(holder);
-        // It may hang half-dead, and must not be heard any more.
+        // It may hang half-dead, and must not be listened to any more.
         before.inspect(|before| before.line.shut_down());
         let parted = |record: &&super::SessionRecord| {
             record.lease == lease && record.parted && record.client.process.watch.is_none()

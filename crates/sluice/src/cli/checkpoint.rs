@@ -13,7 +13,7 @@ Examples:
 
 What cannot move to another GPU (`sluice migrate`) cannot be in a checkpoint either; the refusal says \
 what keeps it. A checkpoint that fails leaves the program, and the former checkpoint in the folder, as \
-they were.")]
+they were. With --stop the folder may have the new one instead, without a stop.")]
 pub(crate) struct CheckpointArgs {
     /// The lease, or one of its sessions, by its number (`sluice sessions`)
     #[arg(value_name = "LEASE")]

@@ -325,6 +325,11 @@ pub(crate) struct RestoreArgs {
     /// reaches it [default: $SLUICE_NODE, else the one that it was on]
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]", conflicts_with_all = ["data", "database"])]
     pub(crate) node: Option<String>,
+
+    /// For a program: restore it although nodes that had it do not answer, which never will. If it
+    /// continues on one of them, it is lost
+    #[arg(long, conflicts_with_all = ["data", "database"])]
+    pub(crate) former_node_is_gone: bool,
 }
 
 #[cfg(feature = "control-plane")]

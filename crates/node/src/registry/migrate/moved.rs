@@ -22,7 +22,7 @@ pub(crate) struct Moved {
     pub(super) formers: Vec<u64>,
     pub(super) secret: SessionSecret,
     pub(crate) to: Whereabouts,
-    /// It was in a checkpoint: whoever restores it says where it is now.
+    /// It was in a checkpoint: a restore says where it is now.
     pub(super) is_restorable: bool,
 }
 
