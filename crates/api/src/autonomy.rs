@@ -56,6 +56,15 @@ pub const IDLE_AFTER_MS_MIN: u64 = 10_000;
 /// The longest time after which idle programs can be suspended, in milliseconds: 30 days.
 pub const IDLE_AFTER_MS_MAX: u64 = 30 * 24 * 3_600_000;
 
+/// What is wrong about a time after which idle programs are suspended, where it is to be 0 for
+/// never, or within the bounds.
+pub fn wrong_idle_after(ms: u64) -> Option<String> {
+    let is_time = ms == 0 || (IDLE_AFTER_MS_MIN..=IDLE_AFTER_MS_MAX).contains(&ms);
+    (!is_time).then(|| {
+        format!("{IDLE_AFTER_MS_MIN} (ten seconds) to {IDLE_AFTER_MS_MAX} (30 days), or 0, not {ms}")
+    })
+}
+
 /// What a tenant has consented to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

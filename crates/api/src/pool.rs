@@ -59,7 +59,7 @@ pub struct Pool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autonomy: Option<Mode>,
     /// Programs here that are idle for this time are suspended, in milliseconds; or
-    /// `idle_after: 30min`.
+    /// `idle_after: 30min`. Ten seconds to 30 days; 0 for never.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

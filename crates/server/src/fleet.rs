@@ -427,7 +427,11 @@ impl Fleet {
         }
         let resized = report.resized.clone();
         let (moved, arriving) = (report.moved.clone(), report.arriving.iter().copied().collect());
+        let mut idle = report.idle;
+        // They are looked up by their attempts.
+        idle.sort_by_key(|idle| idle.attempt);
         entry.report = Report {
+            idle,
             usage: Vec::new(),
             faults: Vec::new(),
             resized: Vec::new(),

@@ -32,8 +32,8 @@ pub(super) struct Idle {
     activity: Activity,
     /// When it did something last, by the clock that is never set.
     since: Duration,
-    /// It is suspended soon, as the list of sessions says.
-    told: bool,
+    /// Since when the list of sessions says that it is suspended soon.
+    told_at: Option<Duration>,
     /// It was suspended for being idle.
     suspended: bool,
     /// Why its programs' calls wait, where its room is gone.
@@ -41,8 +41,23 @@ pub(super) struct Idle {
 }
 
 impl Idle {
+    /// Of a lease that is not suspended and is about to be.
+    fn step(&self, after: Duration, now: Duration) -> Step {
+        match self.told_at {
+            None => Step::Tell,
+            Some(told_at) if now >= (self.since + after).max(told_at + after / 5) => Step::Suspend,
+            Some(_) => Step::Nothing,
+        }
+    }
+
+    /// A person suspends or resumes the lease: that stays, and what is resumed is as good as active.
+    pub(super) fn changed_by_hand(&mut self, now: Duration) {
+        (self.since, self.told_at, self.suspended) = (now, None, false);
+        self.waits.clear();
+    }
+
     pub(super) fn new(since: Duration) -> Idle {
-        Idle { activity: Activity::default(), since, told: false, suspended: false, waits: String::new() }
+        Idle { activity: Activity::default(), since, told_at: None, suspended: false, waits: String::new() }
     }
 }
 
@@ -70,7 +85,7 @@ impl Registry {
         match ledger.idle_step(lease, after, now) {
             Step::Nothing => {}
             Step::Tell => {
-                ledger.idle_of(lease, |idle| idle.told = true);
+                ledger.idle_of(lease, |idle| idle.told_at = Some(now));
                 let left = after / 5;
                 eprintln!(
                     "sluice node: lease {lease} is idle; it is suspended in {} s unless it makes a CUDA call",
@@ -79,7 +94,7 @@ impl Registry {
             }
             Step::Suspend => {
                 if self.set_lease_suspended(ledger, lease, true).is_ok() {
-                    ledger.idle_of(lease, |idle| (idle.suspended, idle.told) = (true, false));
+                    ledger.idle_of(lease, |idle| (idle.suspended, idle.told_at) = (true, None));
                     eprintln!(
                         "sluice node: lease {lease} was idle and is suspended until its next CUDA call"
                     );
@@ -91,6 +106,10 @@ impl Registry {
 
     /// Has a lease that was suspended for being idle come back, if its room is free.
     fn resume_idle(&self, ledger: &mut Ledger, lease: u64) {
+        if ledger.moving(lease).is_some() {
+            // It is tried again a second later.
+            return;
+        }
         let now = self.clock.running();
         match self.set_lease_suspended(ledger, lease, false) {
             Ok(()) => ledger.idle_of(lease, |idle| {
@@ -121,7 +140,7 @@ impl Ledger {
             let activity =
                 (counts.commands, counts.gpu_ns, counts.bytes_in, counts.bytes_out, record.sessions_total);
             if std::mem::replace(&mut record.idle.activity, activity) != activity {
-                (record.idle.since, record.idle.told) = (now, false);
+                (record.idle.since, record.idle.told_at) = (now, None);
             }
         }
     }
@@ -136,16 +155,18 @@ impl Ledger {
         let (Some(record), Some(entry)) = (self.leases.get(&lease), self.books.lease(lease)) else {
             return Step::Nothing;
         };
+        if self.moving(lease).is_some() {
+            return Step::Nothing;
+        }
         let idle = &record.idle;
         let wants = || self.sessions.values().any(|session| session.lease == lease && session.wants);
         let stays = || !self.stays(lease).is_empty();
         match (entry.suspended, now.saturating_sub(idle.since)) {
             (true, _) if idle.suspended && (wants() || stays()) => Step::Resume,
             (true, _) => Step::Nothing,
-            (false, idle_for) if idle_for < after / 5 * 4 || record.closing || stays() => Step::Nothing,
-            (false, _) if !idle.told => Step::Tell,
-            (false, idle_for) if idle_for >= after => Step::Suspend,
-            (false, _) => Step::Nothing,
+            (false, idle_for) if idle_for < after / 5 * 4 || record.closing => Step::Nothing,
+            (false, _) if wants() || stays() => Step::Nothing,
+            (false, _) => idle.step(after, now),
         }
     }
 
@@ -186,8 +207,40 @@ impl Ledger {
         match idle {
             Idle { suspended: true, waits, .. } if !waits.is_empty() => format!("its call waits: {waits}"),
             Idle { suspended: true, .. } => "idle, comes back at its next CUDA call".to_owned(),
-            Idle { told: true, .. } => "idle, about to be suspended".to_owned(),
+            Idle { told_at: Some(_), .. } => "idle, about to be suspended".to_owned(),
             _ => String::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(100);
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_lease_is_suspended_no_sooner_than_was_said() {
+        let mut idle = Idle::new(secs(0));
+        assert_eq!(idle.step(AFTER, secs(80)), Step::Tell);
+        idle.told_at = Some(secs(80));
+        assert_eq!(idle.step(AFTER, secs(99)), Step::Nothing);
+        assert_eq!(idle.step(AFTER, secs(100)), Step::Suspend);
+        // One that could not be suspended for long is told of it late.
+        idle.told_at = Some(secs(500));
+        assert_eq!(idle.step(AFTER, secs(519)), Step::Nothing);
+        assert_eq!(idle.step(AFTER, secs(520)), Step::Suspend);
+    }
+
+    #[test]
+    fn what_a_person_changes_is_no_longer_the_node_s_to_resume() {
+        let mut idle = Idle { suspended: true, waits: "no room".into(), ..Idle::new(secs(0)) };
+        idle.changed_by_hand(secs(700));
+        assert!(!idle.suspended && idle.waits.is_empty());
+        assert_eq!((idle.since, idle.told_at), (secs(700), None), "it is idle from then on");
     }
 }

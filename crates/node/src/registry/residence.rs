@@ -168,6 +168,7 @@ impl Registry {
                 ledger.note_move(lease, 1, took_us);
             }
             (Place::Leaving, Packet::NotMovedOut { reason }) => {
+                record.wants = false;
                 *residence = Residence { place: Place::Present, kept: Vec::new(), reason };
             }
             (Place::Returning, Packet::MovedIn { took_us, .. }) => {

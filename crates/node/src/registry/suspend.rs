@@ -33,6 +33,8 @@ impl Registry {
         }
         let Some(session) = ledger.sessions.get_mut(&number) else {
             self.set_lease_suspended(&mut ledger, number, suspended)?;
+            let now = self.clock.running();
+            ledger.leases.entry(number).and_modify(|lease| lease.idle.changed_by_hand(now));
             return Ok(ledger.sessions_of(number));
         };
         let lease = session.lease;

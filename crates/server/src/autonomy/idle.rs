@@ -96,6 +96,8 @@ impl IdleStep {
             // By hand, so that it is resumed by hand.
             return forget;
         }
+        // A program whose call waits for its memory to come back is not idle.
+        let seen = seen.filter(|seen| !seen.wants);
         let (Some(after_ms), Some(seen)) = (after_ms, seen) else { return forget };
         if seen.idle_ms < after_ms / 5 * 4 {
             return forget;
@@ -166,6 +168,9 @@ mod tests {
             assert_eq!(IdleStep::of(Some(&told), active.as_ref(), at(1_090_000)), IdleStep::Note(None));
         }
         assert!(suspended().suspended);
+        let wants = Seen { wants: true, ..idle(100_000) };
+        assert_eq!(IdleStep::of(None, Some(&wants), at(1_100_000)), IdleStep::Nothing);
+        assert_eq!(IdleStep::of(Some(&told), Some(&wants), at(1_100_000)), IdleStep::Note(None));
         // One that has been idle for long when the policy comes still hears of it first.
         let IdleStep::Tell(late) = IdleStep::of(None, Some(&idle(9_000_000)), at(10_000_000)) else {
             panic!("it is told")

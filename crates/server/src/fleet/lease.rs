@@ -203,6 +203,11 @@ impl Seat {
         }
     }
 
+    /// Whether a change of what it has is under way.
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.resizing.as_ref().is_some_and(|resize| !matches!(resize.stage, Stage::Refused { .. }))
+    }
+
     /// Whether its task continues, as far as is known.
     pub(crate) fn stays(&self) -> bool {
         !self.over && self.leave_at_ms.is_none()

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::json;
-use sluice_api::autonomy::{
-    Autonomy, Consent, IDLE_AFTER_MS_MAX, IDLE_AFTER_MS_MIN, LeftAlone, NewConsent, ProgramName, Undone,
-};
+use sluice_api::autonomy::{Autonomy, Consent, LeftAlone, NewConsent, ProgramName, Undone, wrong_idle_after};
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -108,10 +106,7 @@ fn check(new: &NewConsent) -> Result<(), Problem> {
     if let Some(percent) = new.floor_percent.filter(|percent| !(5..=100).contains(percent)) {
         return wrong("floor_percent", format!("5 to 100, not {percent}"));
     }
-    let is_time = |ms: &u64| *ms == 0 || (IDLE_AFTER_MS_MIN..=IDLE_AFTER_MS_MAX).contains(ms);
-    if let Some(ms) = new.idle_after_ms.filter(|ms| !is_time(ms)) {
-        let detail =
-            format!("{IDLE_AFTER_MS_MIN} (ten seconds) to {IDLE_AFTER_MS_MAX} (30 days), or 0, not {ms}");
+    if let Some(detail) = new.idle_after_ms.and_then(wrong_idle_after) {
         return wrong("idle_after_ms", detail);
     }
     Ok(())

@@ -501,6 +501,11 @@ pub(super) async fn resize(
     if resize.share_ppm.is_some() || resize.memory.is_some() || resize.limit_ppm.is_some() {
         change.fleet().resized_by_hand(id);
     }
+    if resize.suspended.is_some() {
+        // What a person suspends stays so whatever its programs call, and what a person resumes is
+        // as good as active.
+        change.fleet().note_idle(id, None);
+    }
     change.audit_leases(&principal);
     change.commit().await?;
     let Json(mut lease) = view(&server, &principal, id).await?;

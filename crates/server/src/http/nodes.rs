@@ -234,7 +234,7 @@ pub(super) async fn report(
     };
     if has_calls {
         // The answer has the grants with which they come back.
-        change.follow_idle();
+        change.wake_idle(id);
     }
     let (leadership, report_every_ms) = (change.fleet().leadership, change.fleet().report_every_ms());
     let resize = change.fleet().resizing_grants(id, now_ms);

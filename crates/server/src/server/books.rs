@@ -132,9 +132,9 @@ impl Books {
             self.expired_at_ms = now_ms;
             self.fleet.look_at_nodes(now_ms, now_ms + clock.grace_ms);
             self.fleet.expire(now_ms);
+            self.follow_idle(now_ms);
         }
         self.follow_live(clock);
-        self.follow_idle(now_ms);
         let plan = self.plan.get_or_insert_with(|| {
             let mut plan = Plan::new(&self.fleet, now_ms, half_life_ms);
             plan.recall_use(&self.fleet, &std::mem::take(&mut self.past));

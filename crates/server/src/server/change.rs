@@ -54,10 +54,10 @@ impl Change<'_> {
         self.books.resize(id, resize, now_ms)
     }
 
-    /// As [`Books::follow_idle`].
-    pub(crate) fn follow_idle(&mut self) {
+    /// As [`Books::wake_idle`].
+    pub(crate) fn wake_idle(&mut self, node: NodeId) {
         let now_ms = self.now_ms;
-        self.books.follow_idle(now_ms);
+        self.books.wake_idle(node, now_ms);
     }
 
     /// Has a lease move to another node.

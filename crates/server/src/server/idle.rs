@@ -1,47 +1,76 @@
 //! Suspends leases whose programs do nothing, and has them come back, as tenants and pools say.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use sluice_api::autonomy::ProgramName;
-use sluice_api::lease::{LeaseId, LeaseState, ResizeLease, ResizeState};
-use sluice_api::node::{Attempt, IdleLease};
+use sluice_api::lease::{LeaseId, LeaseState, ResizeLease};
+use sluice_api::node::NodeId;
 use sluice_api::pool::Tier;
 
 use super::Books;
 use crate::autonomy::{IdleState, IdleStep, Now, Seen};
-use crate::fleet::LeaseRecord;
+use crate::fleet::{LeaseRecord, Seat};
 
 impl Books {
     /// Looks at what nodes say of leases that do nothing.
-    pub(crate) fn follow_idle(&mut self, now_ms: u64) {
-        let reported = self.fleet.nodes().values().flat_map(|node| &node.report.idle);
-        let reported: BTreeMap<Attempt, &IdleLease> = reported.map(|idle| (idle.attempt, idle)).collect();
-        let step = |lease: &LeaseRecord| {
-            let known = lease.automatic.as_ref().and_then(|automatic| automatic.idle.as_ref());
-            let seen = seen(lease, &reported);
-            let is_meant = known.is_some() || seen.is_some() && self.idle_after_ms(lease).is_some();
-            if !is_meant || lease.state != LeaseState::Running {
-                return None;
-            }
-            let step = IdleStep::of(known, seen.as_ref(), self.now_of(lease, now_ms));
-            (step != IdleStep::Nothing).then_some((lease.id, step))
+    pub(super) fn follow_idle(&mut self, now_ms: u64) {
+        let online = self.fleet.nodes().values().filter(|node| self.fleet.is_online(node, now_ms));
+        let reported = online.flat_map(|node| &node.report.idle).map(|idle| idle.attempt.lease);
+        let known = self.fleet.leases().filter(|lease| idle_of(lease).is_some()).map(|lease| lease.id);
+        let leases: BTreeSet<LeaseId> = reported.chain(known).collect();
+        leases.into_iter().for_each(|id| self.step_idle(id, now_ms));
+    }
+
+    /// Has those suspended leases come back of which this node says for the first time that a call
+    /// waits. The others are looked at once a second.
+    pub(crate) fn wake_idle(&mut self, node: NodeId, now_ms: u64) {
+        let waits_anew = |id: &LeaseId| {
+            let known = self.fleet.lease(*id).and_then(idle_of);
+            known.is_some_and(|known| known.suspended && !known.wants)
         };
-        let steps: Vec<(LeaseId, IdleStep)> = self.fleet.leases().filter_map(step).collect();
-        for (id, step) in steps {
-            self.carry_out_idle(id, step, now_ms);
-        }
+        let idle = self.fleet.nodes().get(&node).map_or(&[][..], |node| &node.report.idle);
+        let wanting = idle.iter().filter(|idle| idle.wants).map(|idle| idle.attempt.lease);
+        let leases: BTreeSet<LeaseId> = wanting.filter(waits_anew).collect();
+        leases.into_iter().for_each(|id| self.step_idle(id, now_ms));
+    }
+
+    fn step_idle(&mut self, id: LeaseId, now_ms: u64) {
+        let running = self.fleet.lease(id).filter(|lease| lease.state == LeaseState::Running);
+        let Some(lease) = running else { return };
+        let seen = self.seen(lease, now_ms);
+        let step = IdleStep::of(idle_of(lease), seen.as_ref(), self.now_of(lease, now_ms));
+        self.carry_out_idle(id, step, now_ms);
     }
 
     fn now_of(&self, lease: &LeaseRecord, now_ms: u64) -> Now {
-        let resizing = self.fleet.view(lease).resizing;
-        let is_resizing = resizing.is_some_and(|resizing| resizing.state != ResizeState::Refused);
+        let is_changing =
+            |seat: &Seat| seat.is_resizing() || seat.target().is_some() || !seat.claimed || !seat.stays();
         Now {
             now_ms,
             after_ms: self.idle_after_ms(lease),
             is_suspended: lease.held().any(|(_, seat)| lease.size(seat).suspended),
-            is_changing: is_resizing
-                || lease.held().any(|(_, seat)| seat.target().is_some() || !seat.claimed || !seat.stays()),
+            is_changing: lease.held().any(|(_, seat)| is_changing(seat)),
         }
+    }
+
+    /// What the nodes of a lease say of it; none where one of its programs does something, and
+    /// where one of its nodes does not report now. What other nodes say of it does not count.
+    fn seen(&self, lease: &LeaseRecord, now_ms: u64) -> Option<Seen> {
+        let mut all: Option<Seen> = None;
+        for (task, seat) in lease.held() {
+            let node = self.fleet.nodes().get(&seat.node)?;
+            let attempt = lease.attempt_of(task as usize);
+            let of_it = node.report.idle.binary_search_by_key(&attempt, |idle| idle.attempt).ok();
+            let idle = &node.report.idle[of_it.filter(|_| self.fleet.is_online(node, now_ms))?];
+            let seen = all.get_or_insert_with(|| Seen { idle_ms: u64::MAX, ..Seen::default() });
+            seen.idle_ms = seen.idle_ms.min(idle.idle_ms);
+            seen.wants |= idle.wants;
+            if seen.stays.is_empty() {
+                let stays = idle.stays.chars().map(crate::fleet::printable);
+                seen.stays = stays.take(crate::fleet::WHY_MAX).collect();
+            }
+        }
+        all
     }
 
     /// After which time a lease that does nothing is suspended: the shorter of what its own tenant
@@ -53,7 +82,8 @@ impl Books {
             || lease.ask.units_milli.is_some()
             || self.autonomy.left_alone.contains_key(&name);
         let own = self.autonomy.rules.get(&lease.tenant).and_then(|consent| consent.idle_after_ms);
-        let of_pools = self.pools_of(lease).into_iter().filter_map(|pool| pool.idle_after_ms);
+        let of_pools =
+            self.pools_of(lease).into_iter().filter_map(|pool| pool.idle_after_ms).filter(|&ms| ms > 0);
         own.into_iter().chain(of_pools).min().filter(|_| !is_left)
     }
 
@@ -102,18 +132,6 @@ impl Books {
     }
 }
 
-/// What the nodes of a lease say of it; none where one of its programs does something.
-fn seen(lease: &LeaseRecord, reported: &BTreeMap<Attempt, &IdleLease>) -> Option<Seen> {
-    let mut all: Option<Seen> = None;
-    for (task, _) in lease.held() {
-        let idle = reported.get(&lease.attempt_of(task as usize))?;
-        let seen = all.get_or_insert_with(|| Seen { idle_ms: u64::MAX, ..Seen::default() });
-        seen.idle_ms = seen.idle_ms.min(idle.idle_ms);
-        seen.wants |= idle.wants;
-        if seen.stays.is_empty() {
-            seen.stays =
-                idle.stays.chars().map(crate::fleet::printable).take(crate::fleet::WHY_MAX).collect();
-        }
-    }
-    all
+fn idle_of(lease: &LeaseRecord) -> Option<&IdleState> {
+    lease.automatic.as_ref()?.idle.as_ref()
 }

@@ -388,6 +388,47 @@ fn an_idle_lease_is_told_suspended_and_back_at_its_next_call() {
 }
 
 #[test]
+fn only_its_own_node_says_that_a_lease_is_idle_and_what_a_person_suspends_stays_so() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token(RESEARCH, Role::Member);
+    let administrator = server.token(RESEARCH, Role::TenantAdmin);
+    let idle_after = json!({ "tenant": RESEARCH, "idle_after_ms": 10_000 });
+    let _: Consent = administrator.post("/autonomy", &idle_after).unwrap();
+    let [mut one, mut two] = ["one", "two"].map(|name| ScriptedNode::join(&server, name, 1));
+    let leases = [(); 2].map(|()| {
+        let lease = request(&member, &NewLease { memory: 4 * GIB, ..ask(750_000) });
+        wait_for_state(&member, lease.id, LeaseState::Granted)
+    });
+    if leases[0].places[0].node != "one" {
+        std::mem::swap(&mut one, &mut two);
+    }
+    for (node, lease) in [&mut one, &mut two].into_iter().zip(&leases) {
+        node.claim(lease);
+        wait_for_state(&member, lease.id, LeaseState::Running);
+    }
+    let idle = |attempt: Attempt, wants| IdleLease { attempt, idle_ms: 9_000, wants, stays: String::new() };
+    let attempts = [one.report.leases[0], two.report.leases[0]];
+    two.report.idle = attempts.map(|attempt| idle(attempt, false)).to_vec();
+    two.say();
+    wait_for(&member, leases[1].id, |lease| lease.idle.is_some());
+    let active: Lease = member.get(&format!("/leases/{}", leases[0].id)).unwrap();
+    assert_eq!(active.idle, None, "its own node does not say that it is idle");
+
+    let id = leases[1].id;
+    wait_for(&member, id, |lease| lease.resizing.as_ref().is_some_and(|resizing| resizing.suspended));
+    let mut used = Use { node: &mut two, lease: id, until_ms: 0, sent: 0 };
+    used.takes(1);
+    wait_for(&member, id, |lease| lease.suspended && lease.resizing.is_none());
+    let _: Lease = member.patch(&format!("/leases/{id}"), &json!({ "suspended": true })).unwrap();
+    used.takes(2);
+    wait_for(&member, id, |lease| lease.suspended && lease.resizing.is_none());
+    used.node.report.idle = vec![idle(attempts[1], true)];
+    assert!(used.node.say().resize.is_empty(), "a call does not undo what a person did");
+    let still: Lease = member.get(&format!("/leases/{id}")).unwrap();
+    assert_eq!((still.suspended, still.idle), (true, None));
+}
+
+#[test]
 fn a_pool_suspends_idle_programs_of_all_but_those_that_are_left_as_they_asked() {
     let (_folder, server) = Server::with_tenants();
     server.apply("pools: [{name: shared, nodes: [one], idle_after: 10s}]").unwrap();
@@ -410,4 +451,8 @@ fn a_pool_suspends_idle_programs_of_all_but_those_that_are_left_as_they_asked() 
     assert_eq!(firm.idle, None);
     let wrong = problem(server.apply("pools: [{name: shared, nodes: [one], idle_after: soon}]"));
     assert!(wrong.detail.contains("no time such as"), "{wrong:?}");
+    let short = problem(server.apply("pools: [{name: shared, nodes: [one], idle_after: 1s}]"));
+    assert!(short.detail.contains("10000 (ten seconds)"), "{short:?}");
+    server.apply("pools: [{name: shared, nodes: [one], idle_after_ms: 0}]").unwrap();
+    wait_for(&member, leases[0].id, |lease| lease.idle.is_none());
 }

@@ -64,6 +64,12 @@ fn a_node_without_leases_is_told_of_once() {
     let lease = request(&member, &ask(250_000));
     node.claim(&wait_for_state(&member, lease.id, LeaseState::Granted));
     wait_for_state(&member, lease.id, LeaseState::Running);
-    let said = entries(&server, Some(&mut node), "node.idle", 1);
-    assert_eq!(said.len(), 1, "a node with a lease is not idle: {said:?}");
+    // Once its lease has ended it is idle again: nothing was said in between.
+    let _: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
+    node.report.leases.clear();
+    let said = entries(&server, Some(&mut node), "node.idle", 2);
+    assert_eq!(said.len(), 2, "a node with a lease is not idle: {said:?}");
+    let ended = &entries(&server, None, "lease.ended", 1)[0]["at_ms"];
+    let since = &detail(&said[1])["since_ms"];
+    assert!(since.as_u64() >= ended.as_u64(), "while its lease ran it was not idle: {said:?}");
 }

@@ -189,7 +189,7 @@ fn sentence(pool: &Pool) -> String {
     });
     words.push(match &pool.next_week {
         Some(NextWeek { load, accuracy }) if accuracy.weeks > 0 => format!(
-            "the next week needs {load:.1} GPUs; forecasts of {} weeks were off by {:.2} GPUs an hour (repeating the week before:              {:.2})",
+            "the next week needs {load:.1} GPUs; forecasts of {} weeks were off by {:.2} GPUs an hour (repeating the week before: {:.2})",
             accuracy.weeks, accuracy.error, accuracy.naive_error
         ),
         Some(NextWeek { load, .. }) => {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use sluice_api::autonomy::wrong_idle_after;
 use sluice_api::bill::PricePer;
 use sluice_api::health::GpuName;
 use sluice_api::identity::Rule;
@@ -91,6 +92,9 @@ pub(super) fn check(
         }
         check_access(&pool.access, is_known).map_err(of_pool)?;
         pool.check_overcommit().map_err(|error| of_pool(error.to_string()))?;
+        if let Some(wrong) = pool.idle_after_ms.and_then(wrong_idle_after) {
+            return Err(of_pool(format!("idle_after_ms: {wrong}")));
+        }
         pool.check_personalities().map_err(|error| of_pool(error.to_string()))?;
         for personality in &pool.personalities {
             let name = &personality.name;
