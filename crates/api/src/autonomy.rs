@@ -184,8 +184,19 @@ pub struct Autonomy {
 pub struct Undone {
     /// The program is left alone from now on.
     pub left_alone: LeftAlone,
-    /// The running leases that get back what they asked for.
+    /// The leases that get back what they asked for.
     pub leases: Vec<LeaseId>,
+    /// Those that get it later: until then it is tried again and again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub later: Vec<UndoneLater>,
+}
+
+/// A lease that cannot get back what it asked for now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UndoneLater {
+    pub lease: LeaseId,
+    pub reason: String,
 }
 
 /// What kind of change the server made.

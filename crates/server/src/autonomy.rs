@@ -90,6 +90,11 @@ impl Autonomy {
         self.measured.get(&lease).map_or(&[], Vec::as_slice)
     }
 
+    /// Forgets what leases used that are not `kept`.
+    pub(crate) fn forget_measured_but(&mut self, kept: impl Fn(LeaseId) -> bool) {
+        self.measured.retain(|&lease, _| kept(lease));
+    }
+
     pub(crate) fn forget_measured(&mut self, lease: LeaseId) {
         self.measured.remove(&lease);
         self.measured_now.remove(&lease);
@@ -111,7 +116,8 @@ impl Autonomy {
         if self.left_alone.contains_key(&name) || self.rules.mode_in(tenant, pool) < Mode::NextRun {
             return None;
         }
-        let size = self.sizes.get(&name)?;
+        // One that was learned from runs with another share says nothing of this request.
+        let size = self.sizes.get(&name).filter(|size| size.live.asked_share_ppm == ask.share_ppm)?;
         let share_ppm = size.live.share_ppm.max(self.rules.floor_ppm(tenant, ask.share_ppm));
         let is_less = share_ppm < ask.share_ppm || size.live.memory < size.live.asked_memory;
         is_less.then_some((share_ppm.min(ask.share_ppm), size))

@@ -63,10 +63,11 @@ pub struct Config {
     pub failures_per_s: u32,
     /// How long a preempted program may continue, in milliseconds.
     pub grace_ms: u64,
-    /// A GPU whose fault passes by itself is used again after so long without it, in milliseconds.
+    /// A GPU whose fault passes by itself is used again after this time without it, in
+    /// milliseconds.
     pub quiet_ms: u64,
-    /// What tenants have used lowers their part of what others leave, and use of so many
-    /// milliseconds ago counts half; none of it counts without.
+    /// What tenants have used lowers their part of what others leave, and use of this
+    /// time ago, in milliseconds, counts half; none of it counts without.
     pub half_life_ms: Option<u64>,
     /// A node that has had no lease for this time, in milliseconds, is an event, for what scales
     /// nodes; none is without.
@@ -148,7 +149,7 @@ struct Serving {
     served: JoinHandle<Result<(), ServeError>>,
 }
 
-/// Whoever drops a server waits so long for it at most.
+/// Dropping a server waits for it this long at most.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a server that stops waits for requests in progress to give back the database.
@@ -258,7 +259,7 @@ impl Ready {
         Ok(Ready { server, listener, identity, url: own_url, tasks, limits, metrics, _alone: alone })
     }
 
-    /// Until `stopped` says something, or nobody can make it any more.
+    /// Until `stopped` says something, or its sender is gone.
     async fn serve(self, stopped: oneshot::Receiver<()>) -> Result<(), ServeError> {
         let Ready { server, listener, identity, tasks, limits, metrics: _metrics, _alone, .. } = self;
         let app = http::router(Arc::clone(&server), limits);

@@ -80,7 +80,7 @@ pub(crate) struct Fleet {
     events: Vec<Event>,
 }
 
-/// What the plan has not heard of yet.
+/// What is new to the plan.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) leases: BTreeSet<LeaseId>,
@@ -113,7 +113,7 @@ pub(crate) struct Node {
     pub(crate) report: Report,
     /// Until when its usage records go that were heard of; not stored.
     pub(crate) used_until_ms: Option<u64>,
-    /// Of the time since then, so many milliseconds in which nobody listened here.
+    /// Milliseconds since then in which this server did not listen.
     deaf_ms: u64,
     /// As of the last look of [`Fleet::look_at_nodes`].
     online: bool,
@@ -226,7 +226,7 @@ impl Fleet {
         self.silence.hear_as(&mut earlier.silence);
     }
 
-    /// What was known to be spent: until that is added up anew it holds, whoever leads.
+    /// What was known to be spent: until that is added up anew it holds, whichever server leads.
     pub(crate) fn spend_as(&mut self, earlier: &Fleet) {
         self.budgets.hear_as(&earlier.budgets);
     }
@@ -412,7 +412,7 @@ impl Fleet {
         (entry.heard_at_ms, entry.deaf_ms) = (Some(now_ms), 0);
         let used_until_ms = report.usage.iter().map(|record| record.until_ms).max();
         entry.used_until_ms = entry.used_until_ms.max(used_until_ms);
-        // An older one may have been on its way for long, from before what an earlier leader has
+        // An older one may have been in flight for long, from before what an earlier leader has
         // heard since.
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
@@ -675,6 +675,10 @@ impl Fleet {
             lease.granted_at_ms = None;
             lease.heard_at_ms = now_ms;
         });
+        let is_undone = |lease: &LeaseRecord| lease.automatic.as_ref().is_some_and(|it| it.undone);
+        if self.leases.get(&id).is_some_and(is_undone) {
+            self.ask_as_asked(id);
+        }
         let reason = self.leases.get(&id).and_then(|lease| lease.reason.clone());
         self.tell(id, "lease.requeued", json!({ "reason": reason }));
     }

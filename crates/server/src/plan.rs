@@ -104,6 +104,8 @@ struct Work {
     tenant: TenantPath,
     /// Bytes on each GPU; 0 for the share's part of the GPU on which it is placed.
     memory: u64,
+    /// The share and the memory that its lease asked for when it was submitted.
+    asked: (u32, u64),
     /// The order in which it was submitted.
     queued_at_ms: u64,
     /// The attempt for which its place was granted.

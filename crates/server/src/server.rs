@@ -50,9 +50,9 @@ pub(crate) struct Server {
     pub(crate) signer: Signer,
     /// How long a preempted program may continue.
     pub(crate) grace_ms: u64,
-    /// A GPU whose fault passes is used again after so long without it.
+    /// A GPU whose fault passes is used again after this time without it.
     pub(crate) quiet_ms: u64,
-    /// What tenants used so long ago counts half in the division of what is left over; none of it
+    /// What tenants used this long ago counts half in the division of what is left over; none of it
     /// does without.
     pub(crate) half_life_ms: Option<u64>,
     /// A node that has had no lease for this time is an event; none is without.
@@ -114,7 +114,7 @@ impl Default for Surroundings {
 
 /// The queue is looked at this often even if nothing happens: time alone ends things.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A server that cannot read its books leaves the lead to others for so long, then looks again.
+/// A server that cannot read its database leaves the lead to others for this time.
 const BLIND: Duration = Duration::from_secs(60);
 /// Who reads looks so often: transactions that fail one after the other are a reason to say so.
 const LOOKS_MAX: usize = 3;

@@ -511,8 +511,8 @@ pub(crate) struct NodeArgs {
     pub(crate) max_wait: Period,
 
     /// Suspend leases whose programs do nothing for this time, such as 30min. They come back at
-    /// their next CUDA call, once their share and memory are free again. With --join the server's tenants
-    /// and pools say so
+    /// their next CUDA call, once their share and memory are free again. With --join the server's
+    /// tenants and pools say so
     #[arg(long, value_name = "TIME", conflicts_with = "join")]
     pub(crate) idle_after: Option<Period>,
 

@@ -50,7 +50,7 @@ impl Idle {
         }
     }
 
-    /// A person suspends or resumes the lease: that stays, and what is resumed is as good as active.
+    /// A person suspends or resumes the lease: that stays, and what is resumed counts as active.
     pub(super) fn changed_by_hand(&mut self, now: Duration) {
         (self.since, self.told_at, self.suspended) = (now, None, false);
         self.waits.clear();

@@ -14,12 +14,15 @@ use sluice_api::usage::UsageRecord;
 use sluice_iq::live::{Live, Step};
 use sluice_iq::{Interval, MIB, Run};
 
+use crate::fleet::LeaseRecord;
+
 /// How long a lease needs less before it gets less at first.
 const PHASE_MS: u64 = 60_000;
-/// The phase doubles this often at most: to a little over a day.
-const DOUBLED_MAX: u32 = 11;
-/// Records of a lease that are remembered: those of an hour.
-const RECORDS_MAX: usize = 360;
+/// The phase doubles this often at most: to 32 minutes.
+const DOUBLED_MAX: u32 = 5;
+/// Records of a lease that are remembered: those of the longest phase of one task. Of more tasks so
+/// many are a phase as well.
+const RECORDS_MAX: usize = 200;
 
 /// What is known of a running lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,18 @@ pub(crate) struct LiveLease {
     pub(crate) since_ms: u64,
     /// How often it was short.
     pub(crate) given_back: u32,
+    /// Since when it has less than it asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lowered: Option<Lowered>,
+}
+
+/// Since when a lease has had less, and where: room that it gave up elsewhere is not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lowered {
+    pub(crate) at_ms: u64,
+    attempt: u32,
+    /// How often it had moved.
+    moves: u32,
 }
 
 impl LiveLease {
@@ -42,7 +57,26 @@ impl LiveLease {
     ) -> LiveLease {
         let mut live = Live::new(asked_ppm, memory, floor_ppm);
         live.share_ppm = share_ppm.min(asked_ppm);
-        LiveLease { live, since_ms, given_back: 0 }
+        LiveLease { live, since_ms, given_back: 0, lowered: None }
+    }
+
+    /// Since when it has had less in its present place: from now on if it had all until now.
+    pub(crate) fn lowered_in(&self, lease: &LeaseRecord, now_ms: u64) -> Option<Lowered> {
+        let moves = lease.seats.iter().map(|seat| seat.moves).sum();
+        let here = Lowered { at_ms: now_ms, attempt: lease.attempt, moves };
+        let is_here = |known: &Lowered| Lowered { at_ms: now_ms, ..*known } == here;
+        let has_less = self.live.share_ppm < self.live.asked_share_ppm;
+        self.lowered.filter(is_here).or(has_less.then_some(here))
+    }
+
+    /// Has it get its floor, if that has risen above what it has.
+    pub(crate) fn raise_to_floor(&mut self, now_ms: u64) -> bool {
+        let floor_ppm = self.live.floor_ppm.min(self.live.asked_share_ppm);
+        let is_below = self.live.share_ppm < floor_ppm;
+        if is_below {
+            (self.live.share_ppm, self.since_ms) = (floor_ppm, now_ms);
+        }
+        is_below
     }
 
     /// Takes what the lease has used into account, the earliest record first.
@@ -50,17 +84,24 @@ impl LiveLease {
         let is_of_it = |measured: &&Measured| {
             measured.from_ms >= self.since_ms && measured.share_ppm == self.live.share_ppm
         };
-        let runs: Vec<Run> = records.iter().filter(is_of_it).map(|measured| self.run_of(measured)).collect();
-        let held_ms: u64 = runs.iter().flat_map(|run| &run.intervals).map(|interval| interval.held_ms).sum();
-        let Some(latest) = runs.last() else { return Step::Kept };
+        let with_it: Vec<&Measured> = records.iter().filter(is_of_it).collect();
+        let runs: Vec<Run> = with_it.iter().map(|measured| self.run_of(measured)).collect();
+        let is_phase = covered_ms(&with_it) >= PHASE_MS << self.given_back.min(DOUBLED_MAX)
+            || with_it.len() >= RECORDS_MAX;
         // What it had at first is not lowered and not raised by being used up.
         let has_less = self.live.share_ppm < self.live.asked_share_ppm;
         let memory = self.live.asked_memory;
         let mut next = self.live;
-        if has_less && next.step(std::slice::from_ref(latest), memory) == Step::GivenBack {
+        let given_back = |run: &Run| {
+            let mut next = self.live;
+            (next.step(std::slice::from_ref(run), memory) == Step::GivenBack).then_some(next)
+        };
+        // Earlier records of this size were not short, or it would have another one.
+        let short = runs.iter().filter(|_| has_less).find_map(given_back);
+        if let Some(short) = short {
+            next = short;
             self.given_back += 1;
-        } else if held_ms >= PHASE_MS << self.given_back.min(DOUBLED_MAX) {
-            next = self.live;
+        } else if is_phase {
             next.step(&runs, memory);
         } else {
             return Step::Kept;
@@ -83,6 +124,21 @@ impl LiveLease {
         let intervals = vec![Interval { held_ms, used_ppm_ms }];
         Run { gpus, share_ppm, memory, memory_peak: 0, intervals }
     }
+}
+
+/// The time that records of all tasks of a lease cover, in milliseconds.
+fn covered_ms(records: &[&Measured]) -> u64 {
+    let mut spans: Vec<(u64, u64)> = records
+        .iter()
+        .map(|record| (record.from_ms, record.from_ms.saturating_add(record.held_ms)))
+        .collect();
+    spans.sort_unstable();
+    let (mut covered_ms, mut until_ms) = (0, 0);
+    for (from_ms, to_ms) in spans {
+        covered_ms += to_ms.saturating_sub(from_ms.max(until_ms));
+        until_ms = until_ms.max(to_ms);
+    }
+    covered_ms
 }
 
 /// What a record says of a lease while it runs.
@@ -165,6 +221,20 @@ mod tests {
         assert_eq!(lease.after(&records(100, 6, 100, 30), 160_000), Step::Kept);
         assert_eq!(lease.after(&records(100, 12, 100, 30), 220_000), Step::Lowered);
         assert_eq!(lease.live.share_ppm, 400_000, "what was too little is not tried again");
+    }
+
+    #[test]
+    fn any_short_record_counts_and_the_tasks_of_a_lease_share_its_time() {
+        let mut lease = begin();
+        let two: Vec<Measured> = [records(0, 3, 100, 30), records(0, 3, 100, 30)].concat();
+        assert_eq!(lease.after(&two, 30_000), Step::Kept, "that is half a minute");
+        lease.after(&records(0, 6, 100, 30), 60_000);
+        let all = [records(60, 1, 35, 35), records(70, 2, 35, 10)].concat();
+        assert_eq!(lease.after(&all, 90_000), Step::GivenBack, "the first of three was short");
+        assert!(!lease.raise_to_floor(90_000));
+        lease.live.share_ppm = 350_000;
+        assert!(lease.raise_to_floor(91_000));
+        assert_eq!((lease.live.share_ppm, lease.since_ms), (400_000, 91_000));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::autonomy::{AutomaticSize, ProgramName};
 use sluice_api::lease::{LeaseId, LeaseState, ResizeLease};
 use sluice_api::node::NodeId;
+use sluice_api::tenant::TenantPath;
 
 use super::lease::{Automatic, Stage};
 use super::{Fleet, LeaseRecord, Seat};
@@ -73,7 +74,8 @@ impl Fleet {
 
     /// Gives notice to leases that came into room which a lease had given up since a moment,
     /// as far as it lacks that room now that it is to grow; the latest first. Leases that may not
-    /// be preempted keep what they have.
+    /// be preempted, have a higher priority or are within what their tenants are guaranteed keep
+    /// what they have.
     pub(crate) fn reclaim_room(&mut self, id: LeaseId, since_ms: u64, at_ms: u64) {
         let Some(lease) = self.leases.get(&id) else { return };
         let waits = |seat: &Seat| {
@@ -108,8 +110,18 @@ impl Fleet {
                 .map(|(_, seat)| u64::from(lease.share_ppm(seat)))
                 .sum()
         };
+        let Some(growing) = self.leases.get(&id) else { return };
+        let comes_after = |lease: &LeaseRecord| {
+            let mut apart = lease.tenant.lineage().filter(|tenant| !tenant.contains(&growing.tenant));
+            let is_within = |tenant: &TenantPath| {
+                let guaranteed = self.tenants.get(tenant).map_or(0, |quota| quota.guaranteed_milli);
+                guaranteed > 0 && self.holding(tenant).ppm <= u64::from(guaranteed) * 1000
+            };
+            lease.priority() <= growing.priority() && !apart.any(|tenant| is_within(&tenant))
+        };
         let came_since = |lease: &&LeaseRecord| {
             lease.id != id
+                && comes_after(lease)
                 && lease.is_preemptible()
                 && matches!(lease.state, LeaseState::Granted | LeaseState::Running)
                 && lease.granted_at_ms.is_some_and(|granted_ms| granted_ms >= since_ms)
@@ -160,6 +172,12 @@ impl Fleet {
         (is_suspended || automatic.size.is_some()).then_some(resize)
     }
 
+    /// Whether a lease has as much memory as it asked for.
+    pub(crate) fn has_memory_asked_for(&self, id: LeaseId) -> bool {
+        let asked = self.size_as_asked(id).and_then(|resize| resize.memory).unwrap_or(0);
+        self.leases.get(&id).is_none_or(|lease| lease.held().all(|(_, seat)| seat.memory >= asked))
+    }
+
     /// A share's part of the memory of each GPU of a lease, in bytes.
     fn part_of_memory(&self, lease: &LeaseRecord, share_ppm: u32) -> Option<u64> {
         let memory = |(_, seat): (u32, &Seat)| {
@@ -172,11 +190,27 @@ impl Fleet {
 
     /// Has a lease that has not started ask for what it asked for at first.
     pub(crate) fn ask_as_asked(&mut self, id: LeaseId) {
+        let size = self.leases.get(&id).and_then(|lease| lease.automatic.as_ref()?.size.as_ref());
+        if let Some(size) = size {
+            let detail = json!({
+                "reason": "it asks for what it asked for at first",
+                "share_ppm": size.asked_share_ppm, "memory": size.asked_memory,
+            });
+            self.tell(id, "lease.sized", detail);
+        }
         self.change(id, |lease| {
             if let Some(size) = lease.automatic.take().and_then(|automatic| automatic.size) {
                 (lease.ask.share_ppm, lease.ask.memory) = (size.asked_share_ppm, size.asked_memory);
             }
         });
+    }
+
+    /// A lease is to have what it asked for as soon as that can be done.
+    pub(crate) fn note_undone(&mut self, id: LeaseId) {
+        let automatic = self.leases.get(&id).and_then(|lease| lease.automatic.as_ref());
+        if automatic.is_some_and(|automatic| !automatic.undone) {
+            self.change(id, |lease| lease.automatic.iter_mut().for_each(|automatic| automatic.undone = true));
+        }
     }
 
     /// What was changed about a lease has been undone.

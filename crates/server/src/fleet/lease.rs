@@ -126,8 +126,8 @@ pub(crate) enum SeatMove {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_left: bool,
     },
-    /// Its node is the other one. What was copied is not known where that one said so. Until the new
-    /// node has listed the lease, `awaited` counts its reports that do not.
+    /// Its node is the other one. What was copied is not known where that one said so. Until the
+    /// new node has listed the lease, `awaited` counts its reports that do not.
     Moved {
         bytes: Option<u64>,
         stall_us: Option<u64>,
@@ -254,6 +254,9 @@ pub(crate) struct Automatic {
     /// Its programs do nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<IdleState>,
+    /// It is to have what it asked for, which could not be done yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) undone: bool,
     /// A person has resized it since, whose word counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) by_hand: bool,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::json;
-use sluice_api::autonomy::{Autonomy, Consent, LeftAlone, NewConsent, ProgramName, Undone, wrong_idle_after};
-use sluice_api::lease::{LeaseId, LeaseState};
+use sluice_api::autonomy::{
+    Autonomy, Consent, LeftAlone, NewConsent, ProgramName, Undone, UndoneLater, wrong_idle_after,
+};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use sluice_api::token::Role;
@@ -93,8 +94,9 @@ pub(super) async fn consent(
         json!({ "before": known, "after": after }),
     );
     change.set_consent(after.clone());
-    for id in change.books().resized_without_consent() {
-        give_back(&mut change, id);
+    for id in change.books().resized_without_consent(change.now_ms) {
+        // What cannot be done now is tried again.
+        let _ = change.give_back(id);
     }
     change.audit_leases(&principal);
     change.commit().await?;
@@ -119,7 +121,7 @@ fn is_its_own(principal: &Principal, tenant: &TenantPath) -> bool {
 
 /// Undo what the server has changed about a program
 ///
-/// Its running leases get back what they asked for, as soon as there is room for that, and its next
+/// Its leases get back what they asked for, as soon as there is room for that, and its next
 /// runs get what they ask for. From then on the program is left alone. Tokens that may ask for
 /// leases of the tenant may do so.
 #[utoipa::path(post, path = "/autonomy/undo", tag = "recommendations", request_body = ProgramName,
@@ -141,15 +143,20 @@ pub(super) async fn undo(
         set_at_ms: change.now_ms,
         set_by: principal.name(),
     };
-    let leases = change.fleet().changed_of(&name);
-    leases.iter().for_each(|&id| give_back(&mut change, id));
+    let (mut leases, mut later) = (Vec::new(), Vec::new());
+    for lease in change.fleet().changed_of(&name) {
+        match change.give_back(lease) {
+            Ok(()) => leases.push(lease),
+            Err(reason) => later.push(UndoneLater { lease, reason }),
+        }
+    }
     change.audit_leases(&principal);
-    let detail = json!({ "tenant": name.tenant, "leases": leases });
+    let detail = json!({ "tenant": name.tenant, "leases": leases, "later": later });
     change.audit(&principal, "autonomy.undone", &name.program, detail);
     change.leave_alone(left_alone.clone());
     change.set_program_size(name, None);
     change.commit().await?;
-    Ok(Json(Undone { left_alone, leases }))
+    Ok(Json(Undone { left_alone, leases, later }))
 }
 
 fn may_be_left_alone(change: &mut Change<'_>, name: &ProgramName) -> Result<(), Problem> {
@@ -166,24 +173,6 @@ fn may_be_left_alone(change: &mut Change<'_>, name: &ProgramName) -> Result<(), 
         return Err(Problem::new(Kind::Conflict, detail));
     }
     Ok(())
-}
-
-/// Gives a lease what it asked for. One that cannot be resized now, such as one that is preempted,
-/// asks for it when it is queued again.
-fn give_back(change: &mut Change<'_>, id: LeaseId) {
-    match change.fleet().lease(id).map(|lease| lease.state) {
-        Some(LeaseState::Running) => {
-            let is_as_asked = match change.fleet().size_as_asked(id) {
-                Some(resize) => change.resize(id, &resize).is_ok(),
-                None => true,
-            };
-            if is_as_asked {
-                change.fleet().forget_automatic(id);
-            }
-        }
-        Some(LeaseState::Queued) => change.fleet().ask_as_asked(id),
-        _ => {}
-    }
 }
 
 /// Let the server change a program again

@@ -75,8 +75,8 @@ impl Plan {
             *self.counts.entry(tenant).or_default() += 1;
         }
         let (memory, tenant, queued_at_ms) = (lease.ask.memory, lease.tenant.clone(), lease.queued_at_ms);
-        let seated = BTreeMap::new();
-        self.work.insert(lease.id, Work { job, tenant, memory, queued_at_ms, granted: None, seated });
+        let (asked, seated) = ((lease.ask.share_ppm, memory), BTreeMap::new());
+        self.work.insert(lease.id, Work { job, tenant, memory, asked, queued_at_ms, granted: None, seated });
         Ok(job)
     }
 

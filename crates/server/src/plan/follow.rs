@@ -172,8 +172,11 @@ impl Plan {
         let Some(work) = self.work.get_mut(&id) else {
             return if keeps_its_place(lease) { self.adopt(fleet, lease) } else { self.submit(fleet, lease) };
         };
-        if work.queued_at_ms != lease.queued_at_ms {
-            // It gave up its place in line.
+        let asks_anew = || work.asked != (lease.ask.share_ppm, lease.ask.memory);
+        if work.queued_at_ms != lease.queued_at_ms
+            || lease.waits() && work.granted != Some(lease.attempt) && asks_anew()
+        {
+            // It gave up its place in line, or asks for another size.
             self.forget(id);
             self.submit(fleet, lease);
         } else if lease.waits() && work.granted.is_some_and(|attempt| attempt != lease.attempt) {

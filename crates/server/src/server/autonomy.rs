@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sluice_api::autonomy::{Mode, ProgramName};
-use sluice_api::problem::Problem;
+use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
 use tokio::time::Instant;
 
@@ -16,6 +16,8 @@ use crate::recommendations;
 
 /// The runs that are looked at ended in the last two weeks.
 const HISTORY_MS: u64 = 14 * 24 * 3_600_000;
+/// Of a tenant with many leases only those of a shorter time, and not of less than this.
+const HISTORY_MS_MIN: u64 = 3_600_000;
 /// Runs that end together are looked at together.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// A look is followed by a pause of this many times what it took, for the database has more to do.
@@ -55,11 +57,17 @@ impl Server {
     }
 
     async fn size_programs_of(&self, tenant: &TenantPath) -> Result<(), Problem> {
-        let now_ms = self.now_ms();
-        let period = Period { from_ms: now_ms.saturating_sub(HISTORY_MS), until_ms: now_ms + 1 };
+        let (now_ms, mut history_ms) = (self.now_ms(), HISTORY_MS);
         let looks_at = recommendations::looks_at(self).await?;
         let only_it = |of: &TenantPath, pool: &str| of == tenant && looks_at(of, pool);
-        let programs = recommendations::programs(self, tenant, period, &only_it).await?;
+        let programs = loop {
+            let period = Period { from_ms: now_ms.saturating_sub(history_ms), until_ms: now_ms + 1 };
+            match recommendations::programs(self, tenant, period, &only_it).await {
+                // It is too much to look at: the latest part of it will do.
+                Err(problem) if problem.is(Kind::Invalid) && history_ms > HISTORY_MS_MIN => history_ms /= 2,
+                found => break found?,
+            }
+        };
         let mut change = self.change().await?;
         let mut is_new = false;
         for ((tenant, program), runs) in programs {

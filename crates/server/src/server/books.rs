@@ -133,6 +133,7 @@ impl Books {
             self.fleet.look_at_nodes(now_ms, now_ms + clock.grace_ms);
             self.fleet.expire(now_ms);
             self.follow_idle(now_ms);
+            self.follow_undone(now_ms);
         }
         self.follow_live(clock);
         let plan = self.plan.get_or_insert_with(|| {

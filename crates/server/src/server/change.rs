@@ -54,6 +54,12 @@ impl Change<'_> {
         self.books.resize(id, resize, now_ms)
     }
 
+    /// As [`Books::give_back`].
+    pub(crate) fn give_back(&mut self, id: LeaseId) -> Result<(), String> {
+        let now_ms = self.now_ms;
+        self.books.give_back(id, now_ms)
+    }
+
     /// As [`Books::wake_idle`].
     pub(crate) fn wake_idle(&mut self, node: NodeId) {
         let now_ms = self.now_ms;

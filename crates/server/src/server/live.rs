@@ -1,13 +1,15 @@
 //! Has running leases resized as they use their share, where their tenants have consented to that.
 
+use std::collections::BTreeSet;
+
 use sluice_api::autonomy::{AutomaticKind, AutomaticSize, Mode, ProgramName};
-use sluice_api::lease::{LeaseId, LeaseState, ResizeLease, ResizeState};
+use sluice_api::lease::{LeaseId, LeaseState, ResizeLease};
 use sluice_api::pool::{Pool, Sharing, Tier};
 use sluice_iq::live::Step;
 
 use super::Books;
 use crate::autonomy::LiveLease;
-use crate::fleet::LeaseRecord;
+use crate::fleet::{LeaseRecord, NoResize, Seat};
 use crate::plan::Clock;
 
 impl Books {
@@ -27,13 +29,12 @@ impl Books {
     /// Whether the server may resize this lease now, by itself.
     fn is_resized_live(&self, lease: &LeaseRecord, now_ms: u64) -> bool {
         let automatic = lease.automatic.as_ref();
-        let is_by_hand = automatic.is_some_and(|automatic| automatic.by_hand);
-        let is_still = |seat: &crate::fleet::Seat| !seat.suspended && seat.target().is_none();
+        let is_by_hand = automatic.is_some_and(|automatic| automatic.by_hand || automatic.undone);
+        let is_still = |seat: &Seat| !seat.suspended && seat.target().is_none() && !seat.is_resizing();
         lease.state == LeaseState::Running
             && lease.ask.tier != Tier::Premium
             && lease.ask.units_milli.is_none()
             && lease.held().all(|(_, seat)| is_still(seat) && seat.stays())
-            && self.fleet.view(lease).resizing.is_none_or(|resizing| resizing.state == ResizeState::Refused)
             // A hard limit follows the share, and would throttle it.
             && !(lease.ask.hard_cap || is_by_hand)
             && self.is_let(lease, Mode::Live)
@@ -48,14 +49,60 @@ impl Books {
             && self.autonomy.rules.mode_in(&lease.tenant, self.pools_of(lease).into_iter()) >= mode
     }
 
-    /// Leases that were resized while they ran, where that is no longer consented to.
-    pub(crate) fn resized_without_consent(&self) -> Vec<LeaseId> {
+    /// Gives leases back what they asked for that could not get it before, and those that are not
+    /// to be resized any more while they run.
+    pub(super) fn follow_undone(&mut self, now_ms: u64) {
+        let is_open = |id: LeaseId| self.fleet.lease(id).is_some_and(|lease| lease.ended_at_ms.is_none());
+        self.autonomy.forget_measured_but(is_open);
+        let is_undone = |lease: &&LeaseRecord| {
+            lease.ended_at_ms.is_none() && lease.automatic.as_ref().is_some_and(|automatic| automatic.undone)
+        };
+        let undone = self.fleet.leases().filter(is_undone).map(|lease| lease.id);
+        let leases: BTreeSet<LeaseId> = undone.chain(self.resized_without_consent(now_ms)).collect();
+        for id in leases {
+            // What cannot be done now is tried again.
+            let _ = self.give_back(id, now_ms);
+        }
+    }
+
+    /// Gives a lease what it asked for. The error says why it gets that only later: it is tried
+    /// again then.
+    pub(crate) fn give_back(&mut self, id: LeaseId, now_ms: u64) -> Result<(), String> {
+        let Some(state) = self.fleet.lease(id).map(|lease| lease.state) else { return Ok(()) };
+        let gets_it = match state {
+            LeaseState::Ended => return Ok(()),
+            LeaseState::Queued => {
+                self.fleet.ask_as_asked(id);
+                return Ok(());
+            }
+            LeaseState::Running => match self.fleet.size_as_asked(id) {
+                Some(resize) => self.resize(id, &resize, now_ms).map_err(|refusal| {
+                    let (NoResize::NoRoom(reason) | NoResize::Never(reason)) = refusal;
+                    reason
+                }),
+                None => Ok(()),
+            },
+            other => Err(format!("lease {id} is {}", other.name())),
+        };
+        match gets_it {
+            Ok(()) => self.fleet.forget_automatic(id),
+            Err(_) => self.fleet.note_undone(id),
+        }
+        gets_it
+    }
+
+    /// Leases that were resized while they ran, where that is no longer consented to, or their
+    /// pools lend no parts of GPUs any more.
+    pub(crate) fn resized_without_consent(&self, now_ms: u64) -> Vec<LeaseId> {
         let is_live = |lease: &&LeaseRecord| {
             let size = lease.automatic.as_ref().and_then(|automatic| automatic.size.as_ref());
             size.is_some_and(|size| size.kind == AutomaticKind::Live)
         };
         let open = self.fleet.leases().filter(|lease| lease.ended_at_ms.is_none());
-        let without = open.filter(is_live).filter(|lease| !self.is_let(lease, Mode::Live));
+        let without = open.filter(is_live).filter(|lease| {
+            let lends_parts = self.pools_of(lease).iter().all(|pool| lends_parts(pool, now_ms));
+            !(lends_parts && self.is_let(lease, Mode::Live))
+        });
         without.map(|lease| lease.id).collect()
     }
 
@@ -67,32 +114,38 @@ impl Books {
 
     fn step_live(&mut self, id: LeaseId, clock: Clock) {
         let Some((mut state, before)) = self.live_state(id, clock.now_ms) else { return };
-        let step = state.after(self.autonomy.measured(id), clock.now_ms);
-        let why = match step {
-            Step::Kept => return self.fleet.note_live(id, state),
-            Step::Lowered => "it has needed no more for a while".to_owned(),
-            Step::GivenBack => "it used all that it had".to_owned(),
+        let (is_short, waits, why) = if state.raise_to_floor(clock.now_ms) {
+            (false, true, "it is to get no less than that any more")
+        } else {
+            match state.after(self.autonomy.measured(id), clock.now_ms) {
+                Step::Kept => return self.fleet.note_live(id, state),
+                Step::Lowered => (false, false, "it has needed no more for a while"),
+                Step::GivenBack => (true, true, "it used all that it had"),
+            }
         };
-        let resize = ResizeLease {
-            share_ppm: Some(state.live.share_ppm),
-            wait: step == Step::GivenBack,
-            ..ResizeLease::default()
-        };
+        let (share_ppm, asked_share_ppm) = (state.live.share_ppm, state.live.asked_share_ppm);
+        let resize = ResizeLease { share_ppm: Some(share_ppm), wait: waits, ..ResizeLease::default() };
         if self.resize(id, &resize, clock.now_ms).is_err() {
             // It is tried again with what is recorded next.
             return;
         }
+        let has_share = share_ppm >= asked_share_ppm;
         let size = AutomaticSize {
-            kind: AutomaticKind::Live,
-            asked_share_ppm: state.live.asked_share_ppm,
+            // Only its memory may still be less than was asked for, as it was from its beginning.
+            kind: if has_share { before.kind } else { AutomaticKind::Live },
+            asked_share_ppm,
             asked_memory: before.asked_memory,
             at_ms: clock.now_ms,
-            why,
+            why: why.to_owned(),
         };
+        let lowered = self.fleet.lease(id).and_then(|lease| state.lowered_in(lease, clock.now_ms));
+        state.lowered = lowered.filter(|_| !has_share);
         self.fleet.note_live(id, state);
         self.fleet.note_automatic_size(id, size);
-        if step == Step::GivenBack {
-            self.fleet.reclaim_room(id, before.at_ms, clock.now_ms + clock.grace_ms);
+        if let Some(lowered) = lowered.filter(|_| is_short) {
+            self.fleet.reclaim_room(id, lowered.at_ms, clock.now_ms + clock.grace_ms);
+        }
+        if has_share && self.fleet.has_memory_asked_for(id) {
             self.fleet.forget_automatic_size(id);
         }
     }

@@ -10,9 +10,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sluice_api::lease::NewLease;
 use sluice_api::node::NodeId;
+use sluice_api::tenant::TenantPath;
 
 use super::Books;
-use crate::fleet::{Fleet, LeaseRecord, Node};
+use crate::fleet::{Fleet, Node};
 use crate::plan::Plan;
 
 /// It is looked this often.
@@ -105,18 +106,20 @@ impl Books {
 /// What leases wait for that no node has.
 fn wanted(fleet: &Fleet, plan: &Plan, now_ms: u64) -> BTreeMap<Wanted, Count> {
     let mut wanted: BTreeMap<Wanted, Count> = BTreeMap::new();
-    let needs_node = |lease: &&LeaseRecord| {
-        let has_waited = now_ms.saturating_sub(lease.queued_at_ms) >= PATIENCE_MS;
-        let is_in_vain = || {
-            !fleet.nodes().values().any(Node::takes_work)
-                || plan.over_capacity(fleet, &lease.tenant, &lease.ask).is_some()
-        };
-        plan.lacks_room(fleet, lease) && (has_waited || is_in_vain())
-    };
-    for lease in fleet.queue().filter(needs_node) {
-        let known = wanted.len();
+    let has_nodes = fleet.nodes().values().any(Node::takes_work);
+    // What is known of requests that are alike.
+    let mut in_vain: BTreeMap<(TenantPath, Wanted), bool> = BTreeMap::new();
+    for lease in fleet.queue().filter(|lease| plan.lacks_room(fleet, lease)) {
         let key = Wanted::of(&lease.ask);
-        if known >= WANTED_MAX && !wanted.contains_key(&key) {
+        if wanted.len() >= WANTED_MAX && !wanted.contains_key(&key) {
+            continue;
+        }
+        let has_waited = now_ms.saturating_sub(lease.queued_at_ms) >= PATIENCE_MS;
+        let mut is_in_vain = || {
+            let same = in_vain.entry((lease.tenant.clone(), key.clone()));
+            *same.or_insert_with(|| plan.over_capacity(fleet, &lease.tenant, &lease.ask).is_some())
+        };
+        if has_nodes && !has_waited && !is_in_vain() {
             continue;
         }
         let count = wanted.entry(key).or_default();

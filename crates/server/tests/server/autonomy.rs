@@ -320,6 +320,54 @@ fn what_is_stated_firmly_is_not_resized_while_it_runs_and_consent_can_be_taken_b
 }
 
 #[test]
+fn what_is_undone_while_a_change_is_under_way_is_given_back_after_it() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token(RESEARCH, Role::Member);
+    let administrator = server.token(RESEARCH, Role::TenantAdmin);
+    consent(&administrator, RESEARCH, "live").unwrap();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let lease = running(&mut node, &member, &NewLease { memory: 4 * GIB, ..ask(1_000_000) });
+    let mut used = Use { node: &mut node, lease: lease.id, until_ms: 0, sent: 0 };
+    used.add(6, 100, 20);
+    wait_for(&member, lease.id, is_sent(250_000));
+    let name = json!({ "tenant": RESEARCH, "program": "a program" });
+    let undone: Undone = member.post("/autonomy/undo", &name).unwrap();
+    let [later] = &undone.later[..] else { panic!("{undone:?}") };
+    assert_eq!((later.lease, &undone.leases[..]), (lease.id, &[][..]));
+    assert!(later.reason.contains("is being resized already"), "{later:?}");
+    used.takes(1);
+    wait_for(&member, lease.id, is_sent(1_000_000));
+    used.takes(2);
+    let back = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+    assert_eq!((back.share_ppm, back.automatic), (1_000_000, None));
+}
+
+#[test]
+fn a_lease_whose_size_is_undone_while_it_waits_starts_with_what_it_asked_for() {
+    let (_folder, server) = Server::with_tenants();
+    let member = server.token(RESEARCH, Role::Member);
+    let administrator = server.token(RESEARCH, Role::TenantAdmin);
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    runs(&mut node, &member, 10);
+    consent(&administrator, RESEARCH, "next-run").unwrap();
+    autonomy(&member, |found| !found.programs.is_empty());
+    let other = running(&mut node, &member, &NewLease { name: "another".into(), ..ask(1_000_000) });
+    let asked = json!({ "share_ppm": 1_000_000, "name": "a program", "use_default": true });
+    let lease: Lease = member.post("/leases", &asked).unwrap();
+    assert_eq!((lease.share_ppm, lease.memory < 2 * GIB), (250_000, true));
+    // The scheduler knows it: it says why it waits.
+    wait_for(&member, lease.id, |lease| lease.reason.is_some());
+    let name = json!({ "tenant": RESEARCH, "program": "a program" });
+    let undone: Undone = member.post("/autonomy/undo", &name).unwrap();
+    assert_eq!((&undone.leases[..], &undone.later[..]), (&[lease.id][..], &[][..]));
+    let _: Lease = member.delete(&format!("/leases/{}", other.id)).unwrap();
+    node.report.leases.clear();
+    node.say();
+    let granted = wait_for_state(&member, lease.id, LeaseState::Granted);
+    assert_eq!((granted.share_ppm, granted.memory), (1_000_000, 16 * GIB));
+}
+
+#[test]
 fn an_idle_lease_is_told_suspended_and_back_at_its_next_call() {
     let (_folder, server) = Server::with_tenants();
     let member = server.token(RESEARCH, Role::Member);

@@ -64,6 +64,10 @@ fn a_node_without_leases_is_told_of_once() {
     let lease = request(&member, &ask(250_000));
     node.claim(&wait_for_state(&member, lease.id, LeaseState::Granted));
     wait_for_state(&member, lease.id, LeaseState::Running);
+    // What waits for other nodes is looked at together with the nodes, so the lease was seen there.
+    let _: Value = server.admin.post("/nodes/one/drain", &json!({})).unwrap();
+    request(&member, &ask(250_000));
+    entries(&server, Some(&mut node), "node.wanted", 1);
     // Once its lease has ended it is idle again: nothing was said in between.
     let _: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
     node.report.leases.clear();

@@ -145,6 +145,12 @@ pub(super) fn undo(client: &Client, name: &ProgramName) -> Result<()> {
         [lease] => format!("lease {lease} gets back what it asked for; "),
         _ => format!("leases {} get back what they asked for; ", leases.join(", ")),
     };
+    for later in &undone.later {
+        eprintln!(
+            "sluice: lease {} gets back what it asked for later, not now: {}",
+            later.lease, later.reason
+        );
+    }
     eprintln!(
         "sluice: {leases}{} in {} is left alone from now on; `sluice iq {:?} --allow` ends that",
         name.program, name.tenant, name.program
