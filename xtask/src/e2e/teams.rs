@@ -1,6 +1,7 @@
 //! A server and two nodes as real processes, and two teams that share them: one waits and learns
 //! why, one is preempted, and the bill adds up.
 
+mod autonomy;
 mod books;
 mod disk;
 mod gangs;
@@ -33,6 +34,8 @@ use crate::process;
 pub(crate) const PATIENT_TESTS: &[Test] = &[
     ("teams: a node falls silent", a_node_falls_silent),
     ("teams: a node dies while its lease moves", moves::the_old_node_dies_meanwhile),
+    ("iq: idle programs leave their GPU", autonomy::idle_programs_leave_their_gpu),
+    ("iq: shares follow use", autonomy::shares_follow_use),
 ];
 
 pub(crate) const TESTS: &[Test] = &[

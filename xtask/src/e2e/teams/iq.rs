@@ -39,5 +39,35 @@ pub(super) fn large_requests_are_found() -> Result<()> {
     ensure!(plan[0]["gpus"].as_u64() > Some(0) && plan[0]["plan"].is_null(), "{plan}");
     let text = red.text(&["plan"])?;
     ensure!(text.contains("fewer than 14 whole days of use"), "{text}");
+    ensure!(text.contains("default: not enough history: 0 whole days of 14"), "{text}");
+    by_consent(&installation, share_ppm)
+}
+
+/// With its tenant's consent the next run gets what fits, until that is undone.
+fn by_consent(installation: &Installation, share_ppm: u64) -> Result<()> {
+    let red = &installation.red;
+    let own = installation.admin.make("red", "tenant-admin")?;
+    own.text(&["iq", "--consent", "next-run", "--floor", "5%"])?;
+    let found = red.wait_for(&["iq", "--autonomy"], |found| found["programs"][0].is_object())?;
+    ensure!(found["programs"][0]["share_ppm"].as_u64() == Some(share_ppm), "{found}");
+    let run = |options: &[&str]| -> Result<Value> {
+        let mut command = red.command(&["run"]);
+        command.args(options).args(["--", "python3"]).arg(program_file("compute.py"));
+        let mut program = Process::start("sized", command.env("START", "input").env("SECONDS", "0.1"))?;
+        program.expect_line("ready")?;
+        let leases = red.wait_for(&["lease", "list"], |leases| leases[0]["state"] == "running")?;
+        program.go_on_to_its_end()?;
+        Ok(leases[0].clone())
+    };
+    let lease = run(&[])?;
+    ensure!(lease["share_ppm"].as_u64() == Some(share_ppm), "{lease}");
+    ensure!(lease["automatic"]["kind"] == "next-run", "{lease}");
+    for stated in [&["-p", "1"][..], &["--as-asked"]] {
+        let lease = run(stated)?;
+        ensure!(lease["share_ppm"] == 1_000_000 && lease["automatic"].is_null(), "{stated:?}: {lease}");
+    }
+    red.text(&["iq", "compute.py", "--undo"])?;
+    let lease = run(&[])?;
+    ensure!(lease["share_ppm"] == 1_000_000, "{lease}");
     Ok(())
 }
