@@ -226,7 +226,7 @@ pub(crate) fn copies_are_refused_by_name(node: &TestNode) {
     let (lease, mut near) = node.session();
     commit(&mut near, 0, 2 * MIB).unwrap();
     let reason = Copy::refusal(node, lease.granted.lease);
-    assert!(reason.contains("stays on GPU 0"), "{reason}");
+    assert!(reason.contains("cannot be taken up again"), "{reason}");
     commit(&mut near, 2 * MIB, 2 * MIB).unwrap();
     drop((near, lease));
     node.wait_until_idle();
