@@ -42,13 +42,14 @@ pub(crate) fn an_idle_lease_leaves_its_gpu_and_comes_back_at_the_next_call(node:
     wait_until("it is suspended", || seen(node, session).memory_swapped == bytes);
     let second = lease(&node.address, request(800_000, memory));
     let mut two = Session::open(&node.address, second.granted.token);
-    let there = commit(&mut two, 0, MIB).unwrap();
+    let other = 2 * MIB;
+    let there = commit(&mut two, 0, other).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| check(&mut one, place, bytes, 1));
         let mut state = String::new();
         wait_until("its call waits", || {
             // The other one is not idle.
-            fill(&mut two, there, MIB, 3);
+            fill(&mut two, there, other, 3);
             state = seen(node, session).memory_state;
             state.contains("its call waits")
         });
