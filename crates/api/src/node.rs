@@ -210,6 +210,18 @@ pub struct Attempt {
     pub task: u32,
 }
 
+/// A value that is written as an object. Serde takes an array of the fields' values as well, and one
+/// of nulls is any structure whose fields are all optional.
+fn of_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: serde::de::DeserializeOwned,
+{
+    let object = Option::<serde_json::Map<String, serde_json::Value>>::deserialize(deserializer)?;
+    let value = object.map(|object| serde_json::from_value(serde_json::Value::Object(object)));
+    value.transpose().map_err(serde::de::Error::custom)
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GpuReport {
@@ -218,7 +230,7 @@ pub struct GpuReport {
     /// Part of the last second in which it worked.
     pub busy_ppm: u32,
     /// Absent where NVML does not know the GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "of_object", skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
     /// The number of faults that were found since the node was started.
     #[serde(default)]
@@ -442,4 +454,21 @@ pub struct SessionStatus {
     pub lease_idle: Option<Idle>,
     #[serde(flatten)]
     pub session: SessionReport,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_an_object() {
+        let parse = |condition: &str| {
+            let text = format!(r#"{{"memory_used": 0, "busy_ppm": 0, "condition": {condition}}}"#);
+            serde_json::from_str::<GpuReport>(&text).map(|report| report.condition)
+        };
+        assert_eq!(parse("null").expect("none"), None);
+        let condition = parse(r#"{"temperature_c": 95}"#).expect("an object").expect("a condition");
+        assert_eq!(condition.temperature_c, Some(95));
+        assert!(parse("[null, null]").is_err());
+    }
 }
