@@ -248,7 +248,7 @@ async function steps() {
     const other = node === 'gpu1' ? 'gpu2' : 'gpu1';
     await open(page, `/leases/${lease}`);
     await page.getByRole('button', { name: 'Move…' }).click();
-    await page.getByLabel('To').selectOption(other);
+    await page.getByRole('combobox', { name: /^To/ }).selectOption(other);
     await page.getByRole('button', { name: 'Move it' }).click();
     await page.getByText(new RegExp(`It goes on (at ${other}|where it was)`)).waitFor();
     const { moving, places } = await installation.ask(`/leases/${lease}`);
@@ -346,14 +346,14 @@ async function steps() {
 
     await open(page, '/pools');
     await page.getByRole('button', { name: 'New pool…' }).click();
-    await page.getByLabel('Name').fill('tried');
-    await page.getByLabel('Nodes').fill('gpu9');
+    await dialog.getByRole('textbox', { name: 'Name', exact: true }).fill('tried');
+    await dialog.getByRole('textbox', { name: /^Nodes/ }).fill('gpu9');
     await dialog.getByRole('button', { name: 'Declare it' }).click();
     await page.getByRole('button', { name: 'Remove pool tried' }).click();
     await dialog.getByRole('button', { name: 'Remove' }).click();
     await page.getByRole('button', { name: 'Remove pool tried' }).waitFor({ state: 'detached' });
     await page.getByRole('button', { name: 'New price…' }).click();
-    await page.getByLabel('What').selectOption('transfer');
+    await dialog.getByLabel(/^What/).selectOption('transfer');
     await dialog.getByLabel(/^Price/).fill('0.05');
     await dialog.getByRole('button', { name: 'Declare it' }).click();
     await page.locator('tr', { hasText: 'Transfer' }).getByText('0.05').waitFor();
