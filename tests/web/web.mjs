@@ -36,7 +36,7 @@ async function visit({ width = 1360, height = 860, theme = 'light', server = ins
 async function signedIn(role, options) {
   const page = await visit(options);
   await page.goto(installation.url);
-  await page.getByLabel('Token').fill(installation.tokens[role]);
+  await page.getByLabel(/^Token/).fill(installation.tokens[role]);
   await page.getByRole('button', { name: 'Sign in' }).click();
   await page.getByRole('heading', { name: 'Overview', level: 1 }).waitFor();
   return page;
@@ -79,7 +79,7 @@ async function steps() {
   await step('a wrong token is refused, with the reason', async () => {
     const page = await visit();
     await page.goto(installation.url);
-    await page.getByLabel('Token').fill('slc_a_b');
+    await page.getByLabel(/^Token/).fill('slc_a_b');
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByRole('alert').waitFor();
     await page.context().close();
@@ -108,7 +108,7 @@ async function steps() {
       }
       assert.fail(`the keyboard does not come to ${locator}`);
     };
-    await reach(page.getByLabel('Name'));
+    await reach(page.getByLabel(/^Name/));
     await page.keyboard.type(HOSTILE);
     await reach(page.getByLabel('Share of each GPU'));
     for (let presses = 0; presses < 5; presses += 1) await page.keyboard.press('ArrowRight');
@@ -179,7 +179,7 @@ async function steps() {
       if (response.url().includes('/api/v1/') && !response.url().endsWith('/watch')) seen.push(await response.text().catch(() => ''));
     });
     await page.goto(installation.url);
-    await page.getByLabel('Token').fill(installation.tokens.globex);
+    await page.getByLabel(/^Token/).fill(installation.tokens.globex);
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
     for (const path of ['/leases', '/queue', '/tenants', '/bill', '/gpus', '/nodes/gpu1', `/leases/${lease}`]) await open(page, path);
@@ -207,7 +207,7 @@ async function steps() {
     const page = await signedIn('platform');
     await open(page, '/nodes/gpu2');
     await page.getByRole('button', { name: 'Fence…' }).click();
-    await page.getByLabel('Why').fill('smells of smoke');
+    await page.getByLabel(/^Why/).fill('smells of smoke');
     await page.getByLabel('Its sessions').selectOption('finish');
     await page.getByRole('button', { name: 'Fence', exact: true }).click();
     await page.getByText('smells of smoke').first().waitFor();
@@ -216,7 +216,7 @@ async function steps() {
     await page.getByRole('dialog').getByRole('button', { name: 'Use again' }).click();
     await page.getByText('Healthy').waitFor();
     await page.getByRole('button', { name: 'Drain…' }).click();
-    await page.getByLabel('Why').fill('new fans');
+    await page.getByLabel(/^Why/).fill('new fans');
     await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
     await page.getByText('new fans').waitFor();
     await page.getByRole('button', { name: 'Use again' }).click();
@@ -260,12 +260,12 @@ async function steps() {
     const page = await signedIn('tenant_admin');
     await open(page, '/tenants');
     await page.getByRole('button', { name: 'Change acme/sales' }).click();
-    await page.getByLabel('Weight').fill('3');
+    await page.getByLabel(/^Weight/).fill('3');
     await page.getByRole('button', { name: 'Save' }).click();
     await until('the weight', async () => (await installation.ask('/tenants?tenant=acme/sales')).items[0].quota.over_quota_weight === 3);
     await open(page, '/tokens');
     await page.getByRole('button', { name: 'New token…' }).click();
-    await page.getByLabel('Name').fill('from the page');
+    await page.getByLabel(/^Name/).fill('from the page');
     await page.getByRole('button', { name: 'Make it' }).click();
     const secret = await page.getByText(/^slc_/).textContent();
     assert.equal((await installation.ask('/whoami', secret)).name, 'from the page');
@@ -277,8 +277,8 @@ async function steps() {
     const page = await signedIn('tenant_admin');
     await open(page, '/webhooks');
     await page.getByRole('button', { name: 'New webhook…' }).click();
-    await page.getByLabel('URL').fill(receiver.url);
-    await page.getByLabel('Name').fill(HOSTILE);
+    await page.getByLabel(/^URL/).fill(receiver.url);
+    await page.getByLabel(/^Name/).fill(HOSTILE);
     await page.getByLabel('A budget passes').check();
     assert.equal(await page.getByLabel('A node stops reporting').count(), 0, 'nodes are not of a tenant');
     await page.getByRole('button', { name: 'Add it' }).click();
@@ -292,7 +292,7 @@ async function steps() {
     assert.equal(headers['webhook-signature'], `v1,${createHmac('sha256', key).update(signed).digest('base64')}`);
     // What is elsewhere is refused, with the reason.
     await page.getByRole('button', { name: 'New webhook…' }).click();
-    await page.getByLabel('URL').fill('https://10.0.0.1/');
+    await page.getByLabel(/^URL/).fill('https://10.0.0.1/');
     await page.getByRole('button', { name: 'Add it' }).click();
     await page.getByRole('alert').filter({ hasText: '--webhook-allow' }).waitFor();
     await page.context().close();
@@ -330,7 +330,7 @@ async function steps() {
     const dialog = page.getByRole('dialog');
     await open(page, '/tenants');
     await page.getByRole('button', { name: 'New tenant…' }).first().click();
-    await page.getByLabel('Path').fill('initech');
+    await page.getByLabel(/^Path/).fill('initech');
     await page.getByLabel('Guaranteed GPUs').fill('0.25');
     await dialog.getByRole('button', { name: 'Save' }).click();
     await page.getByRole('button', { name: 'Remove initech' }).click();
@@ -360,9 +360,9 @@ async function steps() {
 
     await open(page, '/invoices');
     await page.getByRole('button', { name: 'Correct a bill…' }).click();
-    await dialog.getByLabel('Tenant').selectOption('globex');
-    await dialog.getByLabel('Amount').fill('-1.25');
-    await dialog.getByLabel('Why').fill('a node was away');
+    await dialog.getByLabel(/^Tenant/).selectOption('globex');
+    await dialog.getByLabel(/^Amount/).fill('-1.25');
+    await dialog.getByLabel(/^Why/).fill('a node was away');
     await dialog.getByRole('button', { name: 'Correct' }).click();
     await dialog.waitFor({ state: 'detached' });
     const bill = JSON.parse(installation.run(['bill', '--tenant', 'globex', '-o', 'json']));
@@ -454,7 +454,7 @@ async function newcomer(up) {
   await page.goto(up.link);
   await page.getByRole('heading', { name: 'First steps' }).waitFor();
   await page.getByRole('button', { name: 'Create a tenant…' }).click();
-  await page.getByLabel('Path').fill('acme');
+  await page.getByLabel(/^Path/).fill('acme');
   await page.getByRole('button', { name: 'Create', exact: true }).click();
   await page.getByRole('button', { name: 'Set a price…' }).click();
   await page.getByLabel('Price of a GPU-hour').fill('36');
@@ -463,8 +463,8 @@ async function newcomer(up) {
   await page.getByRole('link', { name: 'Or ask for a lease here' }).click();
   const ask = async (name, percent, price) => {
     await page.getByRole('heading', { name: 'New lease' }).waitFor();
-    await page.getByLabel('Tenant').selectOption('acme');
-    await page.getByLabel('Name').fill(name);
+    await page.getByLabel(/^Tenant/).selectOption('acme');
+    await page.getByLabel(/^Name/).fill(name);
     await page.getByLabel('Share of each GPU').fill(String(percent));
     await page.locator('.price', { hasText: price }).waitFor();
     await page.getByRole('button', { name: 'Ask for it' }).click();
