@@ -210,8 +210,8 @@ pub struct Attempt {
     pub task: u32,
 }
 
-/// A value that is written as an object. Serde takes an array of the fields' values as well, and one
-/// of nulls is any structure whose fields are all optional.
+/// A value that is written as an object. Serde takes an array of the fields' values as well, and
+/// one of nulls is any structure whose fields are all optional.
 fn of_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: serde::Deserializer<'de>,
