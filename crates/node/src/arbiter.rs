@@ -30,8 +30,8 @@
 //!
 //! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most
 //! `credit_ns` is kept. What flows out is the GPU time that was used, so a limit is exact by the
-//! measure by which it is billed. A hard cap is a limit that equals the share. A lease that has emptied its
-//! bucket runs again after a quantum if others have work. While it is alone it runs once per
+//! measure by which it is billed. A hard cap is a limit that equals the share. A lease that has
+//! emptied its bucket runs again after a quantum if others have work. While it is alone it runs once per
 //! `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn costs its start,
 //! which fewer and longer turns make small beside what the limit grants.
 //!

@@ -127,7 +127,7 @@ fn main() -> ExitCode {
 }
 
 /// Writes `sluice.1` and a page for each command into a folder, which is made if it does not exist.
-/// Writes manual pages into a folder; without one, prints `docs/reference/cli.md` instead.
+/// Without a folder it prints `docs/reference/cli.md` instead.
 fn write_manual(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     let Some(folder) = folder else {
         write!(output::Stdout, "{}", command_line_page())?;

@@ -1,4 +1,4 @@
-//! `sluice run --sanitize` over the programs of `tests/programs`: what it costs and what it reports.
+//! `sluice run --sanitize` over the programs of `tests/programs`: its cost and its findings.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

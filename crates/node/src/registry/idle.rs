@@ -230,7 +230,7 @@ mod tests {
         idle.told_at = Some(secs(80));
         assert_eq!(idle.step(AFTER, secs(99)), Step::Nothing);
         assert_eq!(idle.step(AFTER, secs(100)), Step::Suspend);
-        // One that could not be suspended for long is told of it late.
+        // A lease that could not be suspended for a while still gets its notice first.
         idle.told_at = Some(secs(500));
         assert_eq!(idle.step(AFTER, secs(519)), Step::Nothing);
         assert_eq!(idle.step(AFTER, secs(520)), Step::Suspend);

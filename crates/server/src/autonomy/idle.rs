@@ -171,9 +171,9 @@ mod tests {
         let wants = Seen { wants: true, ..idle(100_000) };
         assert_eq!(IdleStep::of(None, Some(&wants), at(1_100_000)), IdleStep::Nothing);
         assert_eq!(IdleStep::of(Some(&told), Some(&wants), at(1_100_000)), IdleStep::Note(None));
-        // One that has been idle for long when the policy comes still hears of it first.
+        // A lease that is idle already when the policy is set still gets its notice first.
         let IdleStep::Tell(late) = IdleStep::of(None, Some(&idle(9_000_000)), at(10_000_000)) else {
-            panic!("it is told")
+            panic!("no notice was given")
         };
         assert_eq!(late.suspend_at_ms, 10_020_000);
     }

@@ -1,4 +1,4 @@
-//! What is said for whoever scales nodes.
+//! Events for tools that add and remove nodes.
 
 use std::time::Instant;
 
