@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use sqlx::any::AnyPoolOptions;
 
-use super::{CONNECTION_TIME_MAX, Result, Store, StoreError};
+use super::database::CONNECTION_TIME_MAX;
+use super::{Result, Store, StoreError};
 
 /// What becomes of one transaction.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,59 @@
+//! Pools of the fleet: how they are declared, and which of them has a GPU.
+
+use std::collections::BTreeMap;
+
+use sluice_api::GPU_PPM;
+use sluice_api::pool::{DEFAULT_POOL, Pool};
+
+use super::lease::Seat;
+use super::{Fleet, Node};
+
+impl Fleet {
+    // Pools.
+
+    pub(crate) fn pools(&self) -> &BTreeMap<String, Pool> {
+        &self.pools
+    }
+
+    /// The pool as it was declared before.
+    pub(crate) fn set_pool(&mut self, pool: Pool) -> Option<Pool> {
+        self.news.all = true;
+        self.pools.insert(pool.name.clone(), pool)
+    }
+
+    /// Its GPUs are in other pools from now on, or in that of all others.
+    pub(crate) fn remove_pool(&mut self, name: &str) {
+        self.news.all |= self.pools.remove(name).is_some();
+    }
+
+    /// The name of a GPU's pool.
+    pub(crate) fn pool_of(&self, node: &Node, gpu: u32) -> &str {
+        self.declared_pool_of(node, gpu).map_or(DEFAULT_POOL, |pool| &pool.name)
+    }
+
+    fn declared_pool_of(&self, node: &Node, gpu: u32) -> Option<&Pool> {
+        let model = node.gpus.get(gpu as usize).map_or("", |gpu| &gpu.name);
+        let named = self.pools.values().find(|pool| pool.names(&node.name, gpu));
+        named.or_else(|| self.pools.values().find(|pool| pool.claims(&node.name, &node.labels, model)))
+    }
+
+    /// The pools of a seat's GPUs: one, unless pools have been declared anew since.
+    pub(crate) fn pools_of(&self, seat: &Seat) -> impl Iterator<Item = &str> {
+        let node = self.nodes.get(&seat.node);
+        seat.gpus.iter().map(move |&gpu| node.map_or(DEFAULT_POOL, |node| self.pool_of(node, gpu)))
+    }
+
+    /// Millionths of a GPU that may be leased in parts.
+    pub(crate) fn promised_ppm(&self, node: &Node, gpu: u32) -> u32 {
+        self.declared_pool_of(node, gpu).map_or(GPU_PPM, Pool::promised_ppm)
+    }
+
+    /// Millionths that may be leased of the GPUs of a seat: what its pool says, and what is leased
+    /// though that was said to be less since.
+    pub(super) fn promised_of(&self, seat: &Seat) -> u32 {
+        let of_gpu = |gpu| self.nodes.get(&seat.node).map_or(GPU_PPM, |node| self.promised_ppm(node, gpu));
+        let of_pool = seat.gpus.iter().map(|&gpu| of_gpu(gpu)).min().unwrap_or(GPU_PPM);
+        let leased = seat.gpus.iter().map(|&gpu| self.taken(seat.node, gpu).ppm).max().unwrap_or(0);
+        of_pool.max(u32::try_from(leased).unwrap_or(u32::MAX))
+    }
+}
