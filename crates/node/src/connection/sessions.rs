@@ -1,0 +1,102 @@
+//! Sockets that go to a worker: of a session, of one that is resumed, of another node.
+
+use std::os::fd::AsFd;
+
+use sluice_transport::Stream;
+use sluice_wire::control::{SessionRefused, SessionResumed};
+use sluice_wire::handshake::{LeaseToken, Once, Peer, Resume, Stripe};
+
+use super::ConnectionError;
+use super::control::send;
+use super::held::send_on;
+use crate::admission::Place;
+use crate::registry::{ClientOf, Registry, SessionRefusal};
+
+/// Hands the socket to a worker: to one that was started for an earlier attempt of the same client,
+/// or to a new one, and stays until that has ended.
+pub(super) fn session(
+    registry: &Registry,
+    stream: Stream,
+    (token, once): (&LeaseToken, Once),
+    client: ClientOf,
+    mut place: Place,
+) -> Result<(), ConnectionError> {
+    if let Some(moved) = registry.moved_lease(token) {
+        return send_on(&stream, &moved);
+    }
+    if registry.lease_of(token).is_some()
+        && let Err(full) = place.prove()
+    {
+        send(&stream, SessionRefused { reason: full.to_string() }.into())?;
+        return Err(ConnectionError::Refused(full.to_string()));
+    }
+    let started = match registry.open_session(token, once, &client, &stream) {
+        Ok(None) => return Ok(()),
+        Ok(Some(opening)) => {
+            if once.attempt > 0 {
+                // The client cannot know that the session is new.
+                send(&stream, SessionResumed { received: 0 }.into())?;
+            }
+            // As for connections of a session that continues (`registry/cuts.rs`).
+            sluice_transport::make_room(stream.as_fd());
+            let keys = stream.keys()?;
+            registry.start_session(opening, client, stream.as_fd().try_clone_to_owned()?, keys)
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match started {
+        Ok(session) => {
+            // From here on the worker alone has the socket: its end is the end that the client
+            // sees.
+            drop(stream);
+            registry.serve_session(session);
+            Ok(())
+        }
+        // The next attempt may find it done: a refusal would be the last word.
+        Err(SessionRefusal::Stuck) => Err(ConnectionError::Refused(SessionRefusal::Stuck.to_string())),
+        Err(refusal) => {
+            // The lease may have gone to another node meanwhile.
+            if let Some(moved) = registry.moved_lease(token) {
+                return send_on(&stream, &moved);
+            }
+            let reason = refusal.to_string();
+            send(&stream, SessionRefused { reason: reason.clone() }.into())?;
+            Err(ConnectionError::Refused(reason))
+        }
+    }
+}
+
+/// Hands the socket to the worker that has been waiting for it; the worker answers.
+pub(super) fn go_on(
+    registry: &Registry,
+    stream: Stream,
+    resume: &Resume,
+    peer: &str,
+) -> Result<(), ConnectionError> {
+    let keys = stream.keys()?;
+    if resume.stripe != Stripe::ONLY {
+        stream.limit_unsent();
+    }
+    if let Some(moved) = registry.moved_session(resume) {
+        return send_on(&stream, &moved);
+    }
+    let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd(), keys) else { return Ok(()) };
+    if let Some(moved) = registry.moved_session(resume) {
+        return send_on(&stream, &moved);
+    }
+    let reason = refusal.to_string();
+    send(&stream, SessionRefused { reason: reason.clone() }.into())?;
+    Err(ConnectionError::Refused(reason))
+}
+
+/// Hands the socket of another node to the worker that copies into whose memory; the worker
+/// answers.
+pub(super) fn admit_peer(registry: &Registry, stream: Stream, peer: &Peer) -> Result<(), ConnectionError> {
+    let keys = stream.keys()?;
+    if registry.admit_peer(peer, stream.as_fd(), keys) {
+        return Ok(());
+    }
+    let reason = "no session expects copies by that number and token here";
+    send(&stream, SessionRefused { reason: reason.into() }.into())?;
+    Err(ConnectionError::Refused(reason.into()))
+}
