@@ -24,20 +24,28 @@
 //! of it on that GPU. No more is allowed than the worker holds itself
 //! ([`ballast`](crate::ballast)).
 
+mod allowances;
+mod answers;
+mod shared;
+
 use std::mem::take;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_cuda::CUresult;
-use sluice_wire::ExportToken;
 
 use crate::ballast::{Ballast, Source};
-use crate::chunks::CHUNK;
-use crate::link::{Export, Link, Packet};
+use crate::link::{Link, Packet};
 use crate::memory::presence::Presence;
 use crate::outbox::{Outbox, Push};
+
+pub(crate) use answers::{Answers, Imported};
+
+use allowances::{Allowances, Allowed};
+use answers::Answer;
 
 /// The asking side. Questions go one at a time, so that answers need no number. Those for memory,
 /// which may wait for other sessions to leave the GPU, hold no other question up: a thread that
@@ -67,44 +75,6 @@ pub(crate) enum Claim {
     Asked,
     /// It uses its allowance.
     Allowed,
-}
-
-/// What the client may use unasked, by GPU.
-struct Allowances {
-    of_gpus: Mutex<Vec<Allowed>>,
-    outbox: Arc<Outbox>,
-}
-
-/// Bytes of a GPU that the daemon keeps for the session.
-#[derive(Default)]
-struct Allowed {
-    /// What the client knows of, and may use,
-    allowed: u64,
-    /// and what it does not know of.
-    kept: u64,
-    /// No more is allowed than these have.
-    ballast: Vec<Ballast>,
-    source: Option<Arc<Source>>,
-}
-
-/// A packet, and the descriptor that came with it.
-type Answer = (Packet, Option<OwnedFd>);
-
-/// What another session exported.
-#[derive(Debug)]
-pub(crate) struct Imported {
-    pub(crate) export: Export,
-    pub(crate) file: Option<OwnedFd>,
-    /// Whether the other session is this one.
-    pub(crate) is_own: bool,
-}
-
-/// The side of the link's reader.
-#[derive(Clone)]
-pub(crate) struct Answers {
-    sender: SyncSender<Answer>,
-    takes: SyncSender<Answer>,
-    allowances: Arc<Allowances>,
 }
 
 impl Budget {
@@ -341,58 +311,6 @@ impl Budget {
         self.allowances.lock().get(gpu as usize).map_or(0, Allowed::behind)
     }
 
-    /// Lets others of the lease import something.
-    pub(crate) fn export(&self, export: Export, file: Option<OwnedFd>) -> Result<ExportToken, CUresult> {
-        let memory = match export {
-            Export::Memory { gpu, bytes } => Some((gpu, bytes)),
-            Export::Event { .. } => None,
-        };
-        match self.ask(&Packet::Export(export), file)? {
-            (Packet::Exported(Some(token)), _) => {
-                // It is the lease's from now on.
-                memory.into_iter().for_each(|(gpu, bytes)| self.discount(gpu, bytes));
-                Ok(token)
-            }
-            _ => Err(CUresult::OUT_OF_MEMORY),
-        }
-    }
-
-    /// What another session of the lease has exported; `CUDA_ERROR_INVALID_HANDLE` if there is no
-    /// such thing.
-    pub(crate) fn import(&self, token: ExportToken) -> Result<Imported, CUresult> {
-        match self.ask(&Packet::Import(token), None)? {
-            (Packet::Imported(Some((export, is_own))), file) => Ok(Imported { export, file, is_own }),
-            _ => Err(CUresult::INVALID_HANDLE),
-        }
-    }
-
-    /// Once for each export and import.
-    pub(crate) fn drop_export(&self, token: ExportToken) {
-        // Without a daemon this process is about to end.
-        let _ = self.link.send(&Packet::DropExport(token));
-    }
-
-    /// Lets another session of the client's program connect once: this session's number, and what
-    /// that one has to show.
-    pub(crate) fn offer_peer(&self) -> Result<(u64, [u8; 32]), CUresult> {
-        match self.ask(&Packet::PeerOffer, None)? {
-            (Packet::PeerOffered { session, token }, _) => Ok((session, token)),
-            _ => Err(CUresult::UNKNOWN),
-        }
-    }
-
-    /// Asks for a connection to another session, which comes under this number.
-    pub(crate) fn connect_peer(
-        &self,
-        number: u64,
-        node: String,
-        session: u64,
-        token: [u8; 32],
-    ) -> Result<(), CUresult> {
-        let packet = Packet::PeerConnect { number, node, session, token };
-        self.link.send(&packet).map_err(|_| CUresult::UNKNOWN)
-    }
-
     fn ask(&self, question: &Packet, file: Option<OwnedFd>) -> Result<Answer, CUresult> {
         self.ask_in(&self.answers, question, file)
     }
@@ -413,346 +331,5 @@ impl Budget {
     }
 }
 
-impl Answers {
-    pub(crate) fn pass_on(&self, answer: Answer) {
-        let sender = if matches!(answer.0, Packet::Taken(_)) { &self.takes } else { &self.sender };
-        // Nobody asks any more: the process is about to end.
-        let _ = sender.send(answer);
-    }
-
-    /// The user of the program is told something.
-    pub(crate) fn notice(&self, text: String) {
-        self.allowances.outbox.push(Push::Notice(text));
-    }
-
-    /// More is kept for the session.
-    pub(crate) fn reserved(&self, gpu: u32, bytes: u64) {
-        self.allowances.grow(gpu, bytes);
-    }
-}
-
-impl Allowed {
-    fn behind(&self) -> u64 {
-        self.ballast.iter().map(Ballast::bytes).sum()
-    }
-
-    /// Allows as much as may be. The answer is how much more that is.
-    fn allow(&mut self) -> u64 {
-        let more = self.kept.min(self.behind().saturating_sub(self.allowed));
-        self.kept -= more;
-        self.allowed += more;
-        more
-    }
-}
-
-impl Allowances {
-    /// Takes memory that is to be behind what is kept, and allows that. The answer is how much more
-    /// is allowed.
-    fn load(&self, gpu: u32) -> u64 {
-        let wanted = {
-            let all = self.lock();
-            all.get(gpu as usize).and_then(|of| Some((of.source.clone()?, of.kept / CHUNK * CHUNK)))
-        };
-        // The driver is called without the lock.
-        let Some(ballast) = wanted.and_then(|(source, bytes)| source.ballast(bytes)) else { return 0 };
-        let mut all = self.lock();
-        let Some(of) = all.get_mut(gpu as usize) else { return 0 };
-        of.ballast.push(ballast);
-        of.allow()
-    }
-
-    /// Takes as much memory as is allowed; false if it is not to be had.
-    fn reload(&self, gpu: usize) -> bool {
-        let missing = {
-            let all = self.lock();
-            let missing = |of: &Allowed| (of.source.clone(), of.allowed.saturating_sub(of.behind()));
-            all.get(gpu).map(missing)
-        };
-        // The driver is called without the lock.
-        let ballast = match missing {
-            Some((Some(source), bytes)) if bytes > 0 => source.ballast(bytes.next_multiple_of(CHUNK)),
-            _ => return true,
-        };
-        let Some(ballast) = ballast else { return false };
-        if let Some(of) = self.lock().get_mut(gpu) {
-            of.ballast.push(ballast);
-        }
-        true
-    }
-
-    fn withhold(&self, gpu: u32) -> (u64, u64) {
-        let mut all = self.lock();
-        all.get_mut(gpu as usize).map_or((0, 0), |of| (take(&mut of.allowed), take(&mut of.kept)))
-    }
-
-    /// After [`Allowances::withhold`]: so much was allowed, and so much of all is left. The answer
-    /// is what is there now.
-    fn put_back(&self, gpu: u32, allowed: u64, left: u64) -> u64 {
-        let mut all = self.lock();
-        let Some(of) = all.get_mut(gpu as usize) else { return left };
-        of.kept += left;
-        // The lease has nothing else left, and needs all that the card has for it.
-        let dropped = if left < allowed { take(&mut of.ballast) } else { Vec::new() };
-        // What has come meanwhile is told already.
-        let before = of.allowed;
-        of.allow();
-        self.tell(gpu, (of.allowed - before) as i64 - allowed as i64);
-        let now = of.allowed + of.kept;
-        // The driver is called without the lock.
-        drop(all);
-        drop(dropped);
-        now
-    }
-
-    fn grow(&self, gpu: u32, bytes: u64) {
-        let mut all = self.lock();
-        let Some(of) = all.get_mut(gpu as usize) else { return };
-        of.kept += bytes;
-        let more = of.allow();
-        self.tell(gpu, more as i64);
-    }
-
-    /// The card is short of memory; whether this makes some free. Nothing more is allowed for now.
-    /// A client that waits loses its allowance at once; one that does not may have used it already,
-    /// and what was held is free for that.
-    fn drop_ballast(&self, gpu: u32, claim: Claim) -> bool {
-        let mut all = self.lock();
-        let Some(of) = all.get_mut(gpu as usize) else { return false };
-        let dropped = take(&mut of.ballast);
-        if !dropped.is_empty() && claim == Claim::Asked {
-            let gone = take(&mut of.allowed);
-            of.kept += gone;
-            self.tell(gpu, -(gone as i64));
-        }
-        drop(all);
-        !dropped.is_empty()
-    }
-
-    /// Before anything else is told of the GPU, so that the client hears of changes in their order.
-    fn tell(&self, device: u32, change: i64) {
-        if change != 0 {
-            self.outbox.push(Push::Allowance { device, change });
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Allowed>> {
-        self.of_gpus.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use sluice_cuda::{
-        CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, DriverTable,
-    };
-    use sluice_transport::Stream;
-
-    use super::*;
-    use crate::counters::CounterPage;
-
-    const RESERVE: u64 = 8 * CHUNK;
-
-    /// A budget of one GPU with a reserve, the side of the reader, and the daemon's end of the
-    /// link.
-    fn budget() -> (Budget, Answers, Link, Arc<Outbox>) {
-        let (link, daemon) = Link::pair().unwrap();
-        let (ours, _) = UnixStream::pair().unwrap();
-        let counters = Arc::new(CounterPage::create().unwrap());
-        let outbox = Arc::new(Outbox::new(Arc::new(Stream::from(ours)), true, counters));
-        let (budget, answers) = Budget::new(Arc::new(link), 1, Arc::clone(&outbox));
-        let source = Source { table: table(), ordinal: 0, handle_types: CUmemAllocationHandleType::NONE };
-        assert_eq!(budget.begin(0, RESERVE, Some(source)), RESERVE);
-        (budget, answers, daemon, outbox)
-    }
-
-    unsafe extern "C" fn create(
-        _: *mut CUmemGenericAllocationHandle,
-        _: usize,
-        _: *const CUmemAllocationProp,
-        _: u64,
-    ) -> CUresult {
-        CUresult::SUCCESS
-    }
-
-    unsafe extern "C" fn release(_: CUmemGenericAllocationHandle) -> CUresult {
-        CUresult::SUCCESS
-    }
-
-    /// A driver that has memory for ballast.
-    fn table() -> DriverTable {
-        DriverTable { cuMemCreate: Some(create), cuMemRelease: Some(release), ..DriverTable::EMPTY }
-    }
-
-    /// What the client has been told.
-    fn told(outbox: &Outbox) -> Vec<i64> {
-        let change = |push: Push| match push {
-            Push::Allowance { device: 0, change } => change,
-            _ => panic!("it is told something else"),
-        };
-        outbox.take_pushes().into_iter().map(change).collect()
-    }
-
-    /// Asks, and has the daemon answer.
-    fn ask(
-        budget: &Budget,
-        answers: &Answers,
-        daemon: &Link,
-        bytes: u64,
-        answer: Option<u64>,
-    ) -> (Result<(), CUresult>, u64) {
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| budget.charge(Claim::Asked, (0, bytes), || Ok(())));
-            let Some(Packet::Take { gpu: 0, bytes: wanted, reserve }) = daemon.receive().unwrap() else {
-                panic!("nothing is asked for")
-            };
-            assert_eq!(wanted, bytes);
-            answers.pass_on((Packet::Taken(answer), None));
-            (asked.join().unwrap(), reserve)
-        })
-    }
-
-    #[test]
-    fn what_is_allowed_is_used_unasked_and_no_more() {
-        let (budget, answers, daemon, outbox) = budget();
-        budget.charge(Claim::Allowed, (0, 6 * CHUNK), || Ok(())).unwrap();
-        assert_eq!(daemon.receive().unwrap(), Some(Packet::Spend { gpu: 0, bytes: 6 * CHUNK }));
-        let more = || budget.charge(Claim::Allowed, (0, 3 * CHUNK), || Ok(()));
-        assert_eq!(more(), Err(CUresult::OUT_OF_MEMORY));
-        answers.reserved(0, 4 * CHUNK);
-        assert_eq!(told(&outbox), [4 * CHUNK as i64]);
-        assert_eq!(more(), Ok(()));
-        // It is never more than what is behind it.
-        answers.reserved(0, 100 * CHUNK);
-        assert_eq!(told(&outbox), [5 * CHUNK as i64]);
-    }
-
-    #[test]
-    fn who_waits_at_the_end_of_the_lease_gets_what_is_kept() {
-        let (budget, answers, daemon, outbox) = budget();
-        let (got, offered) = ask(&budget, &answers, &daemon, 50 * CHUNK, Some(RESERVE));
-        assert_eq!((got, offered, told(&outbox)), (Ok(()), RESERVE, vec![]));
-        let (got, _) = ask(&budget, &answers, &daemon, 50 * CHUNK, None);
-        assert_eq!((got, told(&outbox)), (Err(CUresult::OUT_OF_MEMORY), vec![]));
-        // All is taken away, and what is left allowed again once there is something behind it.
-        let (got, _) = ask(&budget, &answers, &daemon, 50 * CHUNK, Some(2 * CHUNK));
-        assert_eq!((got, told(&outbox)), (Ok(()), vec![-(RESERVE as i64), 2 * CHUNK as i64]));
-        let (got, offered) = ask(&budget, &answers, &daemon, 2 * CHUNK, Some(0));
-        assert_eq!((got, offered, told(&outbox)), (Ok(()), 2 * CHUNK, vec![-(2 * CHUNK as i64)]));
-        assert_eq!(budget.charge(Claim::Allowed, (0, 1), || Ok(())), Err(CUresult::OUT_OF_MEMORY));
-    }
-
-    #[test]
-    fn what_is_on_its_way_here_is_offered_too() {
-        let (budget, answers, daemon, _outbox) = budget();
-        let take = |reserve| Some(Packet::Take { gpu: 0, bytes: 10 * CHUNK, reserve });
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| budget.charge(Claim::Asked, (0, 10 * CHUNK), || Ok(())));
-            assert_eq!(daemon.receive().unwrap(), take(RESERVE));
-            answers.reserved(0, 2 * CHUNK);
-            answers.pass_on((Packet::Taken(None), None));
-            assert_eq!(daemon.receive().unwrap(), take(RESERVE + 2 * CHUNK));
-            answers.pass_on((Packet::Taken(Some(0)), None));
-            assert_eq!(asked.join().unwrap(), Ok(()));
-        });
-    }
-
-    #[test]
-    fn what_the_driver_refuses_is_asked_for_again_where_others_can_make_room() {
-        unsafe extern "C" fn get(free: *mut usize, _: *mut usize) -> CUresult {
-            // SAFETY: the caller's to be written.
-            unsafe { *free = 3 << 20 };
-            CUresult::SUCCESS
-        }
-        let (budget, answers, daemon, _outbox) = budget();
-        let bytes = 10 * CHUNK;
-        let next = || daemon.receive::<Packet>().unwrap().unwrap();
-        let granted = || {
-            assert!(matches!(next(), Packet::Take { .. }));
-            answers.pass_on((Packet::Taken(Some(RESERVE)), None));
-        };
-        let charge = |mut refusals: i32| {
-            budget.charge(Claim::Asked, (0, bytes), || {
-                refusals -= 1;
-                if refusals < 0 { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
-            })
-        };
-        // The ballast is given up first, and then there is nobody to make room.
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| charge(2));
-            granted();
-            assert_eq!(asked.join().unwrap(), Err(CUresult::OUT_OF_MEMORY));
-            assert_eq!(next(), Packet::GiveBack { gpu: 0, bytes });
-        });
-        budget.overcommits(Some(get));
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| charge(2));
-            for _ in 0..2 {
-                granted();
-                assert_eq!(next(), Packet::GiveBack { gpu: 0, bytes });
-                assert_eq!(next(), Packet::CardFull { gpu: 0, free: 3 << 20 });
-            }
-            granted();
-            assert_eq!(asked.join().unwrap(), Ok(()));
-        });
-        assert_eq!(budget.taken(0), bytes);
-    }
-
-    /// A request may have to wait for memory that leaves, and that for threads that ask something
-    /// else.
-    #[test]
-    fn a_request_that_waits_holds_no_other_question_up() {
-        let (budget, answers, daemon, _outbox) = budget();
-        std::thread::scope(|scope| {
-            let asked = scope.spawn(|| budget.charge(Claim::Asked, (0, 10 * CHUNK), || Ok(())));
-            assert!(matches!(daemon.receive().unwrap(), Some(Packet::Take { .. })));
-            let used = scope.spawn(|| budget.used(0));
-            assert_eq!(daemon.receive().unwrap(), Some(Packet::QueryUsed { gpu: 0 }));
-            answers.pass_on((Packet::Used(7), None));
-            assert_eq!(used.join().unwrap(), Ok(7));
-            let driver = scope.spawn(|| budget.take_for_driver(0, CHUNK));
-            assert_eq!(daemon.receive().unwrap(), Some(Packet::TakeAtOnce { gpu: 0, bytes: CHUNK }));
-            answers.pass_on((Packet::TakenAtOnce(true), None));
-            assert_eq!(driver.join().unwrap(), Ok(()));
-            assert_eq!(budget.taken(0), CHUNK);
-            answers.pass_on((Packet::Taken(Some(RESERVE)), None));
-            assert_eq!(asked.join().unwrap(), Ok(()));
-        });
-        assert_eq!(budget.taken(0), 11 * CHUNK);
-        budget.give_back(0, 4 * CHUNK);
-        let refused = budget.charge(Claim::Allowed, (0, CHUNK), || Err::<(), _>(CUresult::UNKNOWN));
-        assert_eq!((refused, budget.taken(0)), (Err(CUresult::UNKNOWN), 7 * CHUNK));
-    }
-
-    #[test]
-    fn without_memory_behind_it_what_is_kept_is_for_who_waits() {
-        let (budget, answers, daemon, outbox) = budget();
-        assert_eq!(budget.begin(0, RESERVE, None), 0);
-        let (got, offered) = ask(&budget, &answers, &daemon, CHUNK, Some(RESERVE - CHUNK));
-        assert_eq!((got, offered, told(&outbox)), (Ok(()), RESERVE, vec![]));
-        assert_eq!(budget.charge(Claim::Allowed, (0, 1), || Ok(())), Err(CUresult::OUT_OF_MEMORY));
-    }
-
-    #[test]
-    fn a_card_that_is_short_of_memory_refuses_only_who_waits() {
-        let (budget, answers, daemon, outbox) = budget();
-        let mut calls = 0;
-        let mut second = || {
-            calls += 1;
-            if calls == 2 { Ok(()) } else { Err(CUresult::OUT_OF_MEMORY) }
-        };
-        assert_eq!(budget.charge(Claim::Allowed, (0, CHUNK), &mut second), Ok(()));
-        assert!(told(&outbox).is_empty(), "what was sent meanwhile is still allowed");
-        assert_eq!(budget.charge(Claim::Allowed, (0, CHUNK), || Ok(())), Ok(()));
-        let of_others = budget.charge(Claim::Allowed, (0, CHUNK), || Err::<(), _>(CUresult::OUT_OF_MEMORY));
-        assert_eq!(of_others, Err(CUresult::OUT_OF_MEMORY));
-        for _ in 0..3 {
-            assert_eq!(daemon.receive().unwrap(), Some(Packet::Spend { gpu: 0, bytes: CHUNK }));
-        }
-        assert_eq!(daemon.receive().unwrap(), Some(Packet::GiveBack { gpu: 0, bytes: CHUNK }));
-        assert!(matches!(outbox.take_pushes()[..], [Push::Notice(_)]), "and the user is told why");
-        let (got, _) = ask(&budget, &answers, &daemon, CHUNK, Some(5 * CHUNK));
-        assert_eq!((got, told(&outbox)), (Ok(()), vec![-5 * CHUNK as i64, 5 * CHUNK as i64]));
-    }
-}
+mod tests;
