@@ -2,14 +2,16 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluice_wire::resume::ACKNOWLEDGE_EVERY;
 use sluice_wire::sequences::Expander;
-use sluice_wire::{CommandRefused, Encode, Frame, HostWrite, Received};
+use sluice_wire::{Command, CommandRefused, Encode, Frame, Header, HostWrite, Kind, Op, Received, commands};
 
+use super::silence::STOPPED_MAX;
 use super::zero_copy::LEND_MIN;
 use super::*;
+use crate::link::inbox::Sink;
 
 pub(super) const OP: Op = Op::of(sluice_cuda::Fn::cuCtxSynchronize);
 
