@@ -1,0 +1,133 @@
+//! Nodes, and what they do.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sluice_cuda::{CUgraph, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
+
+use super::{GRAPHS, Graph};
+use crate::conditional::{Choice, Variable};
+use crate::op::Op;
+use crate::status::Result;
+
+/// A node's handle; unique in the process and never used again, so a node is known in executable
+/// graphs. Copies of a graph have nodes of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(pub(crate) usize);
+
+pub(crate) struct Node {
+    pub(crate) kind: CUgraphNodeType,
+    pub(crate) work: Work,
+    pub(crate) dependencies: Vec<NodeId>,
+    /// Attributes that a program has set, by their numbers: they are kept and have no effect here.
+    pub(crate) attributes: BTreeMap<u32, CUlaunchAttributeValue>,
+}
+
+/// What a node does.
+pub(crate) enum Work {
+    One(Op),
+    /// A graph within the graph.
+    Child(Inner),
+    /// Several, of which a variable chooses.
+    Conditional(Conditional),
+}
+
+pub(crate) struct Conditional {
+    pub(crate) variable: Arc<Variable>,
+    pub(crate) choice: Choice,
+    pub(crate) bodies: Vec<Inner>,
+    /// Of the bodies, for the program, which looks here for as long as there is the node.
+    pub(crate) handles: Box<[CUgraph]>,
+}
+
+/// A graph inside a node: it has a handle, which goes with the node.
+pub(crate) struct Inner(pub(crate) Arc<Graph>);
+
+impl Inner {
+    pub(super) fn new(graph: Arc<Graph>) -> Inner {
+        graph.is_inner.store(true, Ordering::Relaxed);
+        Inner(graph)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        GRAPHS.remove(self.0.handle);
+    }
+}
+
+/// Something of the program's that graphs keep alive (`cuUserObjectCreate`); its destructor runs
+/// with the last reference.
+pub(crate) struct UserObject {
+    pub(crate) destroy: CUhostFn,
+    pub(crate) data: *mut c_void,
+}
+
+// SAFETY: the program gave the pointer for its function to be called with it, from any thread.
+unsafe impl Send for UserObject {}
+
+// SAFETY: as above; the pointer is never followed here.
+unsafe impl Sync for UserObject {}
+
+impl Drop for UserObject {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.destroy {
+            // SAFETY: the program gave function and argument for this one call.
+            unsafe { destroy(self.data) }
+        }
+    }
+}
+
+/// What a launch keeps alive, though the executable graph may be destroyed meanwhile.
+pub(crate) struct Kept(pub(super) Mutex<Vec<Arc<UserObject>>>);
+
+impl Kept {
+    /// A destructor may be called.
+    pub(crate) fn let_go(&self) {
+        let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(kept);
+    }
+}
+
+impl Node {
+    pub(crate) fn new(op: Op, dependencies: Vec<NodeId>) -> Self {
+        let kind = match &op {
+            Op::Launch(_) => CUgraphNodeType::KERNEL,
+            Op::Copy(_) => CUgraphNodeType::MEMCPY,
+            Op::Fill(_) => CUgraphNodeType::MEMSET,
+            Op::HostCall(_) | Op::Callback(_) => CUgraphNodeType::HOST,
+            Op::Record(_) | Op::RecordEvent(_) => CUgraphNodeType::EVENT_RECORD,
+            Op::Await(_) | Op::AwaitEvent(_) => CUgraphNodeType::WAIT_EVENT,
+            Op::Free(_) => CUgraphNodeType::MEM_FREE,
+            Op::WriteValue(_) | Op::AwaitValue(..) => CUgraphNodeType::BATCH_MEM_OP,
+            Op::Branch(_) => CUgraphNodeType::CONDITIONAL,
+            // No capture takes the last.
+            Op::Empty | Op::Assign(_) | Op::MapTiles(_) | Op::LetGo(_) => CUgraphNodeType::EMPTY,
+        };
+        Self::with(kind, Work::One(op), dependencies)
+    }
+
+    pub(crate) fn child(graph: &Graph, dependencies: Vec<NodeId>) -> Result<Self> {
+        let work = Work::Child(Inner::new(graph.duplicate()?));
+        Ok(Self::with(CUgraphNodeType::GRAPH, work, dependencies))
+    }
+
+    /// With so many empty graphs inside.
+    pub(crate) fn conditional(
+        variable: Arc<Variable>,
+        choice: Choice,
+        bodies: u32,
+        dependencies: Vec<NodeId>,
+    ) -> Self {
+        let bodies: Vec<Inner> = (0..bodies).map(|_| Inner::new(Graph::create())).collect();
+        let handles = bodies.iter().map(|body| CUgraph(body.0.handle)).collect();
+        let work = Work::Conditional(Conditional { variable, choice, bodies, handles });
+        Self::with(CUgraphNodeType::CONDITIONAL, work, dependencies)
+    }
+
+    pub(super) fn with(kind: CUgraphNodeType, work: Work, dependencies: Vec<NodeId>) -> Self {
+        Self { kind, work, dependencies, attributes: BTreeMap::new() }
+    }
+}
