@@ -7,6 +7,7 @@
 mod attacks;
 mod between;
 mod blas;
+mod document;
 mod elastic;
 mod far;
 mod idle;
@@ -21,19 +22,22 @@ mod remoting;
 mod sanitizer;
 mod scrapes;
 mod server_attacks;
+mod start;
 mod steps;
 mod web;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
-use crate::e2e::alone;
-use crate::node::{self, Node};
-use crate::process;
+use crate::{node, process};
+
+pub(crate) use document::{page_of, replace_section, section};
+
+use document::{machine, median, ratios, show, spread, table, values, write_section};
+use start::{START, start};
 
 /// The folder of the pages that tables are written into.
 const PAGES: &str = "docs/benchmarks";
@@ -80,6 +84,7 @@ macro_rules! get {
         |figures: &Figures| figures.get($name).copied()
     };
 }
+use get;
 
 const CALLS: &[Row] = &[
     Row {
@@ -209,82 +214,6 @@ const CALLS: &[Row] = &[
         of_baseline: get!("shm_dtoh_baseline_bytes_per_s"),
     },
 ];
-
-const START: &[Row] = &[
-    Row {
-        what: "`sluice run --node` of `true`",
-        unit: "ms",
-        figure: get!("with_node_ms"),
-        baseline: "`true` alone",
-        of_baseline: get!("alone_ms"),
-    },
-    Row {
-        what: "`sluice run` of `true` with a private node",
-        unit: "ms",
-        figure: get!("private_ms"),
-        baseline: "`true` alone",
-        of_baseline: get!("alone_ms"),
-    },
-    Row {
-        what: "TCP: from a process to its context",
-        unit: "ms",
-        figure: get!("tcp_context_ms"),
-        baseline: NATIVE,
-        of_baseline: get!("native_context_ms"),
-    },
-    Row {
-        what: "TCP: from its last line to its end",
-        unit: "ms",
-        figure: get!("tcp_exit_ms"),
-        baseline: NATIVE,
-        of_baseline: get!("native_exit_ms"),
-    },
-    Row {
-        what: "TCP: resident memory with a context",
-        unit: "MiB",
-        figure: get!("tcp_context_mib"),
-        baseline: NATIVE,
-        of_baseline: get!("native_context_mib"),
-    },
-    Row {
-        what: "TCP: after copies of 64 MiB each way",
-        unit: "MiB",
-        figure: get!("tcp_copies_mib"),
-        baseline: NATIVE,
-        of_baseline: get!("native_copies_mib"),
-    },
-    Row {
-        what: "same host: from a process to its context",
-        unit: "ms",
-        figure: get!("shm_context_ms"),
-        baseline: NATIVE,
-        of_baseline: get!("native_context_ms"),
-    },
-    Row {
-        what: "same host: from its last line to its end",
-        unit: "ms",
-        figure: get!("shm_exit_ms"),
-        baseline: NATIVE,
-        of_baseline: get!("native_exit_ms"),
-    },
-    Row {
-        what: "same host: resident memory with a context",
-        unit: "MiB",
-        figure: get!("shm_context_mib"),
-        baseline: NATIVE,
-        of_baseline: get!("native_context_mib"),
-    },
-    Row {
-        what: "same host: after copies of 64 MiB each way",
-        unit: "MiB",
-        figure: get!("shm_copies_mib"),
-        baseline: NATIVE,
-        of_baseline: get!("native_copies_mib"),
-    },
-];
-
-/// What the program does by itself, memory of the GPU included.
-const NATIVE: &str = "software GPU in the process";
 
 const ZEROCOPY: &[Row] = &[
     Row {
@@ -422,44 +351,6 @@ fn figures_of(link: &str, report: &serde_json::Value) -> Figures {
     figures.collect()
 }
 
-fn start() -> Result<Vec<Figures>> {
-    const STARTS: u32 = 20;
-    let node = Node::start(&["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"])?;
-    let time = |command: &mut Command| -> Result<f64> {
-        let begin = Instant::now();
-        for _ in 0..STARTS {
-            ensure!(command.status()?.success(), "{} failed", process::show(command));
-        }
-        Ok(begin.elapsed().as_secs_f64() * 1e3 / f64::from(STARTS))
-    };
-    let sluice = |options: &[&str], program: &str| {
-        let mut command = Command::new(node::sluice());
-        command.args(["run", "-q"]).args(options).args(["--", program]).env_remove("SLUICE_NODE");
-        command
-    };
-    let program = folder().join("start");
-    let mut gcc = Command::new("gcc");
-    process::run(gcc.args(["-O2", "-std=gnu11"]).arg(source("start.c")).arg("-o").arg(&program).arg("-ldl"))?;
-    let program = program.to_str().context("the target folder's name is not text")?;
-    let socket = format!("unix:{}", folder().join("start.sock").display());
-    let local = Node::start(&["--listen", &socket, "--gpus", "software:1,1GiB"])?;
-    repeat(|| {
-        let mut run = Figures::from([
-            ("alone_ms".into(), time(&mut Command::new("true"))?),
-            ("with_node_ms".into(), time(&mut sluice(&["--node", &node.address], "true"))?),
-            ("private_ms".into(), time(&mut sluice(&["--gpus", "software:1,1GiB"], "true"))?),
-        ]);
-        for (link, node) in [("tcp_", &node), ("shm_", &local)] {
-            let output = process::output_of(&mut sluice(&["--node", &node.address], program))?;
-            run.extend(figures(link, &output)?);
-        }
-        let mut native = Command::new(program);
-        native.env("LD_LIBRARY_PATH", alone::driver_folder()?);
-        run.extend(figures("native_", &process::output_of(&mut native)?)?);
-        Ok(run)
-    })
-}
-
 fn zerocopy() -> Result<Vec<Figures>> {
     let program = folder().join("zerocopy");
     let mut gcc = Command::new("gcc");
@@ -480,154 +371,5 @@ fn figures(prefix: &str, text: &str) -> Result<Figures> {
     text.lines().map(line).collect()
 }
 
-fn table(section: &Section, runs: &[Figures]) -> String {
-    let mut text = format!(
-        "{}. Measured by `cargo xtask bench {}` on {}; median of {} runs, lowest and highest in brackets.\n\n\
-         | what | figure | baseline, same run | ratio |\n|---|---|---|---|\n",
-        section.title,
-        section.name,
-        machine(),
-        runs.len()
-    );
-    for row in section.rows {
-        let of = |get: fn(&Figures) -> Option<f64>| -> Vec<f64> { runs.iter().filter_map(get).collect() };
-        let ratios: Vec<f64> =
-            runs.iter().filter_map(|run| Some((row.figure)(run)? / (row.of_baseline)(run)?)).collect();
-        let baseline = match spread(of(row.of_baseline)) {
-            Some(spread) => format!("{spread} {} ({})", row.unit, row.baseline),
-            None => "-".into(),
-        };
-        let figure = show(of(row.figure));
-        let ratio = spread(ratios).unwrap_or_else(|| "-".into());
-        text += &format!("| {} | {figure} {} | {baseline} | {ratio} |\n", row.what, row.unit);
-    }
-    text
-}
-
-/// `MEDIAN [LOWEST, HIGHEST]` with three digits that count.
-fn spread(mut values: Vec<f64>) -> Option<String> {
-    values.sort_by(f64::total_cmp);
-    let (lowest, highest) = (*values.first()?, *values.last()?);
-    let median = values[values.len() / 2];
-    let digits = |value: f64| match value.abs() {
-        100.0.. => format!("{value:.0}"),
-        10.0.. => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    };
-    Some(format!("{} [{}, {}]", digits(median), digits(lowest), digits(highest)))
-}
-
-/// [`spread`], in the cell of a table.
-fn show(values: Vec<f64>) -> String {
-    spread(values).unwrap_or_else(|| "not measured".into())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A figure of each run that has it.
-fn values(runs: &[Figures], name: &str) -> Vec<f64> {
-    runs.iter().filter_map(|run| run.get(name).copied()).collect()
-}
-
-/// One figure through another, run by run.
-fn ratios(runs: &[Figures], name: &str, baseline: &str) -> Vec<f64> {
-    values(runs, name)
-        .iter()
-        .zip(values(runs, baseline))
-        .map(|(figure, baseline)| figure / baseline)
-        .collect()
-}
-
-/// The processor and how many cores of it, for the heading of a table.
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{cores} cores of {}", model.map_or("an unknown processor", |(_, name)| name.trim()))
-}
-
-fn write_section(name: &str, table: &str) -> Result<()> {
-    let path = page_of(name)?;
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    std::fs::write(path, replace_section(&text, name, table)?)?;
-    Ok(())
-}
-
-/// Returns the page of `docs/benchmarks` that has a place for a section.
-pub(crate) fn page_of(name: &str) -> Result<PathBuf> {
-    for entry in std::fs::read_dir(crate::root().join(PAGES)).context(PAGES)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "md")
-            && section(&std::fs::read_to_string(&path)?, name).is_ok()
-        {
-            return Ok(path);
-        }
-    }
-    bail!("no page in {PAGES} has the marks <!-- {name} --> and <!-- /{name} -->")
-}
-
-/// What stands between `<!-- NAME -->` and `<!-- /NAME -->`.
-pub(crate) fn section<'a>(text: &'a str, name: &str) -> Result<&'a str> {
-    Ok(around_section(text, name)?.1)
-}
-
-pub(crate) fn replace_section(text: &str, name: &str, table: &str) -> Result<String> {
-    let (before, _, after) = around_section(text, name)?;
-    Ok(format!("{before}{table}{after}"))
-}
-
-/// What precedes a section, the section, and what follows; the marks are outside.
-fn around_section<'a>(text: &'a str, name: &str) -> Result<(&'a str, &'a str, &'a str)> {
-    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let missing = |mark: &str| format!("no {mark:?} on the page");
-    let begin = text.find(&begin).with_context(|| missing(&begin))? + begin.len();
-    let (before, rest) = text.split_at(begin);
-    let (section, after) = rest.split_at(rest.find(&end).with_context(|| missing(&end))?);
-    Ok((before, section, after))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_section_is_replaced_and_the_rest_stays() {
-        let text = "prose\n<!-- a -->\nold\n<!-- /a -->\nmore\n";
-        let replaced = replace_section(text, "a", "new\n").expect("a section");
-        assert_eq!(replaced, "prose\n<!-- a -->\nnew\n<!-- /a -->\nmore\n");
-        assert!(replace_section(text, "b", "new\n").is_err());
-    }
-
-    #[test]
-    fn figures_are_lines() {
-        assert_eq!(figures("x_", "a 1.5\nb 2\n").expect("figures")["x_a"], 1.5);
-        assert!(figures("", "nonsense").is_err());
-        assert_eq!(spread(vec![3.0, 1.0, 200.0]).as_deref(), Some("3.00 [1.00, 200]"));
-    }
-
-    #[test]
-    fn every_section_has_a_place_on_a_page() {
-        for name in SECTIONS.iter().map(|section| section.name).chain([
-            blas::NAME,
-            far::NAME,
-            images::NAME,
-            iq::NAME,
-            iq::ESTIMATES,
-            iq::VALUE,
-            links::NAME,
-            lupine::NAME,
-            packed::NAME,
-            remoting::NAME,
-            sanitizer::NAME,
-            scrapes::NAME,
-            steps::NAME,
-            web::NAME,
-            crate::fuzz::SECTION,
-        ]) {
-            assert!(page_of(name).is_ok(), "{name}");
-        }
-    }
-}
+mod tests;

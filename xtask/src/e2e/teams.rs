@@ -1,6 +1,7 @@
 //! A server and two nodes as real processes, and two teams that share them: one waits and learns
 //! why, one is preempted, and the bill adds up.
 
+mod account;
 mod autonomy;
 mod books;
 mod disk;
@@ -12,23 +13,28 @@ mod metrics;
 mod moves;
 mod networks;
 mod overcommit;
+mod running;
 mod tiers;
 mod tokens;
 mod upkeep;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::e2e::{Test, expect_failure, logs, program_file, tail};
+use crate::e2e::{Test, expect_failure, logs, program_file};
 use crate::node::sluice;
 use crate::process;
+
+pub(crate) use account::Account;
+pub(crate) use running::Process;
+
+use running::said;
 
 /// What mostly waits.
 pub(crate) const PATIENT_TESTS: &[Test] = &[
@@ -65,8 +71,6 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Catches a hang; nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A program that waits for others says nothing meanwhile.
-const LINE_PATIENCE: Duration = Duration::from_secs(300);
 
 const TENANTS: &str = "
 tenants:
@@ -501,198 +505,4 @@ impl Installation {
 pub(crate) fn token_in(path: &Path) -> Result<String> {
     let settings: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     Ok(settings["token"].as_str().context("a token")?.to_owned())
-}
-
-/// Somebody with a token.
-#[derive(Clone)]
-pub(crate) struct Account {
-    server: String,
-    token: String,
-    /// Where its programs run, if in a network namespace of their own.
-    network: Option<String>,
-}
-
-impl Account {
-    pub(crate) fn server(&self) -> &str {
-        &self.server
-    }
-
-    pub(crate) fn token(&self) -> &str {
-        &self.token
-    }
-
-    /// Somebody else at the same place.
-    fn make(&self, tenant: &str, role: &str) -> Result<Account> {
-        let token = self.text(&["token", "create", "--tenant", tenant, "--role", role])?;
-        Ok(Account { token: token.trim().to_owned(), ..self.clone() })
-    }
-
-    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = match &self.network {
-            Some(network) => networks::sluice_in(network),
-            None => Command::new(sluice()),
-        };
-        command.args(arguments).env("SLUICE_SERVER", &self.server).env("SLUICE_TOKEN", &self.token);
-        command
-    }
-
-    pub(crate) fn text(&self, arguments: &[&str]) -> Result<String> {
-        process::output_of(&mut self.command(arguments))
-    }
-
-    pub(crate) fn json(&self, arguments: &[&str]) -> Result<Value> {
-        let text = process::output_of(self.command(arguments).args(["-o", "json"]))?;
-        serde_json::from_str(&text).context(text)
-    }
-
-    /// Asks until the answer is as wanted.
-    fn wait_for(&self, arguments: &[&str], wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let value = self.json(arguments)?;
-            if wanted(&value) {
-                return Ok(value);
-            }
-            ensure!(Instant::now() < deadline, "{arguments:?} still says {value}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// A program that computes once it is told to.
-    fn program(&self, name: &str, options: &[&str]) -> Result<Process> {
-        let mut command = self.command(&["run"]);
-        command.args(options).args(["--memory", "64MiB", "--", "python3"]).arg(program_file("compute.py"));
-        Process::start(name, command.env("START", "input").env("SECONDS", "0.3"))
-    }
-
-    /// A program of several tasks that go on until their input ends.
-    fn gang(&self, name: &str, options: &[&str]) -> Result<Process> {
-        let mut command = self.command(&["run"]);
-        command.args(options).args(["--memory", "64MiB", "--", "python3"]).arg(program_file("task.py"));
-        Process::start(name, &mut command)
-    }
-}
-
-/// A process whose lines are read as they come, with its messages in a file.
-pub(crate) struct Process {
-    name: String,
-    child: Child,
-    lines: Receiver<String>,
-    messages: PathBuf,
-}
-
-impl Process {
-    pub(crate) fn start(name: &str, command: &mut Command) -> Result<Process> {
-        let messages = logs().join(format!("teams-{}.log", name.replace(' ', "-")));
-        let file = File::create(&messages)?;
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(file)
-            .spawn()
-            .with_context(|| process::show(command))?;
-        let stdout = BufReader::new(child.stdout.take().context("piped above")?);
-        let (sender, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stdout.lines().map_while(Result::ok) {
-                if sender.send(line.trim().to_owned()).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Process { name: name.into(), child, lines, messages })
-    }
-
-    /// The next line of its output.
-    pub(crate) fn line(&mut self) -> Result<String> {
-        let messages = || tail(&said(&self.messages));
-        match self.lines.recv_timeout(LINE_PATIENCE) {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Disconnected) => bail!("{} ended: {}", self.name, messages()),
-            Err(RecvTimeoutError::Timeout) => {
-                bail!("{} said no line within {LINE_PATIENCE:?}: {}", self.name, messages())
-            }
-        }
-    }
-
-    /// The address that it prints next.
-    pub(crate) fn listening(&mut self) -> Result<String> {
-        let line = self.line()?;
-        let address =
-            line.strip_prefix("listening on ").with_context(|| format!("{} said {line:?}", self.name))?;
-        Ok(address.to_owned())
-    }
-
-    pub(crate) fn expect_line(&mut self, expect: &str) -> Result<()> {
-        let line = self.line()?;
-        ensure!(line == expect, "{} said {line:?}: {}", self.name, tail(&said(&self.messages)));
-        Ok(())
-    }
-
-    /// Waits until its messages contain this.
-    pub(crate) fn expect_message(&self, part: &str) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !said(&self.messages).contains(part) {
-            ensure!(
-                Instant::now() < deadline,
-                "{} did not say {part:?}: {}",
-                self.name,
-                said(&self.messages)
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
-
-    /// What it has said beside its output.
-    pub(crate) fn said(&self) -> String {
-        said(&self.messages)
-    }
-
-    /// Whoever of its tasks reads first gets the line.
-    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
-        Ok(writeln!(self.child.stdin.as_mut().context("its input has ended")?, "{line}")?)
-    }
-
-    fn go_on_to_its_end(&mut self) -> Result<()> {
-        let mut stdin = self.child.stdin.take().context("told only once")?;
-        writeln!(stdin, "0")?;
-        self.expect_success()
-    }
-
-    pub(crate) fn end_its_input(&mut self) -> Result<()> {
-        drop(self.child.stdin.take());
-        self.expect_success()
-    }
-
-    pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: the child has not been waited for, so its process id is still its own.
-        unsafe { libc::kill(self.child.id() as i32, signal) };
-    }
-
-    /// How it ends.
-    pub(crate) fn end(&mut self) -> Result<std::process::ExitStatus> {
-        Ok(self.child.wait()?)
-    }
-
-    pub(crate) fn expect_success(&mut self) -> Result<()> {
-        let status = self.child.wait()?;
-        ensure!(status.success(), "{} ended with {status}: {}", self.name, tail(&said(&self.messages)));
-        Ok(())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.signal(libc::SIGTERM);
-            // A stopped one would not notice.
-            self.signal(libc::SIGCONT);
-            let _ = self.child.wait();
-        }
-    }
-}
-
-fn said(messages: &Path) -> String {
-    std::fs::read_to_string(messages).unwrap_or_default()
 }
