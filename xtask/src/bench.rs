@@ -24,6 +24,7 @@ mod scrapes;
 mod server_attacks;
 mod start;
 mod steps;
+mod stored;
 mod web;
 
 use std::collections::BTreeMap;
@@ -251,6 +252,7 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (steps::NAME, "Steps over slow links", steps::run),
     (packed::NAME, "Packed copies over slow links", packed::run),
     (images::NAME, "Images beyond slow links", images::run),
+    (stored::NAME, "First launches of stored kernels", stored::run),
     (idle::NAME, "Idle sessions", idle::run),
     (elastic::NAME, "Memory that moves", elastic::run),
     (sanitizer::NAME, "Programs under the sanitizer", sanitizer::run),

@@ -7,7 +7,7 @@ use crate::types::{BlockId, InstId, Type, Value};
 ///
 /// Execution starts at block 0 with all threads of the block of threads. Values are per thread; a
 /// value defined in a block can be used in that block and in those it dominates.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Kernel {
     pub name: String,
     pub params: ParamLayout,
@@ -43,7 +43,7 @@ pub struct Kernel {
 }
 
 /// A memory access in the code of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
     pub space: Space,
     /// All bytes of the access, which is aligned to as many.
@@ -59,7 +59,7 @@ pub struct Access {
 }
 
 /// What an access does to memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessKind {
     Read,
     Write,
@@ -67,14 +67,14 @@ pub enum AccessKind {
 }
 
 /// The parameter block of a launch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ParamLayout {
     /// Size of the whole, in bytes.
     pub bytes: u32,
     pub params: Vec<ParamSlot>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParamSlot {
     /// In bytes from the start of the parameter block.
     pub offset: u32,
@@ -83,7 +83,7 @@ pub struct ParamSlot {
 }
 
 /// The block's shared memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SharedLayout {
     /// Static part, in bytes.
     pub static_bytes: u32,
@@ -94,14 +94,14 @@ pub struct SharedLayout {
     pub dynamic_offset: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValueData {
     pub ty: Type,
     pub definition: Definition,
 }
 
 /// Where a value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Definition {
     Result {
         inst: InstId,
@@ -115,7 +115,7 @@ pub enum Definition {
     None,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct InstData {
     pub inst: Inst,
     /// The results are `result_count` consecutive values from here on.
@@ -136,7 +136,7 @@ impl InstData {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Block {
     pub params: Vec<Value>,
     pub insts: Vec<InstId>,
@@ -144,7 +144,7 @@ pub struct Block {
 }
 
 /// A successor with the arguments for its parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Target {
     pub block: BlockId,
     pub args: Vec<Value>,
@@ -157,7 +157,7 @@ impl Target {
 }
 
 /// How a block ends.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Terminator {
     Jump(Target),
     /// `then` where `cond` (I1) is 1. Both may name the same block.

@@ -24,8 +24,8 @@ use crate::fault::FaultKind;
 use crate::frames::Frames;
 use crate::heap::DeviceHeap;
 use crate::images::Images;
-use crate::machine_code::CodeTraits;
 use crate::monitor::{Monitor, Watch};
+use crate::object::CodeTraits;
 use crate::signal::Guard;
 
 use barrier::Barrier;

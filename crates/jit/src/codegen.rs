@@ -17,9 +17,11 @@ mod plan;
 mod rounding;
 mod scalar;
 mod shapes;
+mod symbols;
 mod textures;
 
 use cranelift_codegen::Context;
+use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName, types};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
@@ -28,10 +30,10 @@ use sluice_ir::Kernel;
 pub(crate) use machine::Machine;
 
 use crate::compile::CompileError;
-use crate::machine_code::MachineCode;
+use crate::object::{Object, Relocation};
 
 /// What is known about the thread indices of a warp's lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Tids {
     /// Neighbours in x, equal in y and z.
     Rows,
@@ -45,7 +47,7 @@ pub(crate) fn compile(
     kernel: &Kernel,
     tids: Tids,
     lanes: usize,
-) -> Result<MachineCode, CompileError> {
+) -> Result<Object, CompileError> {
     let plan = plan::Plan::new(kernel, tids, lanes)?;
     let mut signature = Signature::new(machine.isa.default_call_conv());
     signature.params.push(AbiParam::new(types::I64));
@@ -56,18 +58,22 @@ pub(crate) fn compile(
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
     let mut emitter = emitter::Emitter::new(builder, kernel, &plan, machine);
     emitter.function();
-    let (unsupported, tiles) = (emitter.unsupported.take(), std::mem::take(&mut emitter.tiles));
+    let (unsupported, mut symbols) = (emitter.unsupported.take(), std::mem::take(&mut emitter.symbols));
     emitter.b.finalize(machine.isa.frontend_config());
     if let Some(what) = unsupported {
         return Err(CompileError::Unsupported { kernel: kernel.name.clone(), what });
     }
     let backend = |reason: String| CompileError::Backend { kernel: kernel.name.clone(), reason };
-    let code = context
+    context
         .compile(&*machine.isa, &mut ControlPlane::default())
         .map_err(|error| backend(format!("{:?}", error.inner)))?;
-    if let Some(relocation) = code.buffer.relocs().first() {
-        return Err(backend(format!("it refers to {:?}", relocation.target)));
-    }
-    MachineCode::new(code.code_buffer(), plan.traits(), tiles)
-        .map_err(|error| CompileError::Memory(error.to_string()))
+    let code = context.compiled_code().expect("it was just compiled");
+    let relocations = code.buffer.relocs().iter().map(|relocation| {
+        let symbol = symbols.of(relocation, &context.func).filter(|_| relocation.kind == Reloc::Abs8);
+        let symbol = symbol.ok_or_else(|| backend(format!("it refers to {:?}", relocation.target)))?;
+        Ok(Relocation { offset: relocation.offset, symbol })
+    });
+    let relocations = relocations.collect::<Result<_, CompileError>>()?;
+    let code = code.code_buffer().to_vec();
+    Ok(Object { code, relocations, tiles: symbols.take_tiles(), traits: plan.traits() })
 }

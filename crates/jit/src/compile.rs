@@ -7,8 +7,10 @@ use sluice_ir::{Access, Inst, Kernel, SpecialRegister};
 use thiserror::Error;
 
 use crate::block::Code;
+use crate::code_store::{CodeStore, Stored};
 use crate::codegen::{self, Machine, Tids};
 use crate::machine_code::MachineCode;
+use crate::object::Object;
 
 /// Compiles kernels for this machine. Cheap to clone, usable from many threads at a time.
 #[derive(Clone)]
@@ -45,6 +47,12 @@ impl Compiler {
     /// kernel that would take more is refused; others wait for each other.
     pub fn set_memory_max(&self, bytes: u64) {
         self.machine.memory.set_max(bytes);
+    }
+
+    /// Has machine code stored between processes, and used from there. The first call counts. False
+    /// where this build has no build id ([`CodeStore`] needs one to tell builds apart).
+    pub fn set_code_store(&self, store: Arc<dyn CodeStore>) -> bool {
+        self.machine.stored.get_or_init(|| Stored::new(store, &self.machine)).is_some()
     }
 
     /// Compiles a kernel on which the passes of [`sluice_ir`] have run.
@@ -138,9 +146,23 @@ impl CompiledKernel {
         start.saturating_add(dynamic_bytes)
     }
 
-    /// What Cranelift cannot lower it panics at; whoever asked for the kernel gets an error
-    /// instead.
-    fn compile(&self, tids: Tids, lanes: usize) -> Result<MachineCode, CompileError> {
+    /// The machine code for one form, from where it is stored if it is there.
+    fn make(&self, tids: Tids, lanes: usize) -> Result<MachineCode, CompileError> {
+        let stored = self.machine.stored.get().and_then(Option::as_ref);
+        let stored = stored.map(|stored| (stored, stored.key(&self.kernel, tids, lanes)));
+        let known = stored.as_ref().and_then(|(stored, key)| stored.read(key));
+        if let Some(code) = known.and_then(|object| MachineCode::new(object).ok()) {
+            return Ok(code);
+        }
+        let object = self.compile(tids, lanes)?;
+        if let Some((stored, key)) = stored {
+            stored.write(&key, &object);
+        }
+        MachineCode::new(object).map_err(|error| CompileError::Memory(error.to_string()))
+    }
+
+    /// What Cranelift cannot lower it panics at; the caller gets an error instead.
+    fn compile(&self, tids: Tids, lanes: usize) -> Result<Object, CompileError> {
         let _taken = self.machine.memory.take(&self.kernel)?;
         let compile = AssertUnwindSafe(|| codegen::compile(&self.machine, &self.kernel, tids, lanes));
         catch_unwind(compile).unwrap_or_else(|_| {
@@ -158,7 +180,7 @@ impl CompiledKernel {
             Form::QuarterRows => (Tids::Rows, 8),
             Form::Any => (Tids::Any, 32),
         };
-        let compiled = self.forms[form as usize].get_or_init(|| self.compile(tids, lanes));
+        let compiled = self.forms[form as usize].get_or_init(|| self.make(tids, lanes));
         compiled.as_ref().map(MachineCode::code).map_err(Clone::clone)
     }
 }

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use serde::{Deserialize, Serialize};
+
 /// Lanes of a warp.
 pub(crate) const LANES: usize = 32;
 /// Named barriers of a block (PTX ISA, `barrier`).
@@ -110,7 +112,7 @@ const LEVELS_MAX: usize = 2;
 /// Which nodes are ready is a tree of words: each word of the first level has a bit per node, each
 /// word of the next one a bit per word of the level before that is not zero, and
 /// [`WarpContext::ready`] is its root.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct FrameLayout {
     /// Nodes, each with a mask of pending lanes.
     pub blocks: u32,

@@ -16,6 +16,7 @@
 //! access is checked against it; what is inside but not mapped is caught as a signal. Either ends
 //! the grid with a [`Fault`].
 
+mod code_store;
 mod codegen;
 mod compile;
 mod compile_memory;
@@ -35,10 +36,12 @@ mod images;
 mod machine_code;
 mod math;
 mod monitor;
+mod object;
 mod round;
 mod runtime;
 mod signal;
 
+pub use code_store::{CodeKey, CodeStore};
 pub use compile::{CompileError, CompiledKernel, Compiler};
 pub use config::{LaunchConfig, LaunchMemory, LaunchStats};
 pub use control::{Control, LaunchControl, Output, SystemOrder, Working, on_system_order};

@@ -4,8 +4,9 @@ use std::io;
 use std::ptr::{self, NonNull};
 
 use crate::block::Code;
-use crate::context::{FrameLayout, WarpFunction};
-use crate::math::Tiles;
+use crate::context::WarpFunction;
+use crate::math::Tile;
+use crate::object::{CodeTraits, Object};
 
 /// A mapping that holds machine code, readable and executable; unmapped on drop.
 #[derive(Debug)]
@@ -13,26 +14,8 @@ pub(crate) struct MachineCode {
     memory: NonNull<u8>,
     len: usize,
     traits: CodeTraits,
-    /// What the code has the addresses of.
-    _tiles: Tiles,
-}
-
-/// What the runtime must know about the code.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CodeTraits {
-    pub frame: FrameLayout,
-    /// Lanes of a warp: 32, or fewer where that is the length of a row of threads.
-    pub lanes: u32,
-    /// Whether it reads [`crate::context::WarpContext::tid`].
-    pub lane_tids: bool,
-    /// Whether lanes of one warp may wait for each other in a loop, so that groups must take turns.
-    pub rotates: bool,
-    /// Whether warps wait for each other at barriers, or lanes for lanes at collective
-    /// instructions.
-    pub has_sync: bool,
-    /// Whether it continues by itself when a warp has exited: with the block's next, and with the
-    /// next blocks.
-    pub goes_on: bool,
+    /// The code has their addresses.
+    _tiles: Box<[Tile]>,
 }
 
 // SAFETY: the mapping is never written after `new`.
@@ -41,9 +24,12 @@ unsafe impl Send for MachineCode {}
 unsafe impl Sync for MachineCode {}
 
 impl MachineCode {
-    /// Maps `bytes`, the position-independent code of a [`WarpFunction`] over warps with this
-    /// layout, which may refer to the tiles.
-    pub(crate) fn new(bytes: &[u8], traits: CodeTraits, tiles: Tiles) -> io::Result<MachineCode> {
+    /// Maps the code of an object, with the addresses of this process in it.
+    pub(crate) fn new(mut object: Object) -> io::Result<MachineCode> {
+        let broken =
+            || io::Error::new(io::ErrorKind::InvalidData, "the code refers to what it does not have");
+        object.relocate().ok_or_else(broken)?;
+        let Object { code: bytes, tiles, traits, .. } = object;
         let len = bytes.len().max(1);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new private mapping touches nothing that exists.

@@ -4,7 +4,7 @@ mod approximate;
 mod fma_tile;
 
 pub(crate) use approximate::*;
-pub(crate) use fma_tile::{Column, Tile, Tiles, fma_tile};
+pub(crate) use fma_tile::{Column, Tile, fma_tile};
 
 /// `prmt` in its default mode (PTX ISA, "prmt"): four bytes picked by the nibbles of `selector`.
 pub(crate) extern "C" fn permute(low: u32, high: u32, selector: u32) -> u32 {

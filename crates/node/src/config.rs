@@ -22,8 +22,11 @@ pub struct NodeConfig {
     pub gpus: GpuSelection,
     /// How workers are started.
     pub worker: WorkerCommand,
-    /// Folder of the module cache, by default the user's; `None` keeps none on disk.
+    /// Folder of the cache of module images, by default the user's; `None` keeps none on disk.
     pub cache: Option<PathBuf>,
+    /// Whether kernels that were compiled for software GPUs are stored there as well. The workers
+    /// of all leases write and execute them, so their users have to trust each other.
+    pub stores_code: bool,
     /// The server to lend through; without one the node lends by itself.
     pub join: Option<JoinConfig>,
     /// The token by which a node without a server knows whom it lends to; without one that is
@@ -71,7 +74,8 @@ impl Default for NodeConfig {
             tls: None,
             gpus: GpuSelection::Auto,
             worker: WorkerCommand::default(),
-            cache: user_cache(),
+            cache: user_cache("images"),
+            stores_code: false,
             join: None,
             token: None,
             nvml: None,
@@ -93,13 +97,13 @@ impl Default for NodeConfig {
     }
 }
 
-/// `$XDG_CACHE_HOME/sluice/images`, or the same under the home directory's `.cache`. A folder whose
+/// A folder below `$XDG_CACHE_HOME/sluice`, or below `.cache/sluice` in the home directory. One whose
 /// name is no text is passed over: workers get it as text.
-fn user_cache() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
-    let set = |name| set(name).map(PathBuf::from);
+pub fn user_cache(name: &str) -> Option<PathBuf> {
+    let set = |variable| std::env::var_os(variable)?.into_string().ok().filter(|value| !value.is_empty());
+    let set = |variable| set(variable).map(PathBuf::from);
     let folder = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    folder.is_absolute().then(|| folder.join("sluice/images"))
+    folder.is_absolute().then(|| folder.join("sluice").join(name))
 }
 
 /// An address to accept connections at.

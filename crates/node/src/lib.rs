@@ -47,7 +47,7 @@ mod clock;
 pub mod unplugged;
 
 pub use certificate::own_certificate;
-pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand};
+pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand, user_cache};
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};
 pub use join::JoinError;

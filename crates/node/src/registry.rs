@@ -71,6 +71,8 @@ pub(crate) struct Registry {
     spawner: Spawner,
     /// Folder of the module cache, which all workers share.
     cache: Option<PathBuf>,
+    /// Whether the cache has machine code too.
+    stores_code: bool,
     pub(crate) turns: Turns,
     ledger: Mutex<Ledger>,
     session_ended: Condvar,
@@ -257,6 +259,7 @@ impl Registry {
             inventory,
             spawner,
             cache: config.cache.clone(),
+            stores_code: config.stores_code,
             turns,
             ledger: Mutex::new(ledger),
             session_ended: Condvar::new(),

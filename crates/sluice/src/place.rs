@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_metrics::ExporterConfig;
-use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper};
+use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper, user_cache};
 use sluice_transport::Stream;
 use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
@@ -163,7 +163,9 @@ impl PrivateNode {
         PrivateNode::start_with(NodeConfig { listen, tls, gpus: selection(gpus), ..NodeConfig::default() })
     }
 
+    /// What its workers store is this user's alone, so they store machine code too.
     fn start_with(config: NodeConfig) -> Result<PrivateNode> {
+        let config = NodeConfig { cache: user_cache("private"), stores_code: true, ..config };
         let node = Node::bind(&config).context("cannot start a node on this machine")?;
         let addresses = node.addresses().iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let stopper = node.stopper();

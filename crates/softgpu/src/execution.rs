@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_jit::{BlockOrder, Compiler, Control, Executor, LaunchControl, Output};
+use sluice_jit::{BlockOrder, CodeStore, Compiler, Control, Executor, LaunchControl, Output};
 
 use crate::device::{Device, driver};
 use crate::status::{Result, Status};
@@ -42,6 +42,11 @@ pub fn set_compile_memory(bytes: u64) {
     if let Ok(compiler) = compiler() {
         compiler.set_memory_max(bytes);
     }
+}
+
+/// Stores machine code between processes, and uses what is there. False where that cannot be.
+pub fn set_code_store(store: Arc<dyn CodeStore>) -> bool {
+    compiler().is_ok_and(|compiler| compiler.set_code_store(store))
 }
 
 /// Has `exceeded` called with a kernel's name when compiling it takes longer than `limit`. The code

@@ -79,14 +79,14 @@ pub use copy::wait_to_read;
 pub use device::{Card, Config, SoftDevice, configure, configure_cards};
 pub use engine::{has_room, wait_for_room};
 pub use execution::{
-    Usage, cancel_running, control, longest_running, set_compile_limit, set_compile_memory, set_output,
-    threads, usage,
+    Usage, cancel_running, control, longest_running, set_code_store, set_compile_limit, set_compile_memory,
+    set_output, threads, usage,
 };
 pub use machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use messages::{Messages, set_messages};
 pub use module::{Variable, place_variable, variables};
 pub use sanitizer::{invalid_copy, sanitizes, set_sanitizer};
-pub use sluice_jit::{Control, Output, SystemOrder, on_system_order};
+pub use sluice_jit::{CodeKey, CodeStore, Control, Output, SystemOrder, on_system_order};
 
 /// What a [`Machine`] may want to know of PTX.
 pub mod ptx {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::CUresult;
 use sluice_wire::ImageHash;
 
+use crate::disk_cache::{self, DiskCache, size_of};
 use crate::host_memory::{Held, HostMemory};
-use crate::image_cache::{self, ImageCache, size_of};
 
 /// The largest image, in bytes; the largest of CUDA's own libraries is a third of it.
 const IMAGE_MAX: u64 = 2 << 30;
@@ -28,9 +28,7 @@ const PROMISED_BYTES_MAX: u64 = 1 << 30;
 
 /// The images of one session.
 pub(crate) struct Images {
-    cache: Option<Arc<ImageCache>>,
-    /// Ends the names of files that are not whole yet.
-    unfinished: String,
+    cache: Option<Arc<DiskCache>>,
     memory: Arc<HostMemory>,
     state: Mutex<State>,
 }
@@ -65,11 +63,8 @@ struct Upload {
 
 impl Images {
     /// With a folder for the cache, or none.
-    pub(crate) fn new(cache: Option<ImageCache>, memory: Arc<HostMemory>) -> Images {
-        // Process numbers are no names: workers may have a name space of numbers each.
-        let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-        let unfinished = format!("part{number:016x}");
-        Images { cache: cache.map(Arc::new), unfinished, memory, state: Mutex::default() }
+    pub(crate) fn new(cache: Option<Arc<DiskCache>>, memory: Arc<HostMemory>) -> Images {
+        Images { cache, memory, state: Mutex::default() }
     }
 
     /// The image, if it is here or in the cache. An error if there is no room for it, also where
@@ -197,13 +192,13 @@ impl Images {
         let image = Arc::new(Image { bytes: terminated(data), held });
         self.lock().keep(hash, &image);
         if let Some(cache) = self.cache.clone() {
-            let name = name_of(hash);
-            let unfinished = format!("{name}.{}", self.unfinished);
-            // Off this thread: nobody waits for a disk. A cache that cannot be written costs time,
-            // nothing else.
-            let _ = std::thread::Builder::new()
-                .name("image cache".into())
-                .spawn(move || cache.write(&name, &unfinished, &image.bytes[..image.bytes.len() - 1]));
+            // Off this thread, which must not wait for a disk. A cache that cannot be written costs
+            // time, nothing else.
+            let write = move || {
+                let written = cache.write(&name_of(hash), &image.bytes[..image.bytes.len() - 1]);
+                written.and_then(|()| cache.trim())
+            };
+            let _ = std::thread::Builder::new().name("image cache".into()).spawn(write);
         }
         Ok(())
     }
@@ -256,7 +251,7 @@ fn name_of(hash: ImageHash) -> String {
 
 /// Files are replaced, and do not grow.
 fn read_cached(file: fs::File, size: u64, hash: ImageHash) -> Option<Vec<u8>> {
-    image_cache::read(file, size).ok().filter(|data| hash_of(data) == hash)
+    disk_cache::read(file, size).ok().filter(|data| hash_of(data) == hash)
 }
 
 #[cfg(test)]
@@ -353,10 +348,10 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("sluice-images-{}", std::process::id()));
         let hash = hash_of(b"kernel");
         fs::create_dir_all(&folder).unwrap();
-        let cache = || ImageCache::open(&folder).unwrap();
+        let cache = || Arc::new(DiskCache::open(&folder).unwrap());
         let cached = |limit| Images::new(Some(cache()), of(limit));
         let (images, file) = (cached(6), folder.join(name_of(hash)));
-        cache().write(&name_of(hash), "unfinished", b"kernel").unwrap();
+        cache().write(&name_of(hash), b"kernel").unwrap();
         assert_eq!(found(&cached(6), hash).unwrap(), b"kernel\0");
         assert_eq!(cached(5).find(hash).err(), Some(CUresult::OUT_OF_MEMORY));
         let promised = cached(6);

@@ -40,6 +40,8 @@ mod generated {
     #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
     pub(crate) mod dispatch;
 }
+mod code_cache;
+mod disk_cache;
 mod graphs;
 mod green;
 mod hang;
@@ -49,7 +51,6 @@ mod host_copies;
 mod host_memory;
 #[cfg(test)]
 mod host_memory_tests;
-mod image_cache;
 mod images;
 mod kinds;
 mod launch_times;

@@ -28,8 +28,11 @@ pub struct Start {
     pub gpus: Vec<GpuPart>,
     /// Longest time that one kernel may run in milliseconds; 0 is no limit.
     pub kernel_timeout_ms: u64,
-    /// Folder of the module cache.
+    /// Folder of the cache of images.
     pub cache: Option<PathBuf>,
+    /// Whether machine code is stored there too, and executed from there: all workers that write to
+    /// the folder are trusted as this one is.
+    pub stores_code: bool,
     /// What the client may come back with after a cut; `None` where the end of its connection is
     /// its own end.
     pub resume: Option<ResumeStart>,

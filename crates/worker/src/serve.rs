@@ -21,13 +21,14 @@ use crate::INHERITED_FDS;
 use crate::ballast::Source;
 use crate::budget::{Answers, Budget};
 use crate::client::{Client, frame_of};
+use crate::code_cache::CodeCache;
 use crate::counters::CounterPage;
+use crate::disk_cache::DiskCache;
 use crate::driver::{self, DriverError};
 use crate::driver_memory::LeaseAccount;
 use crate::driver_output::DriverOutput;
 use crate::gate::Gate;
 use crate::host_memory::HostMemory;
-use crate::image_cache::ImageCache;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
@@ -108,9 +109,13 @@ fn open(
     let driver_output = if is_library { DriverOutput::take_over().ok() } else { None };
     let started = start_driver(start, link, &counters);
     let cache = match start.driver {
-        Driver::Software { .. } => sandbox::enter(start.cache.as_deref())?.cache.map(ImageCache::from_fd),
-        _ => start.cache.as_deref().and_then(|folder| ImageCache::make(folder).ok()),
+        Driver::Software { .. } => sandbox::enter(start.cache.as_deref())?.cache.map(DiskCache::from_fd),
+        _ => start.cache.as_deref().and_then(|folder| DiskCache::make(folder).ok()),
     };
+    let cache = cache.map(Arc::new);
+    if let Some(cache) = cache.as_ref().filter(|_| start.stores_code && !is_library) {
+        sluice_softgpu::set_code_store(Arc::new(CodeCache::new(Arc::clone(cache))));
+    }
     let outbox = Arc::clone(reader.client().outbox());
     let (budget, answers) = Budget::new(Arc::clone(link), start.gpus.len(), Arc::clone(&outbox));
     let mut arriving = if start.arrives { Some(arriving(link)?) } else { None };

@@ -33,6 +33,7 @@ fn every_section_has_a_place_on_a_page() {
         sanitizer::NAME,
         scrapes::NAME,
         steps::NAME,
+        stored::NAME,
         web::NAME,
         crate::fuzz::SECTION,
     ]) {

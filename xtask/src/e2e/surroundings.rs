@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::e2e::{Test, bare_program, expect_pass, program_file, sluice_run, start_node};
+use crate::node::Node;
 use crate::process;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -15,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("musl", musl),
     ("temporary folder", temporary_folder),
     ("nvidia-smi", nvidia_smi),
+    ("stored kernels", stored_kernels),
 ];
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -99,6 +101,64 @@ fn temporary_folder() -> Result<()> {
         expect_pass(&mut command, "temporary folder", LIMIT)?;
     }
     Ok(())
+}
+
+/// A private node's second run uses the machine code of its first, but for what is damaged. A node
+/// that lends stores none, since other tenants' workers write to its cache.
+fn stored_kernels() -> Result<()> {
+    let folder = crate::target_folder().join("stored");
+    let _ = std::fs::remove_dir_all(&folder);
+    let run = |place: &[&str]| {
+        let mut command = Command::new(crate::node::sluice());
+        command
+            .arg("run")
+            .args(place)
+            .args(["--", "python3"])
+            .arg(program_file("counts.py"))
+            .env("ROUNDS", "1");
+        expect_pass(command.env("XDG_CACHE_HOME", &folder), "stored kernels", LIMIT)
+    };
+    let private = folder.join("sluice/private");
+    run(&["--gpus", "software"])?;
+    let first = stored_code(&private)?;
+    ensure!(!first.is_empty(), "the first run has stored no kernel in {}", private.display());
+    run(&["--gpus", "software"])?;
+    ensure!(stored_code(&private)? == first, "the second run has compiled again");
+    for (name, _) in &first {
+        std::fs::write(private.join(name), "damaged")?;
+    }
+    run(&["--gpus", "software"])?;
+    let mended = stored_code(&private)?;
+    let names = |files: &[(String, u64)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    ensure!(names(&mended) == names(&first), "other kernels: {mended:?}, not {first:?}");
+    for (name, _) in &mended {
+        ensure!(std::fs::metadata(private.join(name))?.len() > 100, "{name} is still damaged");
+    }
+
+    let mut node = Command::new(crate::node::sluice());
+    node.args(["node", "--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB"]);
+    let node = Node::start_command(node.env("XDG_CACHE_HOME", &folder))?;
+    run(&["--node", &node.address])?;
+    node.wait_until_free()?;
+    ensure!(stored_code(&folder.join("sluice/images"))?.is_empty(), "a node that lends has stored kernels");
+    ensure!(stored_code(&private)? == mended, "a node that lends has written to the private cache");
+    Ok(())
+}
+
+/// The files of machine code in a cache: names, and what changes when one is written anew.
+fn stored_code(folder: &Path) -> Result<Vec<(String, u64)>> {
+    use std::os::unix::fs::MetadataExt;
+    let mut files = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(files) };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("code-") {
+            files.push((name, entry.metadata()?.ino()));
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn preloaded(folder: &Path) -> Result<PathBuf> {

@@ -373,19 +373,19 @@ impl Emitter<'_> {
             result: self.result_place(column.result, 1),
             factor: column.factor,
         });
-        let tile = Box::new(math::Tile {
+        let tile = math::Tile {
             factor_stride: chain.factor_stride,
             row_stride: chain.row_stride,
             count: chain.count,
             columns: columns.collect(),
-        });
+        };
         let [factor, row] =
             [(factors, chain.factor.offset), (rows, chain.row.offset)].map(|(extent, offset)| {
                 let start = self.extent_address(&extent);
                 self.b.ins().iadd_imm_s(start, i64::from(offset) - i64::from(extent.start))
             });
-        let place = self.b.ins().iconst(types::I64, std::ptr::from_ref(&*tile) as i64);
-        self.tiles.push(tile);
+        let tile = self.symbols.tile(self.b.func, tile);
+        let place = self.b.ins().symbol_value(types::I64, tile);
         self.call(function as *const (), &[self.ctx, place, factor, row], None);
     }
 }

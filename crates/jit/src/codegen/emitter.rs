@@ -15,8 +15,8 @@ use std::collections::HashMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
-    AbiParam, Block as ClifBlock, BlockArg, InstBuilder, MemFlagsData, Signature, TrapCode, Type as ClifType,
-    Value as Clif, types,
+    AbiParam, Block as ClifBlock, InstBuilder, MemFlagsData, Signature, StackSlot, StackSlotData,
+    StackSlotKind, TrapCode, Type as ClifType, Value as Clif, types,
 };
 use cranelift_frontend::{FunctionBuilder, Variable};
 use sluice_ir::{Inst, Kernel, Type, Value};
@@ -24,8 +24,53 @@ use sluice_ir::{Inst, Kernel, Type, Value};
 use super::machine::Machine;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
-use crate::math::Tiles;
+use super::symbols::Symbols;
 use crate::runtime;
+
+/// Where the code keeps the memory of the warp that it runs.
+#[derive(Clone, Copy)]
+enum Warp {
+    /// One value in all nodes.
+    Variable(Variable),
+    /// A place on the stack, which each node reads anew. The register allocator looks at all uses
+    /// of a value each time it splits it, so one that all of many nodes use takes it a time that
+    /// grows with their square.
+    Slot(StackSlot),
+}
+
+/// Nodes from which on the warp's memory is kept on the stack.
+const NODES_WITH_SLOT: usize = 256;
+
+impl Warp {
+    fn new(b: &mut FunctionBuilder<'_>, nodes: usize) -> Warp {
+        if nodes < NODES_WITH_SLOT {
+            return Warp::Variable(b.declare_var(types::I64));
+        }
+        Warp::Slot(slot(b, types::I64))
+    }
+
+    fn set(self, b: &mut FunctionBuilder<'_>, warp: Clif) {
+        match self {
+            Warp::Variable(variable) => b.def_var(variable, warp),
+            Warp::Slot(slot) => {
+                b.ins().stack_store(types::I64, warp, slot, 0);
+            }
+        }
+    }
+
+    fn get(self, b: &mut FunctionBuilder<'_>) -> Clif {
+        match self {
+            Warp::Variable(variable) => b.use_var(variable),
+            Warp::Slot(slot) => b.ins().stack_load(types::I64, types::I64, slot, 0),
+        }
+    }
+}
+
+/// A place on the stack for one value.
+fn slot(b: &mut FunctionBuilder<'_>, ty: ClifType) -> StackSlot {
+    let align_shift = ty.bytes().ilog2() as u8;
+    b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, ty.bytes(), align_shift))
+}
 
 pub(super) struct Emitter<'a> {
     pub b: FunctionBuilder<'a>,
@@ -34,7 +79,7 @@ pub(super) struct Emitter<'a> {
     pub machine: &'a Machine,
     /// The memory of the current node's warp, from the variable.
     pub ctx: Clif,
-    warp: Variable,
+    warp: Warp,
     /// The lanes that run the current node.
     pub mask: Clif,
     /// By node; each takes its lanes.
@@ -42,6 +87,9 @@ pub(super) struct Emitter<'a> {
     enter: ClifBlock,
     dispatch: ClifBlock,
     fault: ClifBlock,
+    /// The fault's kind and address on the way there. As parameters of the block, the values of all
+    /// accesses would be one to the register allocator, whose time grows with their square.
+    fault_slots: [StackSlot; 2],
     pub current: u32,
     /// Extents that the current node has checked, with the host address of their first byte.
     pub(super) checked: Vec<(Extent, Clif)>,
@@ -52,8 +100,8 @@ pub(super) struct Emitter<'a> {
     /// Predicates of the current node, a bit per lane.
     pub(super) predicates: HashMap<Value, Clif>,
     signatures: HashMap<(Vec<ClifType>, Option<ClifType>), cranelift_codegen::ir::SigRef>,
-    /// Tiles of multiply-adds whose addresses the code has.
-    pub(super) tiles: Tiles,
+    /// What the code refers to.
+    pub(super) symbols: Symbols,
     /// The first thing that cannot be compiled.
     pub unsupported: Option<String>,
 }
@@ -79,8 +127,8 @@ impl<'a> Emitter<'a> {
         b.append_block_params_for_function_params(entry);
         b.switch_to_block(entry);
         let ctx = b.block_params(entry)[0];
-        let warp = b.declare_var(types::I64);
-        b.def_var(warp, ctx);
+        let warp = Warp::new(&mut b, plan.nodes.len());
+        warp.set(&mut b, ctx);
         let nodes: Vec<ClifBlock> = plan
             .nodes
             .iter()
@@ -92,9 +140,8 @@ impl<'a> Emitter<'a> {
             .collect();
         let (enter, dispatch) = (b.create_block(), b.create_block());
         let fault = b.create_block();
-        b.append_block_param(fault, types::I32);
-        b.append_block_param(fault, types::I64);
         b.set_cold_block(fault);
+        let fault_slots = [types::I32, types::I64].map(|ty| slot(&mut b, ty));
         Emitter {
             b,
             kernel,
@@ -107,13 +154,14 @@ impl<'a> Emitter<'a> {
             enter,
             dispatch,
             fault,
+            fault_slots,
             current: 0,
             checked: Vec::new(),
             uniform: HashMap::new(),
             assumed: HashMap::new(),
             predicates: HashMap::new(),
             signatures: HashMap::new(),
-            tiles: Tiles::new(),
+            symbols: Symbols::default(),
             unsupported: None,
         }
     }
@@ -171,12 +219,14 @@ impl<'a> Emitter<'a> {
     /// Starts a block that warps come to from many places.
     fn switch_to(&mut self, block: ClifBlock) {
         self.b.switch_to_block(block);
-        self.ctx = self.b.use_var(self.warp);
+        self.ctx = self.warp.get(&mut self.b);
     }
 
     fn fault_block(&mut self) {
         self.switch_to(self.fault);
-        let [kind, address, ..] = *self.b.block_params(self.fault) else { unreachable!("two parameters") };
+        let [kind, address] = self.fault_slots;
+        let kind = self.b.ins().stack_load(types::I64, types::I32, kind, 0);
+        let address = self.b.ins().stack_load(types::I64, types::I64, address, 0);
         self.call(runtime::fault as *const (), &[self.ctx, kind, address], None);
         // It has not come back.
         self.b.ins().trap(TrapCode::unwrap_user(1));
@@ -184,10 +234,21 @@ impl<'a> Emitter<'a> {
 
     /// Ends the grid if `is_bad`.
     pub(super) fn fault_if(&mut self, is_bad: Clif, kind: u32, address: Clif) {
-        let go_on = self.b.create_block();
-        let kind = self.b.ins().iconst(types::I32, i64::from(kind));
-        self.b.ins().brif(is_bad, self.fault, &[BlockArg::Value(kind), BlockArg::Value(address)], go_on, &[]);
+        let (bad, go_on) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(bad);
+        self.b.ins().brif(is_bad, bad, &[], go_on, &[]);
+        self.b.switch_to_block(bad);
+        self.fault(kind, address);
         self.b.switch_to_block(go_on);
+    }
+
+    /// Ends the grid.
+    pub(super) fn fault(&mut self, kind: u32, address: Clif) {
+        let kind = self.b.ins().iconst(types::I32, i64::from(kind));
+        for (value, slot) in [kind, address].into_iter().zip(self.fault_slots) {
+            self.b.ins().stack_store(types::I64, value, slot, 0);
+        }
+        self.b.ins().jump(self.fault, &[]);
     }
 
     /// Whether a mask has all lanes of a warp.
@@ -216,7 +277,7 @@ impl<'a> Emitter<'a> {
         self.b.ins().load(ty, constant_flags(), self.ctx, offset as i32)
     }
 
-    /// Calls a runtime function.
+    /// Calls a runtime function; without a result the value means nothing.
     pub(super) fn call(&mut self, function: *const (), args: &[Clif], result: Option<ClifType>) -> Clif {
         let params: Vec<ClifType> = args.iter().map(|&arg| self.b.func.dfg.value_type(arg)).collect();
         let key = (params, result);
@@ -231,11 +292,11 @@ impl<'a> Emitter<'a> {
                 reference
             }
         };
-        let address = self.b.ins().iconst(types::I64, function as i64);
-        let call = self.b.ins().call_indirect(signature, address, args);
+        let function = self.symbols.function(self.b.func, function, signature);
+        let call = self.b.ins().call(function, args);
         match result {
             Some(_) => self.b.inst_results(call)[0],
-            None => address,
+            None => self.ctx,
         }
     }
 

@@ -1,10 +1,18 @@
 //! The processor that code is made for.
 
+use std::sync::OnceLock;
+
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 
+use sluice_ir::Type;
+
+use crate::code_store::Stored;
 use crate::compile::CompileError;
 use crate::compile_memory::CompileMemory;
+use crate::context::LANES;
+use crate::math;
+use crate::object::Symbol;
 
 /// Instruction set and settings of the host.
 pub(crate) struct Machine {
@@ -12,6 +20,8 @@ pub(crate) struct Machine {
     /// Whether `fma` is one instruction.
     pub has_fma: bool,
     pub memory: CompileMemory,
+    /// Where code is stored between processes.
+    pub stored: OnceLock<Option<Stored>>,
 }
 
 impl Machine {
@@ -44,6 +54,17 @@ impl Machine {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let has_fma = true;
-        Ok(Machine { isa, has_fma, memory: CompileMemory::default() })
+        Ok(Machine { isa, has_fma, memory: CompileMemory::default(), stored: OnceLock::new() })
+    }
+
+    /// What of the processor and the settings code depends on, as text.
+    pub(crate) fn processor(&self) -> String {
+        let mut text = format!("{} {} {}\n", self.isa.triple(), self.isa.flags(), self.has_fma);
+        self.isa.isa_flags().iter().for_each(|flag| text.push_str(&format!("{flag}\n")));
+        for ty in [Type::F32, Type::F64] {
+            let tile = math::fma_tile(ty, LANES).map(|tile| Symbol::function(tile as *const ()));
+            text.push_str(&format!("{tile:?}\n"));
+        }
+        text
     }
 }

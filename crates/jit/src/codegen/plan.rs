@@ -23,8 +23,8 @@ use super::chunks;
 use super::shapes::shapes;
 use crate::compile::CompileError;
 use crate::context::{FrameLayout, LANES};
-use crate::machine_code::CodeTraits;
 use crate::math;
+use crate::object::CodeTraits;
 
 pub(super) struct Plan {
     pub nodes: Vec<Node>,

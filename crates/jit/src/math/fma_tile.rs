@@ -7,10 +7,11 @@
 //! share the rows that are loaded, and their sums stay in registers, as in the micro-kernels of
 //! BLAS libraries.
 
+use serde::{Deserialize, Serialize};
 use sluice_ir::Type;
 
 /// What stays the same in all calls for one tile. Places and distances are in bytes.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Tile {
     /// From one factor to the next, and from one row to the next.
     pub(crate) factor_stride: i32,
@@ -20,11 +21,8 @@ pub(crate) struct Tile {
     pub(crate) columns: Vec<Column>,
 }
 
-/// Tiles whose addresses machine code has, so they stay where they are.
-pub(crate) type Tiles = Vec<Box<Tile>>;
-
 /// One sum per lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Column {
     /// Where the sums are and where the results go, from the start of the warp's memory.
     pub(crate) sum: u32,

@@ -181,6 +181,7 @@ impl Registry {
             gpus: gpus.map(part).collect(),
             kernel_timeout_ms: ledger.leases.get(&record.lease)?.kernel_timeout_ms,
             cache: self.cache.clone(),
+            stores_code: self.stores_code,
             resume,
             tls: None,
             host_memory: self.host_memory,

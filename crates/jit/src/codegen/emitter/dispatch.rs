@@ -129,7 +129,7 @@ impl Emitter<'_> {
         self.b.switch_to_block(some);
         let fuel = self.b.ins().iconst(types::I32, i64::from(FUEL));
         self.b.ins().store(frame_flags(), fuel, next, offset_of!(WarpContext, fuel) as i32);
-        self.b.def_var(self.warp, next);
+        self.warp.set(&mut self.b, next);
         self.b.ins().jump(self.enter, &[]);
         self.b.switch_to_block(none);
     }

@@ -31,9 +31,8 @@ impl Emitter<'_> {
             Terminator::Switch { index, targets, default } => self.switch(*index, targets, default),
             Terminator::Exit => self.exit(self.mask),
             Terminator::Trap => {
-                let kind = self.b.ins().iconst(types::I32, i64::from(fault_code::TRAP));
                 let address = self.b.ins().iconst(types::I64, 0);
-                self.b.ins().jump(self.fault, &[BlockArg::Value(kind), BlockArg::Value(address)]);
+                self.fault(fault_code::TRAP, address);
             }
         }
     }

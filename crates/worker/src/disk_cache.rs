@@ -1,4 +1,4 @@
-//! The folder of cached images, which all workers of a node share.
+//! The folder of cached images and machine code, which all workers of a node share.
 //!
 //! Everything goes through the descriptor of the folder: a confined worker has no other way to a
 //! file, and may ask the system about descriptors only, not about paths
@@ -14,63 +14,69 @@ use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 
 /// Most bytes of all files together.
 const BYTES_MAX: u64 = 4 << 30;
-/// Files are the node's alone: an image may be a user's code.
+/// Files are the node's alone: they may be a user's code.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open folder.
 #[derive(Debug)]
-pub(crate) struct ImageCache(OwnedFd);
+pub(crate) struct DiskCache {
+    folder: OwnedFd,
+    /// Ends the names of files that are not whole yet.
+    unfinished: String,
+}
 
-impl ImageCache {
+impl DiskCache {
     /// Opens a folder that exists.
-    pub(crate) fn open(path: &Path) -> io::Result<ImageCache> {
+    pub(crate) fn open(path: &Path) -> io::Result<DiskCache> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(ImageCache(fs::openat(CWD, path, flags, Mode::empty())?))
+        Ok(DiskCache::from_fd(fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
     /// Opens a folder, and makes it if it is not there.
-    pub(crate) fn make(path: &Path) -> io::Result<ImageCache> {
+    pub(crate) fn make(path: &Path) -> io::Result<DiskCache> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        ImageCache::open(path)
+        DiskCache::open(path)
     }
 
     /// A folder that is open already.
-    pub(crate) fn from_fd(folder: OwnedFd) -> ImageCache {
-        ImageCache(folder)
+    pub(crate) fn from_fd(folder: OwnedFd) -> DiskCache {
+        // Process numbers are no names: workers may have a name space of numbers each.
+        let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+        DiskCache { folder, unfinished: format!("part{number:016x}") }
     }
 
     /// A file of the folder and its size, if it is an ordinary one.
     pub(crate) fn find(&self, name: &str) -> Option<(File, u64)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(fs::openat(&self.0, name, flags, Mode::empty()).ok()?);
+        let file = File::from(fs::openat(&self.folder, name, flags, Mode::empty()).ok()?);
         let size = size_of(&file)?;
         Some((file, size))
     }
 
     /// Removes a file; without one nothing happens.
     pub(crate) fn remove(&self, name: &str) {
-        let _ = fs::unlinkat(&self.0, name, AtFlags::empty());
+        let _ = fs::unlinkat(&self.folder, name, AtFlags::empty());
     }
 
-    /// Keeps whole files only: written beside the final name, where `unfinished` is nobody else's,
-    /// and renamed.
-    pub(crate) fn write(&self, name: &str, unfinished: &str, bytes: &[u8]) -> io::Result<()> {
+    /// Keeps whole files only: written beside the final name, and renamed.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let unfinished = &*format!("{name}.{}", self.unfinished);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mut file = File::from(fs::openat(&self.0, unfinished, flags, FILE_MODE)?);
-        let written =
-            file.write_all(bytes).and_then(|()| Ok(fs::renameat(&self.0, unfinished, &self.0, name)?));
+        let mut file = File::from(fs::openat(&self.folder, unfinished, flags, FILE_MODE)?);
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| Ok(fs::renameat(&self.folder, unfinished, &self.folder, name)?));
         if written.is_err() {
             self.remove(unfinished);
         }
-        written?;
-        self.trim()
+        written
     }
 
     /// Removes the oldest files until the folder is within its bound.
-    fn trim(&self) -> io::Result<()> {
+    pub(crate) fn trim(&self) -> io::Result<()> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         // A description of its own, since other threads may list the folder too.
-        let folder = fs::openat(&self.0, ".", flags, Mode::empty())?;
+        let folder = fs::openat(&self.folder, ".", flags, Mode::empty())?;
         let mut buffer = Vec::with_capacity(16 << 10);
         let mut entries = RawDir::new(&folder, buffer.spare_capacity_mut());
         let mut files = Vec::new();
@@ -78,7 +84,7 @@ impl ImageCache {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let Ok(file) = fs::openat(&self.0, name, flags, Mode::empty()) else { continue };
+            let Ok(file) = fs::openat(&self.folder, name, flags, Mode::empty()) else { continue };
             let Ok(stat) = fs::fstat(&file) else { continue };
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
                 let modified = (stat.st_mtime, stat.st_mtime_nsec);
@@ -121,16 +127,16 @@ mod tests {
 
     #[test]
     fn files_are_the_users_alone_and_whole() {
-        let folder = std::env::temp_dir().join(format!("sluice-image-cache-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("sluice-disk-cache-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let cache = ImageCache::open(&folder).unwrap();
-        cache.write("a", "a.part1", b"kernel").unwrap();
+        let cache = DiskCache::open(&folder).unwrap();
+        cache.write("a", b"kernel").unwrap();
         let mode = std::fs::metadata(folder.join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let (file, size) = cache.find("a").unwrap();
         assert_eq!((size, read(file, size).unwrap()), (6, b"kernel".to_vec()));
-        std::fs::write(folder.join("b.part1"), "x").unwrap();
-        assert!(cache.write("b", "b.part1", b"kernel").is_err(), "the name is somebody else's");
+        std::fs::write(folder.join(format!("b.{}", cache.unfinished)), "x").unwrap();
+        assert!(cache.write("b", b"kernel").is_err(), "another process writes it");
         std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
         assert!(cache.find("link").is_none() && cache.find("..").is_none() && cache.find("c").is_none());
         cache.remove("a");
