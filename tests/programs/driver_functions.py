@@ -351,6 +351,12 @@ def memsets():
         equal(words(place + 64, 6), [0x01010101, 0, 0, 0, 0x01010101, 0])
         equal(words(place + 128, 6), [0x00020002, 0x00020002, 0, 0, 0x00020002, 0x00020002])
         equal(words(place + 192, 6), [3, 3, 0, 0, 3, 3])
+        odd, pitch = address(place + 1), size(17)
+        refused(INVALID_VALUE, f"cuMemsetD16{end}", odd, c_ushort(1), size(4), *last)
+        refused(INVALID_VALUE, f"cuMemsetD32{end}", address(place + 2), c_uint32(1), size(2), *last)
+        refused(INVALID_VALUE, f"cuMemsetD2D16{end}", odd, size(16), c_ushort(1), size(4), size(2), *last)
+        refused(INVALID_VALUE, f"cuMemsetD2D16{end}", address(place), pitch, c_ushort(1), size(4), size(2), *last)
+        refused(INVALID_VALUE, f"cuMemsetD2D32{end}", address(place), pitch, c_uint32(1), size(2), size(2), *last)
     call("cuStreamDestroy_v2", stream)
     free(place)
 
@@ -1200,6 +1206,49 @@ def linking():
     strong = HEADER + ".visible .global .align 4 .u32 table[4];\n"
     said = link_of({"add": ADD, "other": strong}, INVALID_IMAGE)
     assert all(word in said for word in ("`table`", "in add ", "in other")), said
+
+
+@section
+def register_limits():
+    """A limit of registers holds for what is loaded with it, from memory or a file, and for what was linked with it."""
+    max_registers, limit = byref(c_uint32(0)), 38
+    count, text = 80, HEADER + ".visible .entry many(.param .u64 p)\n{ .reg .b64 a; .reg .b32 v<80>; ld.param.u64 a, [p];\n"
+    text += "".join(f"ld.global.u32 v{i}, [a+{4 * i}];\n" for i in range(count))
+    text += "".join(f"st.global.u32 [a+{4 * i}], v{count - 1 - i};\n" for i in range(count)) + "ret; }\n"
+    text = text.encode() + b"\0"
+
+    def value():
+        return byref(c_void_p(limit))
+
+    def check(handle, of="cuModuleGetFunction"):
+        many = c_void_p()
+        call(of, byref(many), handle, b"many")
+        attribute = "cuKernelGetAttribute" if of == "cuLibraryGetKernel" else "cuFuncGetAttribute"
+        registers = out(c_int, attribute, 4, many, *([0] if of == "cuLibraryGetKernel" else []))
+        assert 0 < registers <= limit, registers
+
+    loaded = c_void_p()
+    call("cuModuleLoadDataEx", byref(loaded), text, 1, max_registers, value())
+    check(loaded)
+    call("cuModuleUnload", loaded)
+    call("cuLibraryLoadData", byref(loaded), text, max_registers, value(), 1, None, None, 0)
+    check(loaded, "cuLibraryGetKernel")
+    call("cuLibraryUnload", loaded)
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        call("cuLibraryLoadFromFile", byref(loaded), file.name.encode(), max_registers, value(), 1, None, None, 0)
+    check(loaded, "cuLibraryGetKernel")
+    call("cuLibraryUnload", loaded)
+    for options, own in (((1, max_registers, value()), (0, None, None)), ((0, None, None), (1, max_registers, value()))):
+        link, image, length = c_void_p(), c_void_p(), c_size_t()
+        call("cuLinkCreate_v2", *options, byref(link))
+        call("cuLinkAddData_v2", link, 1, text, size(len(text)), b"many", *own)
+        call("cuLinkComplete", link, byref(image), byref(length))
+        loaded = c_void_p(out(c_void_p, "cuModuleLoadData", image))
+        call("cuLinkDestroy", link)
+        check(loaded)
+        call("cuModuleUnload", loaded)
 
 
 @section

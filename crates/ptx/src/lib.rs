@@ -21,9 +21,11 @@ pub mod link;
 mod mnemonic;
 mod parse;
 mod source_lines;
+mod tuning;
 
 pub use error::{ParseError, ParseErrorKind, STATIC_SHARED_MAX};
 pub use index::{ClosureError, ModuleIndex};
 pub use mnemonic::{Modifier, Opcode, Space, SpecialRegister, Type};
 pub use parse::parse;
 pub use source_lines::SourceLines;
+pub use tuning::Tuning;

@@ -7,7 +7,7 @@ use sluice_cuda::CUresult;
 use sluice_image::cubin::{Cubin, Variable};
 use sluice_image::{Architecture, ComputeCapability, Image, ImageError, Variant};
 use sluice_ir::lower::{Global, GlobalRelocation};
-use sluice_ptx::{ModuleIndex, Space, ast};
+use sluice_ptx::{ModuleIndex, Space, Tuning, ast};
 use sluice_softgpu::ptx::{ptx_global, ptx_version};
 use sluice_softgpu::{Code, Grid, Kernel, Limits, Machine, Resources, Signature};
 
@@ -19,7 +19,8 @@ type Failure = (CUresult, String);
 pub(crate) struct Recording;
 
 impl Machine for Recording {
-    fn load(&self, images: &[&[u8]], device: &Limits) -> Result<Arc<dyn Code>, Failure> {
+    /// Nothing is compiled, so there is nothing to tune.
+    fn load(&self, images: &[&[u8]], device: &Limits, _: Tuning) -> Result<Arc<dyn Code>, Failure> {
         let parts = images.iter().map(|image| part(image, device.capability));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Arc::new(Parts(parts)))

@@ -15,7 +15,7 @@ use sluice_jit::CompiledKernel;
 use sluice_ptx::ast::{self, Variable};
 use sluice_ptx::device_runtime;
 use sluice_ptx::link::Input;
-use sluice_ptx::{ModuleIndex, STATIC_SHARED_MAX, SourceLines};
+use sluice_ptx::{ModuleIndex, STATIC_SHARED_MAX, SourceLines, Tuning};
 
 use crate::conditional;
 use crate::context::LOCAL_BYTES_MAX;
@@ -48,6 +48,7 @@ impl Machine for Compiling {
         &self,
         images: &[&[u8]],
         device: &Limits,
+        tuning: Tuning,
     ) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
         let mut texts = Vec::new();
         let mut bytes = 0;
@@ -75,7 +76,7 @@ impl Machine for Compiling {
                 &linked[..]
             }
         };
-        match PtxCode::new(text) {
+        match tuning.apply(text).map_err(|error| error.to_string()).and_then(|text| PtxCode::new(&text)) {
             Ok(code) => Ok(Arc::new(code)),
             Err(message) => Err((Status::INVALID_PTX, message)),
         }
@@ -174,12 +175,16 @@ const REGISTERS_MAX: u32 = 255;
 const REGISTERS_OF_BLOCK: u32 = 64 << 10;
 
 /// Registers that a thread of a kernel takes: what its values need, and no more than `.maxnreg`
-/// says and than lets its largest block run. A kernel that needs more would spill on a GPU; here
-/// values are where they fit.
+/// says and than lets its largest block run, or as many of them as `.minnctapersm` says. A kernel
+/// that needs more would spill on a GPU; here values are where they fit.
 fn registers(kernel: &sluice_ir::Kernel, entry: &ast::Function) -> u32 {
     let wanted = sluice_ir::analysis::pressure(kernel) + REGISTERS_RESERVED;
     let most = entry.directives.max_registers.unwrap_or(REGISTERS_MAX).clamp(1, REGISTERS_MAX);
-    wanted.min(most).min(REGISTERS_OF_BLOCK / threads_max(entry).max(1))
+    // Without `.maxntid` an assembler does not heed it.
+    let has_threads = entry.directives.max_threads.or(entry.directives.required_threads).is_some();
+    let blocks = entry.directives.min_blocks_per_sm.filter(|_| has_threads).unwrap_or(1).max(1);
+    let threads = threads_max(entry).max(1).saturating_mul(blocks);
+    wanted.min(most).min((REGISTERS_OF_BLOCK / threads).max(1))
 }
 
 impl PtxCode {

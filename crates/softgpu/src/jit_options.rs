@@ -1,11 +1,12 @@
-//! Options of the functions that load and link code: the log buffers, and the time that it takes.
-//! The other options tune machine code that does not exist here and change nothing (CUDA Driver
-//! API, `CUjit_option`).
+//! Options of the functions that load and link code: the log buffers, the time that it takes, and
+//! limits for all kernels. The other options tune machine code that does not exist here and change
+//! nothing (CUDA Driver API, `CUjit_option`).
 
 use std::ffi::{c_char, c_void};
 use std::time::Instant;
 
 use sluice_cuda::CUjit_option;
+use sluice_ptx::Tuning;
 
 /// Where one call tells what it has done.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Logs {
     /// The value of the option that asks for the time, or null.
     wall_time: *mut *mut c_void,
     begun: Instant,
+    /// What the options demand of all kernels.
+    pub(crate) tuning: Tuning,
 }
 
 /// A buffer for text, and where in the option values its size stands.
@@ -55,7 +58,7 @@ impl Logs {
     /// Each value is what its option demands.
     pub(crate) unsafe fn find(count: u32, options: *mut CUjit_option, values: *mut *mut c_void) -> Self {
         let (error, info, wall_time) = (Buffer::NONE, Buffer::NONE, std::ptr::null_mut());
-        let mut logs = Self { error, info, wall_time, begun: Instant::now() };
+        let mut logs = Self { error, info, wall_time, begun: Instant::now(), tuning: Tuning::default() };
         if options.is_null() || values.is_null() {
             return logs;
         }
@@ -64,7 +67,20 @@ impl Logs {
             let (option, value) = unsafe { (options.add(index).read_unaligned(), values.add(index)) };
             // SAFETY: by this function's contract.
             let read = || unsafe { value.read_unaligned() };
+            // Numbers of 32 bits in the place of a pointer; programs leave the upper half unset.
+            let number = || read() as usize as u32;
             match option {
+                // Of two the first counts.
+                CUjit_option::MAX_REGISTERS => {
+                    logs.tuning.registers_max.get_or_insert(number());
+                }
+                CUjit_option::MAX_THREADS_PER_BLOCK => {
+                    logs.tuning.threads_max.get_or_insert(number());
+                }
+                CUjit_option::MIN_CTA_PER_SM => {
+                    logs.tuning.blocks_min.get_or_insert(number());
+                }
+                CUjit_option::OVERRIDE_DIRECTIVE_VALUES => logs.tuning.overrides |= number() != 0,
                 CUjit_option::WALL_TIME => logs.wall_time = value,
                 CUjit_option::ERROR_LOG_BUFFER => logs.error.text = read().cast(),
                 CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => logs.error.size = value,

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::CUlinkState;
+use sluice_ptx::Tuning;
 use sluice_ptx::link::{Input, LinkError, link};
 
 use crate::device::driver;
@@ -50,8 +51,9 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the PTX of an image, which messages call by its name if it has one.
-    pub(crate) fn add(&self, name: Option<String>, image: &[u8]) -> Result<()> {
+    /// Adds the PTX of an image, which messages call by its name if it has one. What its own
+    /// options demand precedes what those of the link do.
+    pub(crate) fn add(&self, name: Option<String>, image: &[u8], tuning: Tuning) -> Result<()> {
         use sluice_image::Image;
         if image.starts_with(ARCHIVE) {
             return Ok(());
@@ -60,8 +62,9 @@ impl Link {
         let text = Image::parse(image).and_then(|image| Ok(image.ptx(capability)?.into_owned()));
         let text = text.map_err(|error| self.fail(Status::NO_BINARY_FOR_GPU, &error.to_string()))?;
         // A mistake is told where it came in, not at the end.
-        sluice_ptx::parse(text.as_slice())
-            .map_err(|error| self.fail(Status::INVALID_PTX, &error.to_string()))?;
+        let tuning = tuning.or(self.state().logs.tuning);
+        let tuned = sluice_ptx::parse(text.as_slice()).and_then(|_| Ok(tuning.apply(&text)?.into_owned()));
+        let text = tuned.map_err(|error| self.fail(Status::INVALID_PTX, &error.to_string()))?;
         let mut state = self.state();
         let name = name.unwrap_or_else(|| format!("input {}", state.texts.len() + 1));
         state.texts.push((name, text));

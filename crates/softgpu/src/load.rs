@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice_image::ImageError;
 use sluice_image::pointer::locate;
+use sluice_ptx::Tuning;
 
 use crate::device::driver;
 use crate::machine::Code;
@@ -11,10 +12,10 @@ use crate::status::{Result, Status};
 
 /// The code in `images`: one image, or several that belong to one program and are linked.
 /// The error comes with a message for the JIT log.
-pub(crate) fn code(images: &[&[u8]]) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
+pub(crate) fn code(images: &[&[u8]], tuning: Tuning) -> std::result::Result<Arc<dyn Code>, (Status, String)> {
     let driver = driver().map_err(|status| (status, String::new()))?;
     let device = driver.devices.first().ok_or((Status::NO_DEVICE, String::new()))?;
-    driver.machine.load(images, &device.limits)
+    driver.machine.load(images, &device.limits, tuning)
 }
 
 pub(crate) fn status_of(error: &ImageError) -> Status {
@@ -49,8 +50,8 @@ pub(crate) unsafe fn code_at(
     // SAFETY: passed on.
     let located = unsafe { locate(pointer) }.map_err(|error| (status_of(&error), error.to_string()));
     let loaded = located.and_then(|located| match located.parts.as_slice() {
-        [] => code(&[located.image]),
-        parts => code(parts),
+        [] => code(&[located.image], logs.tuning),
+        parts => code(parts, logs.tuning),
     });
     match loaded {
         Ok(code) => {

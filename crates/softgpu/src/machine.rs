@@ -10,14 +10,21 @@ use std::sync::Arc;
 use sluice_cuda::CUresult;
 use sluice_image::ComputeCapability;
 use sluice_ir::lower::Global;
+use sluice_ptx::Tuning;
 
 use crate::context::Context;
 
 /// What makes images into code that can be launched.
 pub trait Machine: Send + Sync {
     /// The code in `images`: one image, or several that belong to one program and are linked.
-    /// `device` is what it is to run on. The error comes with a message for the JIT log.
-    fn load(&self, images: &[&[u8]], device: &Limits) -> Result<Arc<dyn Code>, (CUresult, String)>;
+    /// `device` is what it is to run on, and `tuning` what the program demands of all kernels. The
+    /// error comes with a message for the JIT log.
+    fn load(
+        &self,
+        images: &[&[u8]],
+        device: &Limits,
+        tuning: Tuning,
+    ) -> Result<Arc<dyn Code>, (CUresult, String)>;
 
     /// What somebody can do about an image that has nothing for this machine.
     fn way_out(&self) -> &'static str;

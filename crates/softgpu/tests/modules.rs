@@ -331,3 +331,92 @@ fn a_kernel_takes_no_more_registers_than_it_says() {
     ok!(cuFuncGetAttribute(&mut registers, CUfunction_attribute::NUM_REGS, f));
     assert!((1..=24).contains(&registers), "{registers}");
 }
+
+/// Names tie texts together, and nothing else.
+#[test]
+fn who_calls_may_want_a_result_that_the_definition_does_not_have() {
+    let _context = Context::new(0);
+    let caller = format!(
+        "{HEADER}.extern .func (.param .b64 r) f (.param .b32 x);
+.visible .entry k(.param .u64 out) {{ .reg .b64 d, q; ld.param.u64 d, [out];
+{{ .param .b32 a; .param .b64 r; st.param.b32 [a], 1; call.uni (r), f, (a); ld.param.b64 q, [r]; }}
+st.global.u32 [d], 7; ret; }}\0"
+    );
+    let callee = format!("{HEADER}.visible .func f (.param .b32 x) {{ ret; }}\0");
+    let mut link = CUlinkState::NULL;
+    ok!(cuLinkCreate_v2(0, null_mut(), null_mut(), &mut link));
+    for text in [&caller, &callee] {
+        let (data, kind) = (text.as_ptr().cast_mut().cast(), CUjitInputType::INPUT_PTX);
+        ok!(cuLinkAddData_v2(link, kind, data, text.len(), NO_NAME, 0, null_mut(), null_mut()));
+    }
+    let (mut image, mut size, mut module) = (null_mut(), 0, CUmodule::NULL);
+    ok!(cuLinkComplete(link, &mut image, &mut size));
+    ok!(cuModuleLoadData(&mut module, image));
+    ok!(cuLinkDestroy(link));
+    let mut out = allocate(4);
+    assert_eq!(launch(function(module, "k"), 1, 1, CUstream::NULL, &mut [arg(&mut out)]), CUresult::SUCCESS);
+    assert_eq!(read::<u32>(out, 1), [7]);
+}
+
+/// A kernel with 80 values alive at the same time, and its directives.
+fn many_values(directives: &str) -> String {
+    let loads: String = (0..80).map(|i| format!("ld.global.u32 v{i}, [a+{}];\n", 4 * i)).collect();
+    let stores: String = (0..80).map(|i| format!("st.global.u32 [a+{}], v{i};\n", 316 - 4 * i)).collect();
+    format!(
+        "{HEADER}.visible .entry many(.param .u64 p) {directives}
+{{ .reg .b64 a; .reg .b32 v<80>; ld.param.u64 a, [p];\n{loads}{stores}ret; }}\0"
+    )
+}
+
+fn registers_of(module: CUmodule) -> i32 {
+    let mut registers = 0;
+    ok!(cuFuncGetAttribute(&mut registers, CUfunction_attribute::NUM_REGS, function(module, "many")));
+    registers
+}
+
+/// What `ptxas -maxrregcount` says of the same kernels is that `.maxnreg` and `.minnctapersm` count
+/// more.
+#[test]
+fn options_limit_registers_where_a_kernel_does_not() {
+    let _context = Context::new(0);
+    let limited = |directives: &str, number: usize, overrides: usize| {
+        let mut options = [CUjit_option::MAX_REGISTERS, CUjit_option::OVERRIDE_DIRECTIVE_VALUES];
+        let mut values = [without_provenance_mut(number), without_provenance_mut(overrides)];
+        let (text, mut module) = (many_values(directives), CUmodule::NULL);
+        let image = text.as_ptr().cast();
+        ok!(cuModuleLoadDataEx(&mut module, image, 2, options.as_mut_ptr(), values.as_mut_ptr()));
+        registers_of(module)
+    };
+    assert_eq!(limited("", 255, 0), 64, "of 1024 threads each");
+    assert!(limited(".maxntid 256", 255, 0) > 80);
+    assert_eq!(limited("", 38, 0), 38);
+    assert_eq!(limited(".maxntid 256", 38, 0), 38);
+    assert_eq!(limited(".maxnreg 48", 38, 0), 48);
+    assert_eq!(limited(".maxnreg 48", 38, 1), 38);
+    assert_eq!(limited(".maxntid 256 .minnctapersm 4", 38, 0), 64);
+    assert_eq!(limited("", 8, 0), 24, "the fewest that an assembler gives");
+}
+
+#[test]
+fn a_linked_kernel_keeps_the_limits_of_its_link() {
+    let _context = Context::new(0);
+    let linked = |of_link: Option<usize>, of_input: Option<usize>| {
+        let mut option = [CUjit_option::MAX_REGISTERS];
+        let mut first = [without_provenance_mut(of_link.unwrap_or(0))];
+        let mut second = [without_provenance_mut(of_input.unwrap_or(0))];
+        let (count, own) = (of_link.iter().len() as u32, of_input.iter().len() as u32);
+        let (text, mut link) = (many_values(""), CUlinkState::NULL);
+        ok!(cuLinkCreate_v2(count, option.as_mut_ptr(), first.as_mut_ptr(), &mut link));
+        let (data, kind) = (text.as_ptr().cast_mut().cast(), CUjitInputType::INPUT_PTX);
+        let (options, values) = (option.as_mut_ptr(), second.as_mut_ptr());
+        ok!(cuLinkAddData_v2(link, kind, data, text.len(), NO_NAME, own, options, values));
+        let (mut image, mut size, mut module) = (null_mut(), 0, CUmodule::NULL);
+        ok!(cuLinkComplete(link, &mut image, &mut size));
+        ok!(cuModuleLoadData(&mut module, image));
+        ok!(cuLinkDestroy(link));
+        registers_of(module)
+    };
+    assert_eq!(linked(None, None), 64);
+    assert_eq!(linked(Some(38), None), 38);
+    assert_eq!(linked(Some(38), Some(57)), 57);
+}

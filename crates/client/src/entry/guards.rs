@@ -228,15 +228,13 @@ pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Guarded {
 /// Fills memory that is the program's and came from CUDA: any of it is a device address to CUDA,
 /// too. What a device has at that address is filled there.
 fn fill_here<T: Copy + Into<u32>>(address: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Guarded {
+    check_aligned(address, 0, 1, align_of::<T>())?;
     let bytes = count.checked_mul(size_of::<T>()).ok_or(CUresult::INVALID_VALUE)?;
     if bytes == 0 || session::get()?.holds(address, bytes as u64) {
         return GO_ON;
     }
     if !blocks::is_pinned(address, bytes as u64) {
         return fill_captured(address, value, count, stream);
-    }
-    if !address.is_multiple_of(align_of::<T>() as u64) {
-        return Err(CUresult::INVALID_VALUE);
     }
     capture::check_not_capturing(stream)?;
     let session = session::enter()?;
@@ -245,6 +243,18 @@ fn fill_here<T: Copy + Into<u32>>(address: CUdeviceptr, value: T, count: usize, 
     // order.
     unsafe { std::slice::from_raw_parts_mut(address as *mut T, count) }.fill(value);
     Ok(ControlFlow::Break(()))
+}
+
+/// Elements of 2 and 4 bytes are filled at multiples of that, in each row (CUDA Driver API,
+/// `cuMemsetD2D32`).
+pub(crate) fn check_aligned(
+    address: CUdeviceptr,
+    pitch: usize,
+    rows: usize,
+    element: usize,
+) -> Result<(), CUresult> {
+    let is_aligned = address.is_multiple_of(element as u64) && (rows < 2 || pitch.is_multiple_of(element));
+    if is_aligned { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
 /// A capture takes any address: cuDNN captures work on memory that is not there to look at the
@@ -270,4 +280,28 @@ pub(crate) fn cuMemsetD16Async(address: CUdeviceptr, value: u16, count: usize, s
 
 pub(crate) fn cuMemsetD32Async(address: CUdeviceptr, value: u32, count: usize, stream: CUstream) -> Guarded {
     fill_here(address, value, count, stream)
+}
+
+pub(crate) fn cuMemsetD2D16Async(
+    address: CUdeviceptr,
+    pitch: usize,
+    _: u16,
+    _: usize,
+    rows: usize,
+    _: CUstream,
+) -> Guarded {
+    check_aligned(address, pitch, rows, 2)?;
+    GO_ON
+}
+
+pub(crate) fn cuMemsetD2D32Async(
+    address: CUdeviceptr,
+    pitch: usize,
+    _: u32,
+    _: usize,
+    rows: usize,
+    _: CUstream,
+) -> Guarded {
+    check_aligned(address, pitch, rows, 4)?;
+    GO_ON
 }

@@ -115,6 +115,9 @@ pub(crate) unsafe fn cuMemsetD2D16Async<S: Issue>(
     Height: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::entry::guards::cuMemsetD2D16Async(dstDevice, dstPitch, us, Width, Height, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemsetD2D16Async {
         dstDevice: session
             .range(dstDevice, rows(Height as u64, product(&[Width as u64, 2]), dstPitch as u64))?,
@@ -136,6 +139,9 @@ pub(crate) unsafe fn cuMemsetD2D32Async<S: Issue>(
     Height: usize,
     hStream: CUstream,
 ) -> Result<(), CUresult> {
+    if crate::entry::guards::cuMemsetD2D32Async(dstDevice, dstPitch, ui, Width, Height, hStream)?.is_break() {
+        return Ok(());
+    }
     session.queue(&commands::cuMemsetD2D32Async {
         dstDevice: session
             .range(dstDevice, rows(Height as u64, product(&[Width as u64, 4]), dstPitch as u64))?,

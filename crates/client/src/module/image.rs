@@ -10,6 +10,7 @@ use std::time::Duration;
 use sluice_cuda::*;
 use sluice_image::pointer::Located;
 use sluice_image::{ComputeCapability, Image, ImageError};
+use sluice_ptx::Tuning;
 use sluice_wire::JitOption;
 use sluice_wire::control::DeviceSnapshot;
 
@@ -218,6 +219,17 @@ impl Jit {
             }
         }
         jit
+    }
+
+    /// What the options demand of all kernels.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let number = |option| self.numbers.iter().find(|of| of.option == option).map(|of| of.value);
+        Tuning {
+            registers_max: number(CUjit_option::MAX_REGISTERS),
+            threads_max: number(CUjit_option::MAX_THREADS_PER_BLOCK),
+            blocks_min: number(CUjit_option::MIN_CTA_PER_SM),
+            overrides: number(CUjit_option::OVERRIDE_DIRECTIVE_VALUES).is_some_and(|value| value != 0),
+        }
     }
 
     /// Tells the program how long its image took. The number, a `float` of milliseconds, replaces

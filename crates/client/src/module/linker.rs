@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use sluice_cuda::*;
 use sluice_image::Image;
-use sluice_ptx::device_runtime;
 use sluice_ptx::link::{Input, LinkError, link};
+use sluice_ptx::{Tuning, device_runtime};
 
 use crate::abi::ids::{Kind, Table};
 use crate::abi::out;
@@ -50,7 +50,8 @@ fn find(state: CUlinkState) -> Result<Arc<Link>, CUresult> {
 /// of the device runtime is added when the link is completed.
 const ARCHIVE: &[u8] = b"!<arch>\n";
 
-fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUresult> {
+/// Adds an image. What the options of one input say precedes what those of the link say.
+fn add(state: CUlinkState, name: Option<String>, bytes: &[u8], tuning: Tuning) -> Result<(), CUresult> {
     let link = find(state)?;
     let fail = |code, message: &str| {
         let mut log = link.log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +69,11 @@ fn add(state: CUlinkState, name: Option<String>, bytes: &[u8]) -> Result<(), CUr
             if let Err(error) = sluice_ptx::parse(text) {
                 return fail(CUresult::INVALID_PTX, &format!("{name}: {error}"));
             }
-            inputs.push(Named { name, text: text.to_vec() });
+            let tuning = tuning.or(link.log.lock().unwrap_or_else(PoisonError::into_inner).0.tuning());
+            match tuning.apply(text) {
+                Ok(text) => inputs.push(Named { name, text: text.into_owned() }),
+                Err(error) => return fail(CUresult::INVALID_PTX, &format!("{name}: {error}")),
+            }
             Ok(())
         }
         Ok(_) => {
@@ -134,26 +139,28 @@ pub(crate) unsafe fn cuLinkAddData_v2(
     data: *mut c_void,
     size: usize,
     name: *const c_char,
-    _: u32,
-    _: *mut CUjit_option,
-    _: *mut *mut c_void,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     if data.is_null() || isize::try_from(size).is_err() {
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: the program passes null or a string.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    // SAFETY: the program passes its options.
+    let tuning = unsafe { Jit::from_options(numOptions, options, optionValues) }.tuning();
     // SAFETY: the program passes `size` bytes.
-    add(state, name, unsafe { std::slice::from_raw_parts(data.cast(), size) })
+    add(state, name, unsafe { std::slice::from_raw_parts(data.cast(), size) }, tuning)
 }
 
 pub(crate) unsafe fn cuLinkAddFile_v2(
     state: CUlinkState,
     _: CUjitInputType,
     path: *const c_char,
-    _: u32,
-    _: *mut CUjit_option,
-    _: *mut *mut c_void,
+    numOptions: u32,
+    options: *mut CUjit_option,
+    optionValues: *mut *mut c_void,
 ) -> Result<(), CUresult> {
     if path.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -161,7 +168,9 @@ pub(crate) unsafe fn cuLinkAddFile_v2(
     // SAFETY: the program passes a string.
     let path = unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned();
     let bytes = std::fs::read(&path).map_err(|_| CUresult::FILE_NOT_FOUND)?;
-    add(state, Some(path), &bytes)
+    // SAFETY: the program passes its options.
+    let tuning = unsafe { Jit::from_options(numOptions, options, optionValues) }.tuning();
+    add(state, Some(path), &bytes, tuning)
 }
 
 // The same functions by their names of before CUDA 6.5.

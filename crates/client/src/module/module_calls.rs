@@ -14,16 +14,25 @@ use crate::host_memory::mirror;
 use crate::session::issue::wanted;
 use crate::{context, session};
 
+/// JIT options as functions take them: how many, their names, and their values.
+type Options = (u32, *mut CUjit_option, *mut *mut c_void);
+
+const NO_OPTIONS: Options = (0, std::ptr::null_mut(), std::ptr::null_mut());
+
 /// # Safety
-/// `module` is null or valid for writing a handle, and `fname` is null or a string.
-unsafe fn load_file(owner: Owner, module: *mut CUmodule, fname: *const c_char) -> Result<(), CUresult> {
-    let session = session::get()?;
-    wanted(module)?;
+/// `module` is null or valid for writing a handle, `fname` is null or a string, and there are as
+/// many options as said.
+unsafe fn load_file(
+    owner: Owner,
+    module: *mut CUmodule,
+    fname: *const c_char,
+    options: Options,
+) -> Result<(), CUresult> {
+    session::get()?;
     // SAFETY: the caller passes a string.
     let image = image::read_file(unsafe { text(fname)? })?;
-    let handle = session.load(owner, &Located { image: &image, parts: Vec::new() }, &mut Jit::none())?;
-    // SAFETY: not null, and the caller's to be written.
-    unsafe { out::write(module, CUmodule(handle as usize)) }
+    // SAFETY: the same contract.
+    unsafe { load_located(owner, module, &Located { image: &image, parts: Vec::new() }, options) }
 }
 
 /// # Safety
@@ -33,20 +42,30 @@ unsafe fn load_data(
     owner: Owner,
     module: *mut CUmodule,
     image: *const c_void,
-    options: (u32, *mut CUjit_option, *mut *mut c_void),
+    options: Options,
+) -> Result<(), CUresult> {
+    session::get()?;
+    // SAFETY: the same contract.
+    unsafe { load_located(owner, module, &image::at(image)?, options) }
+}
+
+/// # Safety
+/// `module` is null or valid for writing a handle, and there are as many options as said.
+unsafe fn load_located(
+    owner: Owner,
+    module: *mut CUmodule,
+    image: &Located<'_>,
+    (count, names, values): Options,
 ) -> Result<(), CUresult> {
     let session = session::get()?;
     wanted(module)?;
-    let (count, names, values) = options;
-    // SAFETY: the caller passes an image, and arrays of `count` options.
-    let handle = unsafe {
-        let (mut jit, begun) = (Jit::from_options(count, names, values), Instant::now());
-        let loaded = session.load(owner, &image::at(image)?, &mut jit);
-        jit.took(begun.elapsed());
-        loaded?
-    };
+    let begun = Instant::now();
+    // SAFETY: the caller passes arrays of `count` options.
+    let mut jit = unsafe { Jit::from_options(count, names, values) };
+    let loaded = session.load(owner, image, &mut jit);
+    jit.took(begun.elapsed());
     // SAFETY: not null, and the caller's to be written.
-    unsafe { out::write(module, CUmodule(handle as usize)) }
+    unsafe { out::write(module, CUmodule(loaded? as usize)) }
 }
 
 /// A name that a program passed.
@@ -69,7 +88,7 @@ pub(crate) unsafe fn cuModuleGetLoadingMode(mode: *mut CUmoduleLoadingMode) -> R
 
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, fname: *const c_char) -> Result<(), CUresult> {
     // SAFETY: the same contract.
-    unsafe { load_file(Owner::Context, module, fname) }
+    unsafe { load_file(Owner::Context, module, fname, NO_OPTIONS) }
 }
 
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result<(), CUresult> {
@@ -150,15 +169,18 @@ pub(crate) unsafe fn cuLibraryLoadData(
 pub(crate) unsafe fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
     fileName: *const c_char,
-    _: *mut CUjit_option,
-    _: *mut *mut c_void,
-    _: u32,
+    jitOptions: *mut CUjit_option,
+    jitOptionsValues: *mut *mut c_void,
+    numJitOptions: u32,
     _: *mut CUlibraryOption,
     _: *mut *mut c_void,
     _: u32,
 ) -> Result<(), CUresult> {
     // SAFETY: the same contract; both handles are transparent numbers.
-    unsafe { load_file(Owner::Process, library.cast(), fileName) }
+    unsafe {
+        let options = (numJitOptions, jitOptions, jitOptionsValues);
+        load_file(Owner::Process, library.cast(), fileName, options)
+    }
 }
 
 pub(crate) unsafe fn cuLibraryUnload(library: CUlibrary) -> Result<(), CUresult> {

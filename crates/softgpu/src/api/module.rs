@@ -78,8 +78,9 @@ pub(crate) unsafe extern "C" fn cuModuleLoad(place: *mut CUmodule, name: *const 
     call(|| {
         let context = current()?;
         require(place)?;
-        // SAFETY: a C string by contract.
-        let code = unsafe { code_in_file(name) }?;
+        let (count, options, values) = NO_OPTIONS;
+        // SAFETY: a C string by contract, and no options.
+        let code = unsafe { code_in_file(name, &Logs::find(count, options, values)) }?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUmodule(Module::create(&context, code).handle)) }
     })
@@ -87,17 +88,16 @@ pub(crate) unsafe extern "C" fn cuModuleLoad(place: *mut CUmodule, name: *const 
 
 /// # Safety
 /// `name` is null or a C string.
-unsafe fn code_in_file(name: *const c_char) -> Result<Arc<dyn Code>> {
+unsafe fn code_in_file(name: *const c_char, logs: &Logs) -> Result<Arc<dyn Code>> {
     let image = {
         require(name)?;
         // SAFETY: by this function's contract.
         let path = Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
         std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?
     };
-    let (count, options, values) = NO_OPTIONS;
-    // SAFETY: no options.
-    let logs = unsafe { Logs::find(count, options, values) };
-    load::code(&[&image]).map_err(|failure| load::report(failure, &logs))
+    let code = load::code(&[&image], logs.tuning).map_err(|failure| load::report(failure, logs))?;
+    logs.finish("");
+    Ok(code)
 }
 
 pub(crate) unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {

@@ -6,6 +6,7 @@ use sluice_cuda::*;
 use sluice_wire::{DevicePtr, FillNode, KernelNode, MemoryOp, MemoryOpsNode, NodeWork, rows};
 
 use crate::copy::boxes;
+use crate::entry::guards::check_aligned;
 use crate::graph::{allocation, conditional};
 use crate::launch::limits::Geometry;
 use crate::session::Session;
@@ -81,6 +82,10 @@ pub(super) unsafe fn upgraded(
 
 pub(super) fn fill(session: &Session, memset: &CUDA_MEMSET_NODE_PARAMS) -> Result<NodeWork, CUresult> {
     let (width, height, pitch) = (memset.width as u64, memset.height as u64, memset.pitch as u64);
+    if !matches!(memset.elementSize, 1 | 2 | 4) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    check_aligned(memset.dst, memset.pitch, memset.height, memset.elementSize as usize)?;
     let row = width.saturating_mul(memset.elementSize.into());
     let dst = session.range(memset.dst, rows(height, row, pitch))?;
     let (value, element_bytes) = (memset.value, memset.elementSize);

@@ -35,9 +35,9 @@ pub(crate) unsafe extern "C" fn cuLibraryLoadData(
 pub(crate) unsafe extern "C" fn cuLibraryLoadFromFile(
     place: *mut CUlibrary,
     name: *const c_char,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
-    _count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
+    count: u32,
     _library_options: *mut CUlibraryOption,
     _library_values: *mut *mut c_void,
     _library_count: u32,
@@ -45,8 +45,8 @@ pub(crate) unsafe extern "C" fn cuLibraryLoadFromFile(
     call(|| {
         driver()?;
         require(place)?;
-        // SAFETY: a C string by contract.
-        let code = unsafe { code_in_file(name) }?;
+        // SAFETY: a C string and arrays by contract.
+        let code = unsafe { code_in_file(name, &Logs::find(count, options, values)) }?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUlibrary(Library::create(code).handle)) }
     })

@@ -49,9 +49,9 @@ pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
     data: *mut c_void,
     size: usize,
     name: *const c_char,
-    _count: u32,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
+    count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
 ) -> CUresult {
     call(|| {
         driver()?;
@@ -60,8 +60,10 @@ pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
         check_input(kind)?;
         // SAFETY: null or a C string by contract.
         let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+        // SAFETY: arrays by contract.
+        let tuning = unsafe { Logs::find(count, options, values) }.tuning;
         // SAFETY: `size` bytes by contract.
-        link.add(name, unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) })
+        link.add(name, unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }, tuning)
     })
 }
 
@@ -69,9 +71,9 @@ pub(crate) unsafe extern "C" fn cuLinkAddFile_v2(
     state: CUlinkState,
     kind: CUjitInputType,
     path: *const c_char,
-    _count: u32,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
+    count: u32,
+    options: *mut CUjit_option,
+    values: *mut *mut c_void,
 ) -> CUresult {
     call(|| {
         driver()?;
@@ -81,7 +83,9 @@ pub(crate) unsafe extern "C" fn cuLinkAddFile_v2(
         // SAFETY: a C string by contract.
         let path = Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
         let name = path.display().to_string();
-        link.add(Some(name), &std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?)
+        // SAFETY: arrays by contract.
+        let tuning = unsafe { Logs::find(count, options, values) }.tuning;
+        link.add(Some(name), &std::fs::read(path).map_err(|_| Status::FILE_NOT_FOUND)?, tuning)
     })
 }
 
