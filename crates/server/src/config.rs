@@ -8,7 +8,7 @@
 //! - `node.json`: the same with a token of role `node`, for the node of `sluice up`.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -350,13 +350,24 @@ pub(crate) fn alone(database: &Database) -> Result<Option<fs::File>, ServeError>
     }
 }
 
+/// How a file of SQLite's begins (Database File Format, "Magic Header String").
+const SQLITE: &[u8; 16] = b"SQLite format 3\0";
+
+/// The first bytes of a file, fewer where it has fewer.
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    fs::File::open(path)?.take(SQLITE.len() as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
 /// Refuses to make a new database in the place of one that was there: who begins to serve without
 /// what was counted loses it for good.
 fn check_not_lost(database: &Database, key_file: &Path) -> Result<(), ServeError> {
     let Database::Sqlite(path) = database else { return Ok(()) };
-    let state = match fs::metadata(path) {
-        Ok(metadata) if metadata.len() > 0 => return Ok(()),
-        Ok(_) => "empty",
+    let state = match head(path) {
+        Ok(head) if head == *SQLITE => return Ok(()),
+        Ok(head) if head.is_empty() => "empty",
+        Ok(_) => "none of SQLite's, or damaged",
         Err(error) if error.kind() == io::ErrorKind::NotFound => "missing",
         Err(source) => return Err(ServeError::File { path: path.clone(), source }),
     };
@@ -537,6 +548,8 @@ mod tests {
             );
         };
         refused("empty");
+        fs::write(&path, [7; 8192]).unwrap();
+        refused("none of SQLite's");
         fs::remove_file(&path).unwrap();
         refused("missing");
         assert!(!path.exists());
