@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("host memory limit", host_memory_limit),
     ("kernels run in the worker", kernels_run_in_the_worker),
     ("illegal address", illegal_address),
+    ("kernels that cannot run", kernels_that_cannot_run),
     ("refused calls", refused_calls),
     ("kernel timeout", kernel_timeout),
     ("endless kernel dies with its client", endless_kernel_dies_with_its_client),
@@ -90,6 +91,20 @@ fn copies_hold_nobody_up() -> Result<()> {
 fn illegal_address() -> Result<()> {
     let node = start_node()?;
     expect_pass(&mut bare_program(&node, &["-p", "0.5"], "illegal_address.py"), "illegal address", LIMIT)?;
+    node.wait_until_free()
+}
+
+/// The program's user reads which kernel it is, and where and why it cannot run.
+fn kernels_that_cannot_run() -> Result<()> {
+    let node = start_node()?;
+    let ended =
+        expect_pass(&mut bare_program(&node, &[], "unfit_kernels.py"), "kernels that cannot run", LIMIT)?;
+    for said in [
+        "kernel large: uses too much local memory: 1048576 bytes a thread",
+        "kernel unknown: illegal instruction in block (0, 0, 0): PTX line 7: wgmma.fence.sync.aligned",
+    ] {
+        ensure!(ended.output.contains(said), "not said: {said}: {}", tail(&ended.output));
+    }
     node.wait_until_free()
 }
 
