@@ -21,14 +21,14 @@ tenants:
     budget: {amount: 500, per: month, then: warn}
   - path: acme/research
     quota: {guaranteed: 0.5, limit: 2}
-    budget: {amount: 120, per: month, then: hold}
+    budget: {amount: 450, per: month, then: hold}
   - path: acme/sales
     quota: {limit: 0.5}
   - path: globex
 prices:
-  - {meter: reserved, price: 2.00}
-  - {meter: used, price: 0.50}
-  - {meter: memory, price: 0.01}
+  - {meter: reserved, price: 2.00, from: 2020-01-01}
+  - {meter: used, price: 0.50, from: 2020-01-01}
+  - {meter: memory, price: 0.01, from: 2020-01-01}
 `;
 
 /** Another process of this installation, and the line that says that it is ready. */
@@ -69,6 +69,7 @@ export class Installation {
     const file = join(FOLDER, 'teams.yaml');
     writeFileSync(file, DECLARED);
     made.run(['apply', '-f', file]);
+    if (process.env.SCREENSHOTS) await made.#giveHistory();
     const sensors = join(FOLDER, 'sensors');
     writeFileSync(sensors, 'temperature #0 61\npower #0 312000\n');
     made.tokens = {
@@ -90,6 +91,14 @@ export class Installation {
     return made;
   }
 
+  /** Pictures show more than what a test of some minutes has used. */
+  async #giveHistory() {
+    await this.stopServer();
+    const done = spawnSync('python3', [join(import.meta.dirname, 'history.py'), join(this.#data, 'sluice.db')], { encoding: 'utf8' });
+    if (done.status !== 0) throw new Error(`history.py: ${done.stderr}`);
+    await this.startServer();
+  }
+
   async startServer(listen = this.listen) {
     this.server = await start(['server', '--listen', listen, '--data', this.#data, '--failures-per-second', '0', '--webhook-allow', '127.0.0.1/32', '--otlp', new URL(this.collector.url).origin]);
     this.url = this.server.address;
@@ -107,6 +116,20 @@ export class Installation {
     return done.stdout;
   }
 
+  /** What a line in a shell prints. */
+  shell(line, token) {
+    const done = spawnSync('sh', ['-c', line], { env: { ...process.env, SLUICE_TOKEN: token }, encoding: 'utf8' });
+    if (done.status !== 0) throw new Error(`${line}: ${done.stderr}${done.stdout}`);
+    return done.stdout;
+  }
+
+  /** Applies a file. */
+  declare(text) {
+    const file = join(FOLDER, 'declared.yaml');
+    writeFileSync(file, text);
+    this.run(['apply', '-f', file]);
+  }
+
   token(tenant, role, name) {
     return this.run(['token', 'create', '--tenant', tenant, '--role', role, '--name', name]).trim();
   }
@@ -119,8 +142,8 @@ export class Installation {
   }
 
   /** A program that computes until it is ended. */
-  program(args, token, name = 'compute.py') {
-    const env = { ...process.env, SLUICE_SERVER: this.url, SLUICE_TOKEN: token, SECONDS: '600' };
+  program(args, token, name = 'compute.py', more = {}) {
+    const env = { ...process.env, ...more, SLUICE_SERVER: this.url, SLUICE_TOKEN: token, SECONDS: '600' };
     const child = spawn(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, name)], { env, stdio: 'ignore' });
     this.#programs.push(child);
     return child;

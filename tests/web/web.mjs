@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { createHmac } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { AxeBuilder } from '@axe-core/playwright';
@@ -11,8 +11,13 @@ import { chromium } from 'playwright-core';
 import { Installation, PATIENCE_MS, Receiver, until, Up } from './installation.mjs';
 
 const SCREENSHOTS = process.env.SCREENSHOTS;
+/** A folder for pictures of every page in every role, narrow and wide, light and dark, for people to look through. */
+const GALLERY = process.env.GALLERY;
 /** A program's name is its tenant's to choose: it is text, whatever it says. */
 const HOSTILE = `"><img src=x onerror="window.hit=1"><script>window.hit=1</script>{@html 1}`;
+
+/** The commands of the reference. */
+const REFERENCE = new Set([...readFileSync(process.env.REFERENCE, 'utf8').matchAll(/^## `(.*)`$/gm)].map(([, command]) => command));
 
 const installation = await Installation.start();
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] });
@@ -43,10 +48,10 @@ async function signedIn(role, options) {
 }
 
 const PAGES = {
-  member: ['/', '/new', '/leases', '/queue', '/tenants', '/bill', '/rightsize', '/invoices', '/gpus', '/nodes', '/health'],
-  tenant_admin: ['/webhooks', '/bill', '/', '/tenants', '/tokens', '/rightsize'],
-  provider: ['/earnings', '/pools', '/webhooks', '/invoices', '/tokens', '/nodes/gpu1'],
-  platform: ['/', '/leases/1', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
+  member: ['/', '/new', '/leases', '/programs', '/queue', '/tenants', '/bill', '/usage', '/rightsize', '/invoices', '/gpus', '/nodes', '/health'],
+  tenant_admin: ['/webhooks', '/bill', '/', '/tenants', '/tokens', '/rightsize', '/declarations'],
+  provider: ['/earnings', '/capacity', '/pools', '/webhooks', '/invoices', '/tokens', '/nodes/gpu1', '/servers', '/declarations'],
+  platform: ['/', '/leases/1', '/declarations', '/servers', '/usage', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
 };
 
 /** The page at a path, with what it shows read. */
@@ -140,9 +145,9 @@ async function steps() {
 
   await step('a second lease waits, and the queue says why', async () => {
     const sales = installation.tokens.sales;
-    installation.program(['-p', '0.5', '--duration', '10min'], sales);
+    installation.program(['-p', '0.5', '--duration', '10min', '--name', 'python train.py'], sales);
     await until('sales computes', async () => (await installation.ask('/leases?state=running', sales)).items.length === 1);
-    installation.program(['-p', '0.5', '--duration', '10min'], sales);
+    installation.program(['-p', '0.5', '--duration', '10min', '--name', 'python evaluate.py'], sales);
     const page = await signedIn('sales');
     await open(page, '/queue');
     await page.getByText(/limit: queue "acme\/sales"/).first().waitFor();
@@ -182,7 +187,7 @@ async function steps() {
     await page.getByLabel(/^Token/).fill(installation.tokens.globex);
     await page.getByRole('button', { name: 'Sign in' }).click();
     await page.getByRole('heading', { name: 'Overview' }).waitFor();
-    for (const path of ['/leases', '/queue', '/tenants', '/bill', '/gpus', '/nodes/gpu1', `/leases/${lease}`]) await open(page, path);
+    for (const path of ['/leases', '/programs', '/queue', '/tenants', '/bill', '/usage', '/rightsize', '/gpus', '/nodes/gpu1', `/leases/${lease}`]) await open(page, path);
     await page.getByText('Not found').waitFor();
     const text = seen.join('\n');
     assert.ok(seen.length > 10 && text.includes('globex'));
@@ -376,6 +381,122 @@ async function steps() {
     await page.context().close();
   });
 
+  await step('a file is compared with what is declared, and applied as it was compared', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/declarations');
+    const file = page.getByLabel('Declaration in YAML');
+    const compare = () => page.getByRole('button', { name: 'Show what would change' }).click();
+    await file.fill('tenants: [{path: initech, quota: {limits: 3}}]');
+    await compare();
+    await page.getByRole('alert').filter({ hasText: 'limits' }).waitFor();
+    await file.fill('tenants:\n  - path: initech\n    quota: {guaranteed: 0.25}\nprices:\n  - {meter: transfer, price: 0.07}\n');
+    await compare();
+    await page.getByText('tenant initech created').waitFor();
+    await page.getByText(/price of transfer per GiB is 0.07/).waitFor();
+    assert.equal((await installation.ask('/tenants/initech')).status, 404, 'a comparison changes nothing');
+    // Something else is declared meanwhile: what was compared is not what there is.
+    installation.declare('tenants: [{path: hooli}]');
+    await page.getByRole('button', { name: 'Apply…' }).click();
+    await page.getByRole('button', { name: 'Apply', exact: true }).click();
+    await page.getByRole('alert').filter({ hasText: 'changed' }).waitFor();
+    await page.getByRole('button', { name: 'Cancel' }).click();
+    await compare();
+    await page.getByText('tenant initech created').waitFor();
+    await page.getByRole('button', { name: 'Apply…' }).click();
+    await page.getByRole('button', { name: 'Apply', exact: true }).click();
+    await page.getByText('2 changes made.').waitFor();
+    assert.equal((await installation.ask('/tenants/initech')).quota.guaranteed_milli, 250);
+    await compare();
+    await page.getByText('No drift').waitFor();
+    await page.getByRole('button', { name: 'Take what is declared' }).click();
+    await until('the file', async () => (await file.inputValue()).includes('initech'));
+    assert.equal(await file.inputValue(), installation.run(['apply', '--show']), 'it is what the command prints');
+    await compare();
+    await page.getByText('No drift').waitFor();
+    for (const tenant of ['initech', 'hooli']) installation.run(['tenant', 'delete', tenant]);
+    await page.context().close();
+  });
+
+  await step('rules of the identity provider are shown as text, and taken away', async () => {
+    const rule = { claim: 'groups', is: HOSTILE, tenant: 'acme', role: 'viewer' };
+    installation.declare(JSON.stringify({ identity: { issuer: 'http://127.0.0.1:1/', client_id: 'sluice', rules: [rule] } }));
+    const page = await signedIn('platform');
+    await open(page, '/declarations');
+    await page.getByRole('cell', { name: HOSTILE }).waitFor();
+    assert.equal(await page.evaluate(() => window.hit), undefined);
+    await page.getByRole('button', { name: 'Take its tokens no more…' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Take them no more' }).click();
+    await page.getByText('No identity provider').waitFor();
+    assert.equal((await installation.ask('/identity')).status, 404);
+    // A tenant's administrator sees their own part, and no rules.
+    const other = await signedIn('tenant_admin');
+    await open(other, '/declarations');
+    await other.getByText('path: acme').first().waitFor();
+    assert.equal(await other.getByText('Identity provider', { exact: true }).count(), 0);
+    assert.equal(await other.getByText('globex').count(), 0);
+    await page.context().close();
+    await other.context().close();
+  });
+
+  await step('operators see which server leads; tenants do not', async () => {
+    const page = await signedIn('platform');
+    await open(page, '/servers');
+    const row = page.locator('tr', { hasText: 'answers this page' });
+    await row.locator('.badge', { hasText: 'Leads' }).waitFor();
+    const { items, leadership } = await installation.ask('/servers');
+    assert.ok(items.length === 1 && items[0].state === 'leads' && items[0].url === installation.url, JSON.stringify(items));
+    await page.getByText(`leadership ${leadership}`).waitFor();
+    await row.getByText(items[0].release).waitFor();
+    const other = await signedIn('tenant_admin');
+    await open(other, '/servers');
+    await other.getByText('There is no such page').waitFor();
+    assert.equal((await installation.ask('/servers', installation.tokens.tenant_admin)).status, 403);
+    await page.context().close();
+    await other.context().close();
+  });
+
+  await step('usage is shown as it arrives, and adds up to what the ledger has', async () => {
+    const page = await signedIn('member');
+    await open(page, '/usage?minutes=1440');
+    const link = page.getByRole('link', { name: `#${lease}`, exact: true }).first();
+    await link.waitFor();
+    const records = page.locator('.stat', { hasText: 'Records' }).locator('.value');
+    const before = Number(await records.textContent());
+    await until('more records', async () => Number(await records.textContent()) > before);
+    await page.context().close();
+  });
+
+  await step('a pool and what the server may do by itself are changed by hand', async () => {
+    const page = await signedIn('provider');
+    const dialog = page.getByRole('dialog');
+    installation.declare('pools: [{name: tuned, nodes: [gpu9], labels: {rack: a1}, access: {private: {tenants: [acme]}}}]');
+    await open(page, '/pools');
+    await page.getByRole('button', { name: 'Change pool tuned' }).click();
+    await dialog.getByLabel(/^Overcommit/).fill('150');
+    await dialog.getByLabel(/^The server may change/).selectOption('recommend');
+    await dialog.getByLabel(/^Suspend idle/).fill('30min');
+    await dialog.getByLabel('basic').check();
+    await dialog.getByRole('button', { name: 'Declare it' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    const pool = await installation.ask('/pools/tuned');
+    const expected = { name: 'tuned', nodes: ['gpu9'], labels: { rack: 'a1' }, access: { private: { tenants: ['acme'] } }, tiers: ['basic'], overcommit_percent: 150, autonomy: 'recommend', idle_after_ms: 1_800_000 };
+    assert.deepEqual(pool, expected, 'what the form does not show stays');
+    installation.run(['pool', 'delete', 'tuned']);
+    const other = await signedIn('tenant_admin');
+    await open(other, '/rightsize');
+    await other.getByRole('button', { name: 'Change what the server may do for acme', exact: true }).click();
+    await other.getByRole('radio', { name: /next-run/ }).check();
+    await other.getByLabel(/^Part of its share/).fill('50');
+    await other.getByLabel(/^Suspend idle/).fill('2h');
+    await other.getByRole('button', { name: 'Consent' }).click();
+    await other.getByText('suspended after 2 h').waitFor();
+    const { consent } = (await installation.ask('/autonomy?tenant=acme')).tenants.find(({ tenant }) => tenant === 'acme');
+    assert.deepEqual([consent.mode, consent.floor_percent, consent.idle_after_ms], ['next-run', 50, 7_200_000]);
+    installation.run(['iq', '--consent', 'recommend', '--idle-after', 'never'], installation.tokens.tenant_admin);
+    await page.context().close();
+    await other.context().close();
+  });
+
   await step('spending has a forecast, and reports that add up', async () => {
     const page = await signedIn('platform');
     await open(page, '/bill?tenant=acme&period=month');
@@ -408,6 +529,8 @@ async function steps() {
         await open(page, path.replace('/leases/1', `/leases/${lease}`));
         const width = await page.evaluate(() => document.documentElement.scrollWidth);
         assert.ok(width <= 390, `${path} is ${width} pixels wide`);
+        await gallery(page, role, path, 'narrow');
+        await tryCommands(page, path, role);
       }
       await page.setViewportSize({ width: 1360, height: 860 });
       // The operator sees all kinds of pages; of the others, and in the dark, some stand for the rest.
@@ -422,30 +545,56 @@ async function steps() {
         }
       }
       assert.equal(await page.evaluate(() => window.hit), undefined, 'a program’s name was run');
+      for (const theme of GALLERY ? ['light', 'dark'] : []) {
+        await page.emulateMedia({ colorScheme: theme });
+        for (const path of paths) {
+          await open(page, path.replace('/leases/1', `/leases/${lease}`));
+          await gallery(page, role, path, theme);
+        }
+      }
       await page.context().close();
     });
   }
 
   await step('screenshots', async () => {
     if (!SCREENSHOTS) return;
+    // Pictures are of programs with names that people give.
+    installation.run(['lease', 'end', String(lease)], installation.tokens.member);
+    installation.program(['-p', '0.4', '--name', 'fine-tune bert'], installation.tokens.member, 'compute.py', { SLUICE_SHARED_MEMORY: 'off' });
+    await until('it computes', async () => (await installation.ask('/leases?state=running', installation.tokens.member)).items.some(({ name }) => name === 'fine-tune bert'));
+    const [{ id }] = (await installation.ask('/leases?state=running', installation.tokens.member)).items;
+    // The node with sensors is to have a program; where it cannot move, it has none.
+    try {
+      installation.run(['migrate', String(id), '--to', 'gpu2']);
+    } catch (refused) {
+      console.log(String(refused));
+    }
     const shots = {
       member: [['/new', 'new-lease', 'dark']],
-      tenant_admin: [['/tenants', 'tenants'], ['/bill?tenant=acme&period=month', 'spending']],
-      provider: [['/earnings', 'earnings']],
-      platform: [['/', 'overview'], ['/nodes/gpu1', 'node']],
+      tenant_admin: [['/tenants', 'tenants'], ['/bill?tenant=acme&period=month', 'spending'], ['/usage', 'usage']],
+      provider: [['/earnings', 'earnings'], ['/pools', 'pools'], ['/capacity', 'capacity']],
+      platform: [['/', 'overview'], ['/nodes/gpu2', 'node'], ['/servers', 'servers'], ['/declarations', 'declarations', 'dark']],
     };
     for (const [role, pages] of Object.entries(shots)) {
       const page = await signedIn(role, { height: 900 });
       for (const [path, name, theme] of pages) {
         await page.emulateMedia({ colorScheme: theme ?? 'light' });
         await open(page, path);
-        if (name === 'spending') await page.locator('canvas').first().waitFor();
+        if (['spending', 'usage'].includes(name)) await page.locator('canvas').first().waitFor();
+        if (name === 'declarations') await compareAFile(page);
         if (name === 'new-lease') await page.locator('.price', { hasText: 'EUR' }).waitFor();
         await shot(page, name);
       }
       await page.context().close();
     }
   });
+}
+
+/** A price and a quota that are not what is declared. */
+async function compareAFile(page) {
+  await page.getByLabel('Declaration in YAML').fill('tenants:\n  - path: acme/research\n    quota: {guaranteed: 0.75, limit: 2}\n    budget: {amount: 150, per: month, then: hold}\nprices:\n  - {meter: reserved, price: 2.40}\n');
+  await page.getByRole('button', { name: 'Show what would change' }).click();
+  await page.getByText('price of reserved').waitFor();
 }
 
 /** Who has read nothing does what the page says, and types what it says into a terminal. */
@@ -497,6 +646,24 @@ function traceOf(lease) {
   return undefined;
 }
 
+/** Commands that change nothing. */
+const READS = /^sluice (gpus|sessions|gpu facts|lease list|lease show \d+|queue|tenants|node list|servers|pools|bill|plan|usage(?!.*--follow)|iq( --autonomy)?$|invoice list|token list|webhook list|audit (log|verify)|apply --show|identity show)\b[^>]*$/;
+
+/** Does what the page says does the same as it: what reads must work in the page's role, and all of it must exist. */
+async function tryCommands(page, path, role) {
+  const button = page.getByRole('button', { name: 'As command' });
+  await button.click();
+  const [cli, curl] = await page.locator('#commands pre').allTextContents();
+  await button.click();
+  const token = installation.tokens[role];
+  for (const line of cli.split('\n')) {
+    const words = line.split(' ');
+    assert.ok(REFERENCE.has(words.slice(0, 3).join(' ')) || REFERENCE.has(words.slice(0, 2).join(' ')), `${path}: ${line} is no command`);
+    if (READS.test(line)) installation.run(words.slice(1), token);
+  }
+  for (const line of curl.split('\n').filter((line) => !line.includes(' -X '))) installation.shell(line, token);
+}
+
 async function step(name, check) {
   const began = Date.now();
   try {
@@ -506,6 +673,13 @@ async function step(name, check) {
     failures.push(`${name}: ${error?.stack ?? error}`);
     console.log(`FAIL ${name}`);
   }
+}
+
+async function gallery(page, role, path, how) {
+  if (!GALLERY) return;
+  mkdirSync(GALLERY, { recursive: true });
+  await page.waitForTimeout(400);
+  await page.screenshot({ path: join(GALLERY, `${role}${path === '/' ? '_home' : path.replaceAll('/', '_')}-${how}.png`), fullPage: true });
 }
 
 /** Kept for the documents where the caller says so. */

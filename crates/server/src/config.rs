@@ -212,6 +212,8 @@ struct Ready {
     url: String,
     tasks: Vec<JoinHandle<()>>,
     limits: http::Limits,
+    /// Names this process in the database.
+    holder: String,
     metrics: Option<Exporter>,
     _alone: Option<fs::File>,
 }
@@ -243,10 +245,12 @@ impl Ready {
         server.traces = traces;
         let server = Arc::new(server);
         let candidate = Candidate {
-            holder: format!("{} of {}", std::process::id(), config.folder.display()),
+            holder: holder(&config.folder)?,
             url: config.advertise.clone().unwrap_or_else(|| own_url.clone()),
             alone: matches!(database, Database::Sqlite(_)),
         };
+        let holder = candidate.holder.clone();
+        let _ = server.holder.set(holder.clone());
         let tasks = work(&server, candidate, config.folder.clone(), own_url.clone()).await?;
         let limits = http::Limits::new(config.requests_per_s, config.failures_per_s);
         identity.iter().for_each(|identity| _ = server.certificate.set(identity.clone()));
@@ -256,12 +260,12 @@ impl Ready {
             Exporter::start(exporter, source).map_err(|source| ServeError::Listen { address, source })
         });
         let metrics = metrics.transpose()?;
-        Ok(Ready { server, listener, identity, url: own_url, tasks, limits, metrics, _alone: alone })
+        Ok(Ready { server, listener, identity, url: own_url, holder, tasks, limits, metrics, _alone: alone })
     }
 
     /// Until `stopped` says something, or its sender is gone.
     async fn serve(self, stopped: oneshot::Receiver<()>) -> Result<(), ServeError> {
-        let Ready { server, listener, identity, tasks, limits, metrics: _metrics, _alone, .. } = self;
+        let Ready { server, listener, identity, holder, tasks, limits, metrics: _metrics, _alone, .. } = self;
         let app = http::router(Arc::clone(&server), limits);
         let tls = identity.map(|identity| identity.for_https());
         let places = http::Places::of_files(sluice_transport::raise_descriptor_limit());
@@ -277,6 +281,8 @@ impl Ready {
                 resigned => resigned?,
             }
         }
+        // What it leaves behind otherwise counts as silent, and is forgotten after a while.
+        let _ = server.store.say_gone(&holder).await;
         // Its last writes are in the file, and the file is free, when this returns: it may be
         // copied or replaced.
         if tokio::time::timeout(CLOSE_PATIENCE, server.store.close()).await.is_err() {
@@ -385,6 +391,12 @@ fn identity(certificate: &Certificate) -> Result<ServerIdentity, ServeError> {
     Ok(identity)
 }
 
+/// Names this process among all that use the database, also among containers that look alike.
+fn holder(folder: &Path) -> Result<String, ServeError> {
+    let number = u64::from_le_bytes(auth::random::<8>()?);
+    Ok(format!("{} of {} ({number:016x})", std::process::id(), folder.display()))
+}
+
 /// As programs on this machine reach it.
 fn url(address: SocketAddr, fingerprint: Option<Fingerprint>) -> String {
     let scheme = if fingerprint.is_some() { "https" } else { "http" };
@@ -431,8 +443,9 @@ const KEEP_TOKENS_AGAIN: Duration = Duration::from_secs(60);
 /// that hold stay; their files follow the server's address, as far as there is room on the disk.
 async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), ServeError> {
     const LIFETIME_MS: u64 = 366 * 24 * 3_600_000;
-    let own = [(ADMIN_FILE, token::Role::Platform), (NODE_FILE, token::Role::Node)];
-    for (file, role) in own {
+    let own =
+        [(ADMIN_FILE, token::Role::Platform, "administrator"), (NODE_FILE, token::Role::Node, "own node")];
+    for (file, role, whose) in own {
         let path = folder.join(file);
         let known = Settings::read(&path)?;
         let known = match known {
@@ -445,7 +458,7 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
             Some(known) if known.server == url => continue,
             Some(known) => known.token.clone(),
             None => {
-                let name = format!("{file} of the data folder");
+                let name = format!("{whose}, kept in {file}");
                 let (stored, secret) =
                     auth::make(TenantPath::root(), role, name, None, LIFETIME_MS, server.now_ms())?;
                 let mut change = server.change().await.map_err(ServeError::Tokens)?;

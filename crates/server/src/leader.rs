@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::server::Server;
-use crate::store::{Fence, LEADERSHIP, Leader, StoreError, Write};
+use crate::store::{Fence, LEADERSHIP, Leader, Presence, StoreError, Write};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -40,6 +40,10 @@ const FORGET_EVERY: u64 = 600;
 const KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
 /// A follower looks for news and for a leader's silence.
 const FOLLOW_EVERY: Duration = Duration::from_millis(300);
+/// A server writes down that it is there, for people who look at all of them.
+const SAY_HERE_EVERY: Duration = Duration::from_secs(2);
+/// One that has not done so for this time counts as silent.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(15);
 
 /// What a follower has seen of its leader's writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +58,7 @@ impl Server {
     /// Leads or follows, for ever.
     pub(crate) async fn take_part(&self, candidate: &Candidate) {
         let (mut renewed, mut away) = (Instant::now(), false);
+        let mut said_here: Option<Instant> = None;
         for count in 0.. {
             self.step_down_if_blind(candidate).await;
             let (every, went_well) = match self.fence() {
@@ -61,7 +66,14 @@ impl Server {
                 None => (FOLLOW_EVERY, self.follow(candidate).await),
             };
             match went_well {
-                Ok(()) => (renewed, away) = (Instant::now(), false),
+                Ok(()) => {
+                    (renewed, away) = (Instant::now(), false);
+                    if said_here.is_none_or(|at| at.elapsed() >= SAY_HERE_EVERY) {
+                        // One that cannot say so is shown as silent, which is what it is.
+                        let _ = self.say_here(candidate).await;
+                        said_here = Some(Instant::now());
+                    }
+                }
                 Err(error) => {
                     let is_full = matches!(error, StoreError::DiskFull(_));
                     if !std::mem::replace(&mut away, true) && !is_full {
@@ -101,6 +113,14 @@ impl Server {
             self.become_role(Role::Follower { leader: None });
         }
         renewed
+    }
+
+    /// Writes down that this server is there, and what it has read.
+    async fn say_here(&self, candidate: &Candidate) -> Result<(), StoreError> {
+        let seen = *self.seen.lock().await;
+        let (holder, url) = (candidate.holder.as_str(), candidate.url.as_str());
+        let (revision, settings_revision) = (seen.revision, seen.settings);
+        self.store.say_here(&Presence { holder, url, revision, settings_revision }).await
     }
 
     /// Learns who leads and what is new; leads if nobody does.

@@ -79,6 +79,8 @@ pub(crate) struct Server {
     pub(crate) traces: Option<Traces>,
     /// What is shown to clients, if that is a certificate.
     pub(crate) certificate: std::sync::OnceLock<ServerIdentity>,
+    /// What this process is called in the database, if it takes part.
+    pub(crate) holder: std::sync::OnceLock<String>,
     /// When it found in the database what it cannot read.
     unreadable: std::sync::Mutex<Option<tokio::time::Instant>>,
     books: Mutex<Books>,
@@ -153,6 +155,7 @@ impl Server {
             counters: Counters::default(),
             traces: None,
             certificate: std::sync::OnceLock::new(),
+            holder: std::sync::OnceLock::new(),
             unreadable: std::sync::Mutex::default(),
             books: Mutex::new(books),
             commits,
@@ -378,7 +381,7 @@ impl Server {
         let run_ended =
             writes.iter().any(|write| matches!(write, Write::Usage { record, .. } if record.last));
         let has_events = writes.iter().any(|write| matches!(write, Write::NewDelivery(_)));
-        let counted = self.counters.of_batch(&writes);
+        let counted = self.counters.of_batch(&writes, self.traces.is_some());
         let traced = self.traces.as_ref().map(|traces| (traces, Traces::of_writes(&writes)));
         let written = match self.fence() {
             Some(fence) => self.store.commit(fence, writes).await,

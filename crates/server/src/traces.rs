@@ -24,6 +24,13 @@ use crate::store::Write;
 /// Leases without a kernel whose traces are kept. Further ones have no trace.
 const OPEN_MAX: usize = 100_000;
 
+/// The id of a lease's trace: everything that knows when the lease was requested finds its trace.
+pub(crate) fn id_of(lease: LeaseId, requested_ms: u64) -> u128 {
+    let hash = blake3::hash(format!("trace of lease {lease}, requested at {requested_ms}").as_bytes());
+    // All zeros are no trace's id (W3C Trace Context).
+    hash.as_bytes()[..16].iter().fold(0, |id, &byte| id << 8 | u128::from(byte)).max(1)
+}
+
 /// Collects traces and hands them to a thread that sends them.
 pub(crate) struct Traces {
     open: Mutex<BTreeMap<LeaseId, Trace>>,

@@ -11,6 +11,7 @@ use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseName};
 
 use crate::cli::CheckpointArgs;
 use crate::place::Place;
+use crate::progress::Counted;
 use crate::quantity::Memory;
 use crate::restore::{self, former};
 use crate::server::lists::now_ms;
@@ -66,8 +67,11 @@ struct Making<'a> {
 impl Making<'_> {
     /// The session continues as soon as all has come.
     fn copy(&self, copying: Copying) -> Result<()> {
-        let taken = sluice_checkpoint::take(self.folder, self.former, copying, |copying| {
-            copying.decide(false).map_err(|failure| Failure::Peer(std::io::Error::other(failure)))
+        let taken = sluice_checkpoint::take(self.folder, self.former, Counted::new(copying), |copying| {
+            copying
+                .into_inner()
+                .decide(false)
+                .map_err(|failure| Failure::Peer(std::io::Error::other(failure)))
         })?;
         let (amounts, stall_us) = (taken.amounts, taken.came.stall_us);
         let manifest = self.manifest(taken, false);
@@ -84,7 +88,8 @@ impl Making<'_> {
 
     /// The session leaves its node once all is on the disk.
     fn stop(&self, copying: Copying) -> Result<()> {
-        let taken = sluice_checkpoint::take(self.folder, self.former, copying, Ok)?;
+        let came = |copying: Counted<Copying>| Ok(copying.into_inner());
+        let taken = sluice_checkpoint::take(self.folder, self.former, Counted::new(copying), came)?;
         let amounts = taken.amounts;
         let (taken, copying) = without(taken);
         let mut manifest = self.manifest(taken, true);

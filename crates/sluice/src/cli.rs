@@ -113,6 +113,8 @@ pub(crate) enum Command {
     Tenant(TenantCommand),
     /// List a server's nodes, as `sluice node list` does
     Nodes(ListArgs),
+    /// List the servers of a control plane: which one leads, and since when
+    Servers(ListArgs),
     /// List pools: whom each serves now, and until when
     Pools(ListArgs),
     /// Take a pool away

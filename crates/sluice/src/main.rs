@@ -24,6 +24,7 @@ mod moment;
 mod node_token;
 mod old_glibc;
 mod place;
+mod progress;
 mod ptxas;
 mod quantity;
 mod query;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         Command::Tenant(command) => answer(server::admin::tenant(&command)),
         Command::Pool(command) => answer(server::admin::pool(&command)),
         Command::Nodes(arguments) => answer(server::nodes::list(&arguments)),
+        Command::Servers(arguments) => answer(server::servers::list(&arguments)),
         Command::Pools(arguments) => answer(server::lists::pools(&arguments)),
         Command::Apply(arguments) => answer(server::admin::apply(&arguments)),
         Command::Bill(arguments) => answer(server::bills::bill(&arguments)),

@@ -21,6 +21,7 @@ pub(crate) mod process;
 pub(crate) mod reconcile;
 pub(crate) mod reports;
 pub(crate) mod resize;
+pub(crate) mod servers;
 pub(crate) mod usage;
 pub(crate) mod web;
 pub(crate) mod webhooks;

@@ -64,11 +64,13 @@ const FULL = new Intl.DateTimeFormat('en-GB', {
   timeStyle: 'long',
 });
 
-/** The time of day, with the date where it is another day. */
+/** The time of day, with the date where it is another day, which is enough of another year. */
 export function moment(ms: number, nowMs: number): string {
   const date = new Date(ms);
   const sameDay = date.toDateString() === new Date(nowMs).toDateString();
-  return sameDay ? CLOCK.format(date) : `${DAY.format(date)}, ${CLOCK.format(date).slice(0, 5)}`;
+  if (sameDay) return CLOCK.format(date);
+  if (date.getFullYear() !== new Date(nowMs).getFullYear()) return `${DAY.format(date)} ${date.getFullYear()}`;
+  return `${DAY.format(date)}, ${CLOCK.format(date).slice(0, 5)}`;
 }
 
 /** With the date and the zone. */
@@ -88,6 +90,12 @@ export function parseDuration(text: string): number | undefined {
   const unit = { ms: 1, s: 1000, sec: 1000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
   const factor = unit[(found[2]?.toLowerCase() ?? 'min') as keyof typeof unit];
   return Math.round(Number(found[1]) * factor);
+}
+
+/** As `30min`, `2h` or `90s`: what {@link parseDuration} reads. */
+export function written(ms: number): string {
+  if (ms % 3_600_000 === 0) return `${ms / 3_600_000}h`;
+  return ms % 60_000 === 0 ? `${ms / 60_000}min` : `${ms / 1000}s`;
 }
 
 export function plural(value: number, one: string, many = `${one}s`): string {

@@ -98,13 +98,14 @@ const ALLOWED = {
   forget: ['platform'],
   setDefault: ['platform', 'tenant_admin'],
   webhook: ['platform', 'provider', 'tenant_admin'],
+  seeServers: ['platform', 'provider', 'auditor', 'viewer'],
   seeDrift: ['platform', 'provider', 'auditor', 'viewer', 'tenant_admin', 'member'],
 } as const satisfies Record<string, readonly Role[]>;
 
 export type Action = keyof typeof ALLOWED;
 
 /** What counts for the whole installation only. */
-const OF_ROOT = new Set<Action>(['setPrice', 'setPool', 'fence', 'seeAudit', 'forget']);
+const OF_ROOT = new Set<Action>(['setPrice', 'setPool', 'fence', 'seeAudit', 'seeServers', 'forget']);
 
 export const session = new SignedIn();
 

@@ -17,7 +17,7 @@ const NAME: &str = "web: the web view in a browser";
 /// Catches a hang.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The scripts, besides the list of their packages.
-const SCRIPTS: [&str; 3] = ["web.mjs", "installation.mjs", "large.mjs"];
+const SCRIPTS: [&str; 4] = ["web.mjs", "installation.mjs", "large.mjs", "history.py"];
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.
@@ -53,6 +53,7 @@ fn check(chromium: &str) -> Result<()> {
     let mut command = Command::new("node");
     command.arg("web.mjs").current_dir(&scripts).env("SLUICE", sluice()).env("CHROMIUM", chromium);
     command.env("FOLDER", folder.path()).env("PROGRAMS", crate::root().join("tests/programs"));
+    command.env("REFERENCE", crate::root().join("docs/reference/cli.md"));
     let nvml = crate::target_folder().join("release/libfake_nvml.so");
     ensure!(nvml.is_file(), "{} is not built", nvml.display());
     command.env("NVML", nvml);

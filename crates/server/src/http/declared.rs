@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use sluice_api::bill::Price;
 use sluice_api::pool::{Access, Pool};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::{Declaration, DeclaredTenant, Quota, TenantPath};
+use sluice_api::written::as_written;
 
 use super::admin::{hide, is_price_shown_to, is_shown_to};
-use super::answer::Answer;
+use super::answer::{Answer, Refusal};
 use super::extract::Name;
 use super::{named, tags};
 use crate::auth::Principal;
@@ -25,15 +27,36 @@ use crate::store::Write;
 /// All that is declared, as far as the token may see it
 ///
 /// As `POST /apply` takes it, which with the tag of this answer in `If-Match` is refused if
-/// anything of it has changed meanwhile. Of prices the latest for the same things is there.
-#[utoipa::path(get, path = "/declaration", tag = "tenants", responses((status = 200, body = Declaration)))]
+/// anything of it has changed meanwhile. Of prices the latest for the same things is there. With
+/// `application/yaml` in `Accept` it is written as people write it, which `sluice apply --show`
+/// prints.
+#[utoipa::path(get, path = "/declaration", tag = "tenants",
+    responses((status = 200, content((Declaration = "application/json"), (String = "application/yaml")))))]
 pub(super) async fn declaration(
     State(server): State<Arc<Server>>,
     principal: Principal,
-) -> Answer<Declaration> {
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
     let prices = server.store.prices().await?;
     let seen = |books: &Books, now_ms| all_declared(books, &prices, &principal, now_ms);
-    Ok(Json(server.read(seen).await?))
+    let declared = server.read(seen).await?;
+    let accepted = headers.get(header::ACCEPT).and_then(|accepted| accepted.to_str().ok());
+    match accepted {
+        Some(accepted) if accepted.contains(YAML) => in_yaml(&declared).map_err(Refusal),
+        _ => Ok(Json(declared).into_response()),
+    }
+}
+
+const YAML: &str = "application/yaml";
+
+/// With the tag that the same has in JSON: either is good for a condition.
+fn in_yaml(declared: &Declaration) -> Result<Response, Problem> {
+    let failed = |error: &dyn std::fmt::Display| Problem::new(Kind::Internal, error.to_string());
+    let value = serde_json::to_value(declared).map_err(|error| failed(&error))?;
+    let text = serde_saphyr::to_string(&as_written(&value)).map_err(|error| failed(&error))?;
+    let headers =
+        [(header::CONTENT_TYPE, HeaderValue::from_static(YAML)), (header::ETAG, tags::of(declared))];
+    Ok((headers, text).into_response())
 }
 
 pub(super) fn all_declared(

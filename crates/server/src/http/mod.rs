@@ -29,8 +29,10 @@ mod ledger;
 mod metrics;
 mod moves;
 mod nodes;
+mod plans;
 mod recommendations;
 mod reports;
+mod servers;
 mod upkeep;
 mod watch;
 mod web;
@@ -82,6 +84,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(health::unfence))
         .routes(routes!(nodes::sessions))
         .routes(routes!(nodes::drift))
+        .routes(routes!(servers::servers))
         .routes(routes!(admin::tenants))
         .routes(routes!(apply::apply))
         .routes(routes!(declared::declaration))
@@ -98,6 +101,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
         .routes(routes!(ledger::usage_hours))
+        .routes(routes!(plans::plans))
         .routes(routes!(aside::aside, aside::decide))
         .routes(routes!(ledger::bill))
         .routes(routes!(ledger::bill_days))

@@ -68,12 +68,16 @@ pub(super) fn check(headers: &HeaderMap, revision: u64) -> Result<(), Problem> {
     }
 }
 
+/// The tag of what a GET answers in JSON.
+pub(super) fn of(content: &impl Serialize) -> HeaderValue {
+    // As `Json` writes it; what has no JSON form has not been read.
+    of_content(&serde_json::to_vec(content).unwrap_or_default())
+}
+
 /// The same where the tag is that of the content, as a GET at the same path shows it.
 pub(super) fn check_read(headers: &HeaderMap, content: &impl Serialize) -> Result<(), Problem> {
     let Some(list) = headers.get(header::IF_MATCH) else { return Ok(()) };
-    // As `Json` writes it; what has no JSON form has not been read.
-    let tag = of_content(&serde_json::to_vec(content).unwrap_or_default());
-    if lists(list, &tag) {
+    if lists(list, &of(content)) {
         return Ok(());
     }
     Err(Problem::new(Kind::HasChanged, "it has changed; read it again").at("If-Match"))

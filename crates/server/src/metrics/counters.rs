@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
@@ -14,6 +15,7 @@ use sluice_api::lease::LeaseId;
 
 use crate::fleet::LeaseRecord;
 use crate::store::Write;
+use crate::traces;
 
 /// Tenants, pools and tiers whose waits are told apart. Those of all others are counted together,
 /// as [`OTHERS`].
@@ -55,10 +57,15 @@ struct Routed {
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
+/// The lease that was counted last in a bucket: its number, and the id of its trace if there are
+/// traces.
+type Exemplar = Vec<(&'static str, String)>;
+type WaitHistogram = HistogramWithExemplars<Exemplar>;
+
 /// The counters of one server; a clone counts into the same ones.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    waits: Histograms<Waited>,
+    waits: Family<Waited, WaitHistogram, fn() -> WaitHistogram>,
     /// Those that have a histogram of their own.
     waited: Mutex<HashSet<Waited>>,
     estimate_errors: Histogram,
@@ -73,7 +80,7 @@ impl Default for Counters {
         let of_waits: fn() -> Histogram = || Histogram::new(WAIT_BUCKETS);
         let of_work: fn() -> Histogram = || Histogram::new(WORK_BUCKETS);
         Counters {
-            waits: Family::new_with_constructor(of_waits),
+            waits: Family::new_with_constructor(|| WaitHistogram::new(WAIT_BUCKETS.into_iter())),
             waited: Mutex::default(),
             estimate_errors: of_waits(),
             decisions: of_work(),
@@ -115,8 +122,8 @@ impl Counters {
     }
 
     /// Notes what a transaction says of leases; the answer is to be counted once it is in the
-    /// database.
-    pub(crate) fn of_batch(&self, writes: &[Write]) -> Batch {
+    /// database. With `traced`, leases have traces.
+    pub(crate) fn of_batch(&self, writes: &[Write], traced: bool) -> Batch {
         let leases: BTreeMap<LeaseId, &LeaseRecord> = writes
             .iter()
             .filter_map(|write| match write {
@@ -142,7 +149,13 @@ impl Counters {
                             pool: lease.ask.pool.clone().unwrap_or_else(|| ANY_POOL.into()),
                             tier: lease.ask.tier.name(),
                         };
-                        batch.waits_ms.push((waited, granted_at_ms.saturating_sub(lease.created_at_ms)));
+                        let mut exemplar = vec![("lease", lease.id.to_string())];
+                        if traced {
+                            let id = traces::id_of(lease.id, lease.created_at_ms);
+                            exemplar.push(("trace_id", format!("{id:032x}")));
+                        }
+                        let waited_ms = granted_at_ms.saturating_sub(lease.created_at_ms);
+                        batch.waits_ms.push((waited, waited_ms, exemplar));
                     }
                 }
                 _ => {}
@@ -158,8 +171,9 @@ impl Counters {
         for event in batch.events {
             self.events.get_or_create(&Happened { event }).inc();
         }
-        for (waited, ms) in batch.waits_ms {
-            self.waits.get_or_create(&self.told_apart(waited)).observe(seconds(ms));
+        for (waited, ms, exemplar) in batch.waits_ms {
+            let histogram = self.waits.get_or_create_owned(&self.told_apart(waited));
+            histogram.observe(seconds(ms), Some(exemplar), Some(SystemTime::now()));
         }
     }
 
@@ -177,7 +191,7 @@ impl Counters {
 /// What one transaction says of leases.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    waits_ms: Vec<(Waited, u64)>,
+    waits_ms: Vec<(Waited, u64, Exemplar)>,
     errors_ms: Vec<u64>,
     events: Vec<String>,
 }
@@ -195,7 +209,7 @@ mod tests {
         let counters = Counters::default();
         let waited = |tenant: usize| Waited { tenant: tenant.to_string(), pool: "p".into(), tier: "basic" };
         for tenant in 0..2 * WAITS_MAX {
-            let waits_ms = vec![(waited(tenant), 1_000)];
+            let waits_ms = vec![(waited(tenant), 1_000, vec![("lease", tenant.to_string())])];
             counters.written(Batch { waits_ms, ..Batch::default() });
         }
         let mut registry = Registry::default();
@@ -203,6 +217,11 @@ mod tests {
         let page = sluice_metrics::Format::Prometheus.encode(&registry).unwrap();
         let series = page.lines().filter(|line| line.starts_with("sluice_lease_wait_seconds_count{")).count();
         assert_eq!(series, WAITS_MAX + 1);
+        assert!(!page.contains("# {"), "the older format has no exemplars");
+        let page = sluice_metrics::Format::OpenMetrics.encode(&registry).unwrap();
+        let of_first =
+            page.lines().find(|line| line.contains("tenant=\"0\"") && line.contains("# {")).unwrap();
+        assert!(of_first.contains("le=\"1.0\"") && of_first.contains("# {lease=\"0\"} 1.0 "), "{of_first}");
         assert_eq!(counters.told_apart(waited(0)), waited(0), "who has a series keeps it");
         assert_eq!(counters.told_apart(waited(WAITS_MAX)).tenant, OTHERS);
     }

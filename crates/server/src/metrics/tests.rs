@@ -120,7 +120,7 @@ fn what_becomes_of_leases_counts_once_it_is_written() {
         entry("lease.preempted", 8),
         entry("tenant.changed", 7),
     ];
-    let batch = counters.of_batch(&writes);
+    let batch = counters.of_batch(&writes, true);
     let mut registry = Registry::default();
     counters.register(&mut registry);
     let before = Format::OpenMetrics.encode(&registry).unwrap();
@@ -131,10 +131,15 @@ fn what_becomes_of_leases_counts_once_it_is_written() {
         "sluice_lease_events_total{event=\"granted\"} 1",
         "sluice_lease_events_total{event=\"preempted\"} 1",
         "sluice_lease_wait_seconds_sum{tenant=\"acme\",pool=\"(any)\",tier=\"standard\"} 4.0",
-        "sluice_lease_wait_seconds_bucket{le=\"5.0\",tenant=\"acme\",pool=\"(any)\",tier=\"standard\"} 1",
     ] {
         assert!(page.lines().any(|found| found == line), "{line} in\n{page}");
     }
+    // The bucket names the lease that was counted there last, and its trace.
+    let trace = format!("{:032x}", crate::traces::id_of(7, 1_000));
+    let bucket =
+        "sluice_lease_wait_seconds_bucket{le=\"5.0\",tenant=\"acme\",pool=\"(any)\",tier=\"standard\"} 1";
+    let with_exemplar = format!("{bucket} # {{lease=\"7\",trace_id=\"{trace}\"}} 4.0 ");
+    assert!(page.contains(&with_exemplar), "{with_exemplar} in\n{page}");
     assert!(!page.contains("changed"), "{page}");
 }
 
@@ -154,7 +159,7 @@ fn all_metrics_are_explained() {
     counters.answered("GET", "/", 200, std::time::Duration::ZERO);
     let granted = lease(7, "acme", vec![Seat::new(1, vec![0], 1)]);
     let entry = Entry::after(&Head::default(), 5_000, "x", "lease.granted", "7", "{}");
-    counters.written(counters.of_batch(&[Write::Lease(Box::new(granted)), Write::Audit(entry)]));
+    counters.written(counters.of_batch(&[Write::Lease(Box::new(granted)), Write::Audit(entry)], false));
     let mut registry = Registry::default();
     counters.register(&mut registry);
     registry.register_collector(Box::new(picture));

@@ -56,7 +56,7 @@ impl Store {
         #[cfg(test)]
         self.faults.find_room()?;
         let sql = format!(
-            "UPDATE leader SET fence = fence + 1, holder = $1, url = $2, until_ms = {now} + $3 \
+            "UPDATE leader SET fence = fence + 1, holder = $1, url = $2, until_ms = {now} + $3, since_ms = {now} \
              WHERE id = 1 AND ($4 = 1 OR until_ms < {now} OR until_ms > {now} + 2 * $3) RETURNING fence",
             now = self.clock
         );

@@ -73,6 +73,7 @@ pub(super) const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (21, "webhooks", [include_str!("../../migrations/0021_webhooks.sql"); 2]),
     (22, "run defaults", [include_str!("../../migrations/0022_run_defaults.sql"); 2]),
     (23, "autonomy", [include_str!("../../migrations/0023_autonomy.sql"); 2]),
+    (24, "servers", [include_str!("../../migrations/0024_servers.sql"); 2]),
 ];
 
 impl Store {

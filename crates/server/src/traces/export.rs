@@ -86,7 +86,7 @@ fn body(batch: &[Trace]) -> Value {
 
 /// Returns the span of a lease, and the spans of what it did as far as that is known.
 fn spans(trace: &Trace) -> Vec<Value> {
-    let id = format!("{:032x}", fastrand::u128(1..));
+    let id = format!("{:032x}", super::id_of(trace.lease, trace.requested_ms));
     let root = format!("{:016x}", fastrand::u64(1..));
     let span = |name: &str, own: String, parent: &str, from_ms: u64, until_ms: u64| {
         json!({

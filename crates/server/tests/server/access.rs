@@ -131,6 +131,8 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("gpus", "gpus", |c, _| c.get("/gpus")),
     ("gpu sums", "gpu_sums", |c, _| c.get("/gpus/sums")),
     ("drift", "drift", |c, _| c.get("/drift")),
+    ("servers", "servers", |c, _| c.get("/servers")),
+    ("plans", "plans", |c, _| c.get("/plans")),
     ("fence", "fence", |c, _| c.post("/gpus/fences", &json!({ "gpus": [], "why": "x" }))),
     ("unfence", "unfence", |c, _| c.post("/gpus/unfences", &json!({ "gpus": [] }))),
     ("identity", "identity", |c, _| c.get("/identity")),
@@ -287,7 +289,8 @@ fn every_endpoint_for_every_role() {
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["undo"], &["gpus", "gpu sums", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "gpu sums", "drift"]].concat());
-    let audits = ["tokens", "get token", "audit", "gpus", "gpu sums", "drift", "identity"];
+    let audits =
+        ["tokens", "get token", "audit", "gpus", "gpu sums", "drift", "servers", "plans", "identity"];
     let audited =
         ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
     let audited = [&audited[..], &["watch", "pools", "get tenant"], &fleet].concat();
@@ -314,7 +317,8 @@ fn every_endpoint_for_every_role() {
         "get pool",
         "remove pool",
     ];
-    let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token"];
+    let nodes =
+        ["nodes", "node", "servers", "plans", "drain", "undrain", "forget node", "tokens", "get token"];
     let fences = ["gpus", "gpu sums", "drift", "fence", "unfence"];
     check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes, &webhooks, &fences].concat());
     check(Role::Node, "/", &["join"]);

@@ -9,7 +9,8 @@ use sluice_api::tenant::{Applied, TenantStatus};
 use sluice_api::token::Role;
 
 use crate::ledger::record;
-use crate::{ScriptedNode, Server, problem};
+use crate::session::send;
+use crate::{ScriptedNode, Server, problem, settings};
 
 const WRITTEN: &str = "
 tenants:
@@ -71,6 +72,35 @@ fn what_people_write_is_what_the_api_says_in_integers() {
     drop(server);
     let server = Server::start(folder.path());
     assert_eq!(server.apply(WRITTEN).unwrap().changes, Vec::<String>::new(), "it is kept as it was written");
+}
+
+#[test]
+fn what_is_declared_is_written_as_people_write_it_and_taken_back_under_its_tag() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path());
+    ScriptedNode::join(&server, "one", 1);
+    server.apply(WRITTEN).unwrap();
+    let token = format!("Authorization: Bearer {}\r\n", settings(folder.path()).token);
+    let read = || {
+        let headers = format!("{token}Accept: application/yaml\r\n");
+        let answer = send(&server, "GET", "/api/v1/declaration", &headers, "");
+        let tag = answer.head.lines().find(|line| line.to_lowercase().starts_with("etag:")).unwrap();
+        (tag.split_once(' ').unwrap().1.trim().to_owned(), answer.body)
+    };
+    let apply = |tag: &str, body: &str| {
+        let headers = format!("{token}Content-Type: application/yaml\r\nIf-Match: {tag}\r\n");
+        let answer = send(&server, "POST", "/api/v1/apply", &headers, body);
+        (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap())
+    };
+    let (tag, text) = read();
+    assert!(text.contains("memory_limit: 64GiB") || text.contains("memory_limit_mib"), "{text}");
+    assert!(text.contains("path: acme") && text.contains("price:"), "{text}");
+    assert_eq!(apply(&tag, &text), (200, json!({ "changes": [] })));
+    // What has changed meanwhile is not overwritten.
+    server.apply("tenants: [{path: globex}]").unwrap();
+    assert_eq!(apply(&tag, &text).0, 412);
+    let (later, text) = read();
+    assert!(later != tag && text.contains("globex"), "{text}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use sluice_api::audit::{Entry, Verification};
 use sluice_api::client::Client;
 use sluice_api::lease::{Lease, LeaseId};
 use sluice_api::node::GpuStatus;
+use sluice_api::replica::{ServerState, Servers};
 use sluice_api::tenant::Applied;
 use sluice_api::token::{MadeToken, NewToken, Role, Token};
 
@@ -170,6 +171,42 @@ fn a_token_revoked_at_one_server_is_refused_by_all() {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+#[test]
+fn operators_see_which_server_leads() {
+    let Some(postgres) = Postgres::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut pair = Pair::start(folder.path(), postgres.database("pair"));
+    let until = |client: &Client, is: &dyn Fn(&Servers) -> bool| -> Servers {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let servers: Servers = insist(|| client.get("/servers"));
+            if is(&servers) {
+                return servers;
+            }
+            assert!(Instant::now() < deadline, "{servers:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let of = |servers: &Servers, state| -> Vec<String> {
+        let with = servers.items.iter().filter(|server| server.state == state);
+        with.map(|server| server.url.clone()).collect()
+    };
+    let (leads, follows) = (ServerState::Leads, ServerState::Follows);
+    let both = until(&pair.client(), &|all| of(all, leads).len() == 1 && of(all, follows).len() == 1);
+    assert!(both.items.iter().all(|server| server.release == env!("CARGO_PKG_VERSION")), "{both:?}");
+    assert_eq!(both.items.iter().filter(|server| server.answers).count(), 1);
+    // What the leader writes is read by the one that follows.
+    let _: Applied = pair.client().post_text("/apply", "application/yaml", TENANTS).unwrap();
+    until(&pair.client(), &|all| all.items.iter().all(|one| (one.behind, one.settings_behind) == (0, false)));
+
+    let follower = of(&both, follows);
+    pair.kill_leader(&postgres);
+    let after = until(&pair.client(), &|all| of(all, leads) == follower);
+    assert!(after.leadership > both.leadership, "{after:?}");
+    let since = |all: &Servers| all.items.iter().find_map(|server| server.leads_since_ms).unwrap();
+    assert!(since(&after) > since(&both), "{after:?}");
 }
 
 #[test]

@@ -10,10 +10,10 @@ use sluice_api::token::{MadeToken, Role, Token};
 use crate::{Server, problem, settings};
 
 /// An answer as it came.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
@@ -29,7 +29,7 @@ impl Answer {
 }
 
 /// A request with these headers, each with its line's end.
-fn send(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+pub(crate) fn send(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Answer {
     let place = server.admin.server().strip_prefix("http://").unwrap();
     let mut socket = TcpStream::connect(place).unwrap();
     let length = body.len();

@@ -25,6 +25,7 @@ use crate::cli::{
     Output, PoolCommand, TenantCommand, TokenCommand,
 };
 use crate::moment::Moment;
+use crate::progress::Progress;
 
 /// Keeps a server and a token for it, once the server has taken the token.
 pub(crate) fn log_in(arguments: &LoginArgs) -> Result<ExitCode> {
@@ -292,12 +293,16 @@ fn read_anchor(path: &Path) -> Result<Head> {
 /// into the file `anchor`.
 fn verify(at: &AtServer, known: Option<Head>, anchor: Option<&Path>) -> Result<()> {
     let mut verification = Verification::new(known);
+    let (mut count, mut progress) = (0_u64, Progress::new());
     let mut broken = None;
     client(at)?.each("/audit?limit=1000", |entry: Entry| {
+        count += 1;
+        progress.at(|| format!("{count} entries followed"));
         if broken.is_none() {
             broken = verification.follow(&entry).err();
         }
     })?;
+    drop(progress);
     let head = match broken.map_or_else(|| verification.end(), Err) {
         Ok(head) => head,
         Err(broken) => bail!("the audit log has been tampered with: {broken}"),

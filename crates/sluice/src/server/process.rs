@@ -1,9 +1,7 @@
 //! `sluice server` and `sluice up`: the control plane in this process.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{ADMIN_FILE, NODE_FILE, Settings};
@@ -15,6 +13,7 @@ use crate::cli::{
 };
 use crate::output;
 use crate::place::{self, EndSignals};
+use crate::progress::Progress;
 use crate::quantity::Memory;
 use crate::server::join::{data, membership};
 use crate::server::web;
@@ -30,54 +29,23 @@ pub(crate) fn server(arguments: &ServerCommandArgs) -> Result<ExitCode> {
 
 pub(crate) fn backup(arguments: &BackupArgs) -> Result<ExitCode> {
     let (data, database) = books(&arguments.books)?;
-    let mut progress = Copying::new();
+    let mut progress = Progress::new();
     copied(sluice_server::back_up(&data, database.as_ref(), &arguments.to, &mut |rows, all| {
-        progress.at(rows, all)
+        progress.at(|| progress_line(rows, all))
     })?)
 }
 
 pub(crate) fn restore(arguments: &RestoreArgs) -> Result<ExitCode> {
     let (data, database) = books(&arguments.books)?;
-    let mut progress = Copying::new();
-    let mut told = |rows, all| progress.at(rows, all);
+    let mut progress = Progress::new();
+    let mut told = |rows, all| progress.at(|| progress_line(rows, all));
     copied(sluice_server::restore(&arguments.from, &data, database.as_ref(), &mut told)?)
-}
-
-/// How far a copy has come: a line that is rewritten on a terminal, and now and then a new one
-/// elsewhere.
-struct Copying {
-    is_terminal: bool,
-    said: Instant,
-}
-
-impl Copying {
-    fn new() -> Copying {
-        Copying { is_terminal: std::io::stderr().is_terminal(), said: Instant::now() }
-    }
-
-    fn at(&mut self, rows: u64, all: u64) {
-        let every = Duration::from_secs(if self.is_terminal { 1 } else { 30 });
-        if self.said.elapsed() < every {
-            return;
-        }
-        self.said = Instant::now();
-        let line = progress_line(rows, all);
-        if self.is_terminal { eprint!("\r\x1b[K{line}") } else { eprintln!("{line}") }
-    }
-}
-
-impl Drop for Copying {
-    fn drop(&mut self) {
-        if self.is_terminal {
-            eprint!("\r\x1b[K");
-        }
-    }
 }
 
 fn progress_line(rows: u64, all: u64) -> String {
     // There may be more by now than there were when they were counted.
     let percent = (rows.min(all) * 100).checked_div(all).unwrap_or(100);
-    format!("sluice: {rows} of {all} rows copied ({percent}%)")
+    format!("{rows} of {all} rows copied ({percent}%)")
 }
 
 fn books(arguments: &BooksArgs) -> Result<(PathBuf, Option<Database>)> {
@@ -206,8 +174,8 @@ mod tests {
 
     #[test]
     fn a_copy_says_how_far_it_is() {
-        assert_eq!(progress_line(50, 200), "sluice: 50 of 200 rows copied (25%)");
-        assert_eq!(progress_line(201, 200), "sluice: 201 of 200 rows copied (100%)");
-        assert_eq!(progress_line(0, 0), "sluice: 0 of 0 rows copied (100%)");
+        assert_eq!(progress_line(50, 200), "50 of 200 rows copied (25%)");
+        assert_eq!(progress_line(201, 200), "201 of 200 rows copied (100%)");
+        assert_eq!(progress_line(0, 0), "0 of 0 rows copied (100%)");
     }
 }

@@ -13,12 +13,15 @@ use sluice_api::usage::{UsageRecord, read_journal_line};
 use super::bills::signed;
 use super::client;
 use crate::cli::ReconcileArgs;
+use crate::progress::Progress;
 
 pub(crate) fn reconcile(arguments: &ReconcileArgs) -> Result<ExitCode> {
     let client = client(&arguments.at)?;
     let mut ledger = BTreeMap::new();
+    let mut progress = Progress::new();
     client.each("/usage?limit=1000", |record: UsageRecord| {
         ledger.insert(record.id.clone(), record);
+        progress.at(|| format!("{} records of the ledger read", ledger.len()));
     })?;
     let mut findings = Vec::new();
     let mut journals = Journals::default();
@@ -28,12 +31,14 @@ pub(crate) fn reconcile(arguments: &ReconcileArgs) -> Result<ExitCode> {
     journals.compare(&ledger, &mut findings);
     let invoices: Vec<Invoice> = client.list("/invoices")?;
     let mut due = Vec::new();
-    for invoice in invoices.iter().filter(|invoice| invoice.covers()) {
+    for (number, invoice) in invoices.iter().filter(|invoice| invoice.covers()).enumerate() {
+        progress.at(|| format!("{number} invoices compared"));
         let Bill { tenant, from_ms, until_ms, .. } = &invoice.bill;
         let path = format!("/bill?tenant={tenant}&from_ms={from_ms}&until_ms={until_ms}");
         let now: Bill = client.get(&path)?;
         due.extend(differs(invoice, &now, &invoices));
     }
+    drop(progress);
     println!(
         "{} records in {} journals, {} in the ledger, {} invoices: {}",
         journals.records.len(),
