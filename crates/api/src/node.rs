@@ -34,6 +34,9 @@ pub struct Join {
     pub release: String,
 }
 
+/// The most times its memory of which a node leases a GPU.
+pub const MEMORY_OVERCOMMIT_MAX: u64 = 16;
+
 /// What is fixed about a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -44,6 +47,10 @@ pub struct Gpu {
     pub uuid: String,
     /// Bytes.
     pub memory: u64,
+    /// Bytes that all its leases together may have; 0 where that is `memory`. A node says what it
+    /// can back, and a server as much of that as the GPU's pool allows.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub memory_leasable: u64,
     pub software: bool,
     /// As `12.0`.
     pub compute_capability: String,
@@ -77,6 +84,13 @@ pub struct Gpu {
     /// GPUs of the same node that NVLinks lead to, straight or through switches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinks>,
+}
+
+impl Gpu {
+    /// Bytes that all its leases together may have.
+    pub fn leasable(&self) -> u64 {
+        self.memory_leasable.max(self.memory)
+    }
 }
 
 /// What a GPU does in a second; 0 where that is not known.

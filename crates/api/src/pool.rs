@@ -52,10 +52,17 @@ pub struct Pool {
     pub sharing: Sharing,
     /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases
     /// whose shares add up to more than the GPU has share its time in proportion. A whole GPU is
-    /// nobody else's, and memory is never leased twice.
+    /// nobody else's. Memory is `memory_overcommit_percent`.
     #[serde(default = "no_overcommit", skip_serializing_if = "is_no_overcommit")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 1000))]
     pub overcommit_percent: u32,
+    /// How much of the memory of each GPU may be leased, at all times: above 100, programs that do
+    /// not fit there together run in time slices, and the memory of those that wait is with the
+    /// node. No more than the node can back (`sluice node --overcommit`), and no lease has more
+    /// than the GPU.
+    #[serde(default = "no_overcommit", skip_serializing_if = "is_no_overcommit")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 1000))]
+    pub memory_overcommit_percent: u32,
     /// What it is at other times: the first whose calendar holds is in force, and where none does
     /// the pool is as said above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -107,8 +114,10 @@ fn is_no_overcommit(percent: &u32) -> bool {
 pub enum OvercommitError {
     #[error("overcommit_percent: 100 (what each GPU has) to {OVERCOMMIT_PERCENT_MAX}, not {0}")]
     Range(u32),
-    #[error("overcommit_percent: whole GPUs are never overcommitted, and it lends no parts of GPUs")]
-    Whole,
+    #[error("memory_overcommit_percent: 100 (what each GPU has) to {OVERCOMMIT_PERCENT_MAX}, not {0}")]
+    MemoryRange(u32),
+    #[error("{0}: whole GPUs are never overcommitted, and it lends no parts of GPUs")]
+    Whole(&'static str),
 }
 
 /// How the GPUs of a pool are lent.
@@ -159,12 +168,28 @@ impl Pool {
         self.overcommit_percent.saturating_mul(GPU_PPM / 100)
     }
 
+    /// Bytes of a GPU that may be leased, where it has `memory` and its node can back `leasable`.
+    pub fn leasable_memory(&self, memory: u64, leasable: u64) -> u64 {
+        let of_pool = u128::from(memory) * u128::from(self.memory_overcommit_percent) / 100;
+        u64::try_from(of_pool).unwrap_or(u64::MAX).min(leasable).max(memory)
+    }
+
     pub fn check_overcommit(&self) -> Result<(), OvercommitError> {
         if !(100..=OVERCOMMIT_PERCENT_MAX).contains(&self.overcommit_percent) {
             return Err(OvercommitError::Range(self.overcommit_percent));
         }
-        let lends_parts = self.all_terms().any(|terms| terms.sharing == Sharing::Fractions);
-        if self.overcommit_percent > 100 && !lends_parts { Err(OvercommitError::Whole) } else { Ok(()) }
+        if !(100..=OVERCOMMIT_PERCENT_MAX).contains(&self.memory_overcommit_percent) {
+            return Err(OvercommitError::MemoryRange(self.memory_overcommit_percent));
+        }
+        if self.all_terms().any(|terms| terms.sharing == Sharing::Fractions) {
+            return Ok(());
+        }
+        let fields = [
+            ("overcommit_percent", self.overcommit_percent),
+            ("memory_overcommit_percent", self.memory_overcommit_percent),
+        ];
+        let above = fields.into_iter().find(|&(_, percent)| percent > 100);
+        above.map_or(Ok(()), |(field, _)| Err(OvercommitError::Whole(field)))
     }
 }
 

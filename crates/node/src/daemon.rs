@@ -101,6 +101,10 @@ impl Node {
         if stop < 0 {
             return Err(io::Error::last_os_error().into());
         }
+        let overcommit = registry::overcommit_of(config);
+        if let Some(overcommit) = &overcommit {
+            overcommit.shortages(&inventory.cards).for_each(|text| eprintln!("sluice node: {text}"));
+        }
         let first = listeners.first().and_then(|listener| Some((listener, listener.endpoint()?)));
         let agent = config
             .join
@@ -109,7 +113,11 @@ impl Node {
             .map(|(join, (listener, endpoint))| {
                 let facts = facts::of(&inventory, library.as_deref(), &config.worker);
                 let measured = measure::rates(&inventory, &config.worker, &join.folder);
-                let gpus = gpus(&inventory.snapshots, &facts, &measured, join.gflops);
+                let mut gpus = gpus(&inventory.snapshots, &facts, &measured, join.gflops);
+                if let Some(overcommit) = &overcommit {
+                    let leasable = overcommit.leasable(&inventory.cards);
+                    gpus.iter_mut().zip(leasable).for_each(|(gpu, bytes)| gpu.memory_leasable = bytes);
+                }
                 let oddities = gpus.iter().enumerate().filter_map(|(index, gpu)| measure::oddity(index, gpu));
                 oddities.for_each(|oddity| eprintln!("sluice node: {oddity}"));
                 Agent::join(join, gpus, &endpoint, listener.identity())

@@ -231,12 +231,11 @@ impl Registry {
         clock: Arc<dyn Clock>,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
-        let swap_memory = config.swap_memory.unwrap_or_else(residence::half_of_host_memory);
+        let swap_memory = swap_memory(config);
         let mut books = Books::new(inventory.cards.clone());
         let mut planners = Vec::new();
-        if config.memory_overcommit_ppm > PPM {
-            let memory_ppm = config.memory_overcommit_ppm;
-            books = books.with_overcommit(Overcommit { memory_ppm, swap_memory });
+        if let Some(overcommit) = overcommit_of(config) {
+            books = books.with_overcommit(overcommit);
             let policy = SlicePolicy { max_wait_ns: nanos(config.max_wait), ..SlicePolicy::default() };
             let planner =
                 |card: &Card| Planner::new(policy, card.memory, context_bytes(&inventory.driver, card));
@@ -384,6 +383,17 @@ fn sum(a: Counts, b: Counts) -> Counts {
         movable: a.movable.saturating_add(b.movable),
         commands: a.commands.saturating_add(b.commands),
     }
+}
+
+/// Most bytes of host memory that hold memory of sessions.
+fn swap_memory(config: &NodeConfig) -> u64 {
+    config.swap_memory.unwrap_or_else(residence::half_of_host_memory)
+}
+
+/// How far a node leases memory beyond what its GPUs have, if it does.
+pub(crate) fn overcommit_of(config: &NodeConfig) -> Option<Overcommit> {
+    let memory_ppm = config.memory_overcommit_ppm;
+    (memory_ppm > PPM).then(|| Overcommit { memory_ppm, swap_memory: swap_memory(config) })
 }
 
 /// Bytes that a session's context takes of its GPU, generously: what a loaded driver takes is not

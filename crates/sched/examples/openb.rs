@@ -195,6 +195,7 @@ fn read_nodes(path: &Path, models: &mut Models) -> Vec<NodeSpec> {
             model: models.id(&row[4]),
             gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 0,
+            gpu_memory_leasable_mib: 0,
             gpu_units_milli: 0,
             labels: LabelSet::NONE,
             domains: Vec::new(),

@@ -57,6 +57,7 @@ fn cluster(nodes: u32) -> Result<Scheduler, AnyError> {
             model: ModelId::new(0).ok_or("no model 0")?,
             gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 80 << 10,
+            gpu_memory_leasable_mib: 80 << 10,
             gpu_units_milli: 0,
             labels: LabelSet::NONE,
             domains: vec![DomainId(node / 64), DomainId(node / 8)],

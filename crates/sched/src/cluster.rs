@@ -61,6 +61,10 @@ pub enum ClusterError {
         "{gpu_milli} thousandths of each GPU to be promised; {WHOLE_GPU_MILLI} to {PROMISED_MILLI_MAX} may be"
     )]
     GpuMilli { gpu_milli: u16 },
+    #[error(
+        "{leasable_mib} MiB of memory to be promised of GPUs that have {memory_mib} MiB; it is that or more"
+    )]
+    GpuMemory { memory_mib: u32, leasable_mib: u32 },
 }
 
 /// All nodes. Allocation and release are exact inverses, and anything that would promise more than
@@ -125,6 +129,10 @@ impl Cluster {
             return Err(ClusterError::TooManyGpus { gpus: spec.gpus });
         }
         check_gpu_milli(spec.gpu_milli)?;
+        let (memory_mib, leasable_mib) = (spec.gpu_memory_mib, spec.gpu_memory_leasable_mib);
+        if leasable_mib < memory_mib {
+            return Err(ClusterError::GpuMemory { memory_mib, leasable_mib });
+        }
         self.count_node(&spec, |sum, amount| sum + amount);
         let (cpu_milli, gpu_milli) = self.largest_node;
         self.largest_node = (cpu_milli.max(spec.cpu_milli), gpu_milli.max(gpu_milli_of(&spec)));
@@ -202,21 +210,21 @@ impl Cluster {
     /// Also onto a fenced GPU, as far as there is room: what runs there already is counted in this
     /// way.
     pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
-        let gpu_milli = self.node_of(placement)?.spec.gpu_milli;
-        self.take(placement, gpu_milli)
+        self.node_of(placement)?;
+        self.take(placement, false)
     }
 
     /// The same for what was allocated before: it stays if less may be promised of its GPUs since.
     /// They get nothing new until there is room.
     pub fn restore(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.node_of(placement)?;
-        self.take(placement, PROMISED_MILLI_MAX)
+        self.take(placement, true)
     }
 
-    fn take(&mut self, placement: &Placement, gpu_milli: u16) -> Result<(), ClusterError> {
+    fn take(&mut self, placement: &Placement, was_placed: bool) -> Result<(), ClusterError> {
         let node = placement.node;
         let before = self.node(node).over_milli();
-        let taken = self.nodes[node.index()].subtract(placement, gpu_milli);
+        let taken = self.nodes[node.index()].subtract(placement, was_placed);
         taken.ok_or(ClusterError::OverCommit { node })?;
         self.count(placement, before, |used, amount| used + amount);
         Ok(())

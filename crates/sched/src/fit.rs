@@ -132,7 +132,7 @@ pub fn fit(node: &Node, request: &Request) -> Result<(), Misfit> {
     for (index, gpu) in node.gpus().iter().enumerate() {
         let compute = gpu.milli >= takes_milli;
         with_compute += u8::from(compute);
-        if compute && gpu.memory_mib >= request.gpu_memory_mib {
+        if compute && gpu.has_memory_for(request) {
             with_both = with_both.with(index);
         }
     }

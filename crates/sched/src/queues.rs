@@ -29,6 +29,7 @@
 //!     model: ModelId::new(0).unwrap(),
 //!     gpu_milli: WHOLE_GPU_MILLI,
 //!     gpu_memory_mib: 80 * 1024,
+//!     gpu_memory_leasable_mib: 80 * 1024,
 //!     gpu_units_milli: 0,
 //!     labels: LabelSet::NONE,
 //!     domains: vec![DomainId(0)],

@@ -159,6 +159,7 @@ mod tests {
                 model: ModelId::new(model).unwrap(),
                 gpu_milli: WHOLE_GPU_MILLI,
                 gpu_memory_mib: 0,
+                gpu_memory_leasable_mib: 0,
                 gpu_units_milli: 0,
                 labels: LabelSet::NONE,
                 domains: Vec::new(),

@@ -92,6 +92,8 @@ pub struct Request {
     /// Of each GPU the same part of the memory as of the compute that may be promised, whichever
     /// GPU that is.
     pub memory_by_share: bool,
+    /// Its memory never leaves its GPUs, however far their memory is overcommitted.
+    pub fixed: bool,
     /// Any of these; not looked at where `gpus` is 0.
     pub models: ModelSet,
     /// All of these.
@@ -127,6 +129,7 @@ impl Request {
             by_units: false,
             gpu_memory_mib: 0,
             memory_by_share: false,
+            fixed: false,
             models: ModelSet::ALL,
             labels: LabelSet::NONE,
             linked: None,
@@ -171,6 +174,11 @@ impl Request {
 
     pub const fn with_gpu_memory(self, gpu_memory_mib: u32) -> Request {
         Request { gpu_memory_mib, ..self }
+    }
+
+    /// The same with memory that never leaves its GPUs.
+    pub const fn with_fixed_memory(self) -> Request {
+        Request { fixed: true, ..self }
     }
 
     pub const fn with_models(self, models: ModelSet) -> Request {
@@ -228,6 +236,7 @@ mod tests {
             model: ModelId(0),
             gpu_milli: WHOLE_GPU_MILLI,
             gpu_memory_mib: 0,
+            gpu_memory_leasable_mib: 0,
             gpu_units_milli,
             labels: LabelSet::NONE,
             domains: Vec::new(),
@@ -262,6 +271,7 @@ mod tests {
             model: ModelId(0),
             gpu_milli,
             gpu_memory_mib,
+            gpu_memory_leasable_mib: gpu_memory_mib,
             gpu_units_milli: 10_000,
             labels: LabelSet::NONE,
             domains: Vec::new(),

@@ -16,6 +16,7 @@ fn world(nodes: usize) -> (Scheduler, Vec<NodeId>, impl Fn(&mut Scheduler, u8, u
         model: ModelId::new(0).unwrap(),
         gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 1000,
+        gpu_memory_leasable_mib: 1000,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],

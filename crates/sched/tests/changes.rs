@@ -4,7 +4,10 @@
 use sluice_sched::queues::{
     Action, Config, Evicted, JobId, JobSpec, QueueSpec, QueueTree, Resource, Scheduler,
 };
-use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
+use sluice_sched::{
+    Cluster, DomainId, GpuSet, LabelSet, ModelId, NodeSpec, Placement, Placer, Policy, Request,
+    WHOLE_GPU_MILLI,
+};
 
 const GPU: Request = Request::cpu(0, 0).with_gpus(1, 1000);
 
@@ -16,6 +19,7 @@ fn node(gpus: u8) -> NodeSpec {
         model: ModelId::new(0).unwrap(),
         gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 80 * 1024,
+        gpu_memory_leasable_mib: 80 * 1024,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],
@@ -363,4 +367,43 @@ fn a_job_that_runs_takes_more_or_less_where_it_is() {
     scheduler.finish(pair);
     scheduler.finish(other);
     assert_eq!(used(&scheduler), (0, 0));
+}
+
+#[test]
+fn memory_is_promised_beyond_a_gpu_as_far_as_each_fits_beside_what_never_leaves_it() {
+    let mut cluster = Cluster::new();
+    let spec = NodeSpec { gpu_memory_mib: 1000, gpu_memory_leasable_mib: 2000, ..node(1) };
+    let node = cluster.add_node(spec.clone()).unwrap();
+    let on = |memory| Request::cpu(0, 0).with_gpus(1, 100).with_gpu_memory(memory);
+    let place = |request| Placement { request, node, gpus: GpuSet::EMPTY.with(0) };
+    let free = |cluster: &Cluster| {
+        let gpu = cluster.node(node).gpus()[0];
+        (gpu.memory_mib, gpu.largest_mib, gpu.fixed_mib)
+    };
+    assert_eq!(free(&cluster), (2000, 1000, 1000));
+    assert!(sluice_sched::fit(cluster.node(node), &on(1001)).is_err(), "no GPU has as much");
+    cluster.allocate(&place(on(300).with_fixed_memory())).unwrap();
+    assert_eq!(free(&cluster), (1700, 700, 700), "the others fit beside it");
+    assert!(cluster.allocate(&place(on(701))).is_err());
+    for expect in [(1000, 700, 0), (300, 300, 0)] {
+        cluster.allocate(&place(on(700))).unwrap();
+        assert_eq!(free(&cluster), expect);
+    }
+    assert!(cluster.allocate(&place(on(1).with_fixed_memory())).is_err(), "it could not leave for others");
+    let before = cluster.node(node).gpus().to_vec();
+    cluster.allocate(&place(on(300))).unwrap();
+    assert!(cluster.allocate(&place(on(1))).is_err(), "all that may be promised is");
+    cluster.release(&place(on(300))).unwrap();
+    assert_eq!(cluster.node(node).gpus(), before);
+
+    let mut less = Cluster::new();
+    less.add_node(NodeSpec { gpu_memory_leasable_mib: 1000, ..spec.clone() }).unwrap();
+    for _ in 0..2 {
+        less.restore(&place(on(700))).unwrap();
+    }
+    assert_eq!(free(&less), (0, 0, 0), "what was placed stays, and nothing new comes");
+    less.release(&place(on(700))).unwrap();
+    assert_eq!(free(&less), (300, 300, 300));
+    let wrong = NodeSpec { gpu_memory_leasable_mib: 999, ..spec };
+    assert!(less.add_node(wrong).unwrap_err().to_string().contains("999 MiB"));
 }

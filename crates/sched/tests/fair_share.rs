@@ -169,6 +169,7 @@ proptest! {
         let mut scheduler = Scheduler::new(tree.clone(), Placer::new(Policy::BestFit), config);
         scheduler.add_node(NodeSpec {
             cpu_milli: 0, memory_mib: 0, gpus, model: ModelId::new(0).unwrap(), gpu_milli: 1000, gpu_memory_mib: 0,
+            gpu_memory_leasable_mib: 0,
             gpu_units_milli: 0, labels: LabelSet::NONE, domains: Vec::new(),
         }).unwrap();
         // Each leaf asks for what it requests in one job of many small tasks; there is no CPU for

@@ -92,6 +92,7 @@ fn node() -> impl Strategy<Value = NodeSpec> {
         model: ModelId::new(model).unwrap(),
         gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 0,
+        gpu_memory_leasable_mib: 0,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: Vec::new(),

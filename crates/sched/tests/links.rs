@@ -26,6 +26,7 @@ fn cluster(rows: &[&str]) -> Cluster {
         model: ModelId::new(0).unwrap(),
         gpu_milli: 1000,
         gpu_memory_mib: 16_384,
+        gpu_memory_leasable_mib: 16_384,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: Vec::new(),

@@ -37,6 +37,7 @@ fn node(gpus: u8, rack: u32) -> NodeSpec {
         model: ModelId::new(0).unwrap(),
         gpu_milli: PROMISED_MILLI[rack as usize],
         gpu_memory_mib: 80 * 1024,
+        gpu_memory_leasable_mib: 80 * 1024,
         gpu_units_milli: if rack == 1 { SLOW_MILLI } else { FAST_MILLI },
         labels: LabelSet::NONE,
         domains: vec![DomainId(rack)],
@@ -430,7 +431,9 @@ fn a_thousand_concurrent_requests_overcommit_nothing_beyond_the_policy() {
         let queues = [QueueSpec::new("a"), QueueSpec::new("b").deserving_gpus(10.0)];
         let (mut scheduler, leaves) = scheduler(&[], &queues, &Config::default());
         for _ in 0..8 {
-            scheduler.add_node(NodeSpec { gpu_memory_mib: gpu_memory_gib * 1024, ..node(8, 0) }).unwrap();
+            let gpu_memory_mib = gpu_memory_gib * 1024;
+            let memory = NodeSpec { gpu_memory_mib, gpu_memory_leasable_mib: gpu_memory_mib, ..node(8, 0) };
+            scheduler.add_node(memory).unwrap();
         }
         let shared = Mutex::new((scheduler, Watcher::default()));
         let most = std::thread::scope(|scope| {

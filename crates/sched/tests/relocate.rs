@@ -17,6 +17,7 @@ fn a_task_is_counted_where_it_is_moved() {
         model: ModelId::new(0).unwrap(),
         gpu_milli: WHOLE_GPU_MILLI,
         gpu_memory_mib: 1000,
+        gpu_memory_leasable_mib: 1000,
         gpu_units_milli: 0,
         labels: LabelSet::NONE,
         domains: vec![DomainId(0)],

@@ -276,6 +276,7 @@ fn build(scenario: &Scenario) -> Result<World, Failed> {
                 model: ModelId::new(group.model).ok_or("model above 63")?,
                 gpu_milli: WHOLE_GPU_MILLI,
                 gpu_memory_mib: group.gpu_memory_gib * 1024,
+                gpu_memory_leasable_mib: group.gpu_memory_gib * 1024,
                 gpu_units_milli: 0,
                 labels: labels(&group.labels)?,
                 domains: group.domains.iter().copied().map(DomainId).collect(),

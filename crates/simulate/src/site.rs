@@ -51,6 +51,7 @@ impl Site {
                 model: u8::try_from(model).ok().and_then(ModelId::new).ok_or(SiteError::TooManyModels)?,
                 gpu_milli: sluice_sched::WHOLE_GPU_MILLI,
                 gpu_memory_mib: node.gpu_memory_mib,
+                gpu_memory_leasable_mib: node.gpu_memory_leasable_mib(),
                 gpu_units_milli: 0,
                 labels: LabelSet::NONE,
                 domains: vec![zones.number(&node.zone), racks.number(&rack)],
@@ -96,10 +97,12 @@ impl Site {
         };
         let models =
             if job.models.is_empty() { ModelSet::ALL } else { job.models.iter().filter_map(known).collect() };
-        Request::cpu(job.cpu_milli, job.memory_mib)
+        let request = Request::cpu(job.cpu_milli, job.memory_mib)
             .with_gpus(job.gpus, job.share_milli)
             .with_gpu_memory(job.gpu_memory_mib)
-            .with_models(models)
+            .with_models(models);
+        // One that waits for memory on a GPU must hold none of another.
+        if job.gpus > 1 { request.with_fixed_memory() } else { request }
     }
 
     /// The jobs that do not fit while all nodes are empty, each with the complaint about it.
@@ -208,8 +211,8 @@ fn required_level(together: Together) -> Option<usize> {
 fn room(empty: &Cluster, request: &Request, level: Option<usize>) -> u64 {
     let on_node = |node: &sluice_sched::Node| {
         let times = |has: u32, each: u32| has.checked_div(each).unwrap_or(u32::MAX);
-        let per_gpu = times(1000, request.gpu_milli.into())
-            .min(times(node.spec().gpu_memory_mib, request.gpu_memory_mib));
+        let per_gpu =
+            times(1000, request.gpu_milli.into()).min(node.spec().parts_of_empty_gpu(request, u32::MAX));
         // A member takes different GPUs: as many rounds over the node's GPUs as each of them has
         // room for.
         let slots = per_gpu.saturating_mul(node.spec().gpus.into());
@@ -244,6 +247,23 @@ mod tests {
 
     const CLUSTER: &str =
         "name,cpus,memory_gib,gpus,model,gpu_memory_gib\na,8,32,4,A100,80\nb,64,256,1,T4,16\n";
+
+    #[test]
+    fn overcommitted_memory_holds_jobs_that_each_fit_on_a_gpu() {
+        let room = |percent: u32, cells: &str| {
+            let nodes = format!(
+                "name,cpus,memory_gib,gpus,model,gpu_memory_gib,memory_overcommit_percent\na,64,64,2,A100,80,{percent}\n"
+            );
+            let jobs = format!("name,cpus,memory_gib,gpus,share,gpu_memory_gib\nj,0,0,{cells}\n");
+            let site = Site::new(&nodes_from_text(&nodes).unwrap()).unwrap();
+            let job = &jobs_from_text(&jobs).unwrap().jobs[0];
+            super::room(&site.cluster([0]), &site.request(job), None)
+        };
+        assert_eq!([100, 200, 300].map(|percent| room(percent, "1,0.1,56")), [2, 4, 8]);
+        assert_eq!(room(1000, "1,0.5,56"), 4, "shares add up to a GPU");
+        assert_eq!(room(200, "1,0.1,81"), 0, "no GPU has as much");
+        assert_eq!(room(200, "2,0.1,56"), 1, "jobs of several GPUs stay there");
+    }
 
     #[test]
     fn impossible_jobs_are_named_by_the_wish_that_cannot_be_met() {

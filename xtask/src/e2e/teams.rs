@@ -56,6 +56,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a driver call never returns", health::a_call_never_returns),
     ("teams: a node's disk is full", disk::a_nodes_disk_is_full),
     ("teams: an overcommitted pool", overcommit::an_overcommitted_pool),
+    ("teams: overcommitted memory", overcommit::overcommitted_memory),
     ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
     ("teams: a lease moves to another node", moves::a_lease_moves),

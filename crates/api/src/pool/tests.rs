@@ -118,13 +118,14 @@ fn overcommit_is_of_parts_and_bounded() {
     let usual = pool(serde_json::json!({ "name": "a" }));
     assert_eq!((usual.overcommit_percent, usual.promised_ppm()), (100, GPU_PPM));
     assert_eq!(serde_json::to_value(&usual).unwrap().get("overcommit_percent"), None);
+    assert_eq!(serde_json::to_value(&usual).unwrap().get("memory_overcommit_percent"), None);
     for (percent, sharing, expect) in [
         (100, "whole", Ok(())),
         (150, "fractions", Ok(())),
         (1000, "fractions", Ok(())),
         (99, "fractions", Err(OvercommitError::Range(99))),
         (1001, "fractions", Err(OvercommitError::Range(1001))),
-        (150, "whole", Err(OvercommitError::Whole)),
+        (150, "whole", Err(OvercommitError::Whole("overcommit_percent"))),
     ] {
         let json = serde_json::json!({ "name": "a", "overcommit_percent": percent, "sharing": sharing });
         let pool = pool(json);
@@ -132,8 +133,23 @@ fn overcommit_is_of_parts_and_bounded() {
         let again: Pool = serde_json::from_value(serde_json::to_value(&pool).unwrap()).unwrap();
         assert_eq!(again, pool);
     }
-    let memory = serde_json::json!({ "name": "a", "memory_overcommit_percent": 150 });
-    assert!(serde_json::from_value::<Pool>(memory).unwrap_err().to_string().contains("unknown field"));
+    let of_memory = |percent: u32, sharing: &str| {
+        let json =
+            serde_json::json!({ "name": "a", "memory_overcommit_percent": percent, "sharing": sharing });
+        pool(json)
+    };
+    for (percent, expect) in [
+        (99, Err(OvercommitError::MemoryRange(99))),
+        (1001, Err(OvercommitError::MemoryRange(1001))),
+        (150, Err(OvercommitError::Whole("memory_overcommit_percent"))),
+        (100, Ok(())),
+    ] {
+        assert_eq!(of_memory(percent, "whole").check_overcommit(), expect, "{percent}");
+    }
+    let twice = of_memory(200, "fractions");
+    assert_eq!(twice.check_overcommit(), Ok(()));
+    assert_eq!([0, 1000, 1500, 3000].map(|node| twice.leasable_memory(1000, node)), [1000, 1000, 1500, 2000]);
+    assert_eq!(usual.leasable_memory(1000, 1500), 1000);
     let mut by_day = daily("day", "08:00", "20:00");
     by_day["sharing"] = serde_json::json!("fractions");
     let json = serde_json::json!({ "name": "a", "overcommit_percent": 150, "sharing": "whole", "personalities": [by_day] });

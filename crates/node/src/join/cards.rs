@@ -29,6 +29,7 @@ fn gpu(snapshot: &DeviceSnapshot, facts: &Facts, measured: Option<Rates>, stated
         name: snapshot.name.clone(),
         uuid: sluice_control::uuid_text(snapshot.uuid),
         memory: snapshot.memory,
+        memory_leasable: 0,
         software: snapshot.is_software,
         compute_capability: format!("{major}.{minor}"),
         driver_version: snapshot.driver_version,

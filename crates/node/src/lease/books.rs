@@ -17,6 +17,41 @@ pub struct Overcommit {
     pub swap_memory: u64,
 }
 
+impl Overcommit {
+    /// Bytes of each GPU that may be leased, whatever is leased of the others: host memory has room
+    /// for all of it. The first GPUs get of that what they can use; what is left is too little to
+    /// overcommit the others.
+    pub fn leasable(&self, cards: &[Card]) -> Vec<u64> {
+        let mut swap_left = self.swap_memory;
+        let mut of_card = |card: &Card| {
+            let leasable = share_of(card.memory, self.memory_ppm).min(swap_left);
+            if leasable <= card.memory {
+                return card.memory;
+            }
+            swap_left -= leasable;
+            leasable
+        };
+        cards.iter().map(&mut of_card).collect()
+    }
+
+    /// The GPUs of which less may be leased than was asked for, in words.
+    pub fn shortages(&self, cards: &[Card]) -> impl Iterator<Item = String> {
+        let leasable = self.leasable(cards).into_iter();
+        let all =
+            leasable.zip(cards).map(|(leasable, card)| (leasable, share_of(card.memory, self.memory_ppm)));
+        let short = all.enumerate().filter(|(_, (leasable, wanted))| leasable < wanted);
+        short.map(|(gpu, (leasable, wanted))| {
+            format!(
+                "of the memory of GPU {gpu} {} may be leased, not {}: there is too little --swap-memory ({}) for all \
+                 that would have to leave GPUs",
+                bytes_text(leasable),
+                bytes_text(wanted),
+                bytes_text(self.swap_memory)
+            )
+        })
+    }
+}
+
 /// Everything that is leased on this node.
 #[derive(Debug, Default)]
 pub struct Books {

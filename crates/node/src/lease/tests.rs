@@ -94,6 +94,28 @@ fn two_gpus_share_the_host_memory() {
 }
 
 #[test]
+fn what_a_server_may_lease_of_each_gpu_is_never_refused() {
+    let cards = vec![Card { name: "software GPU".into(), memory: 16 * GIB }; 3];
+    let leasable = |swap_memory| Overcommit { memory_ppm: 1_500_000, swap_memory }.leasable(&cards);
+    assert_eq!(leasable(16 * GIB), [16 * GIB; 3], "a GPU of which no more is leased needs none");
+    assert_eq!(leasable(47 * GIB), [24 * GIB, 23 * GIB, 16 * GIB]);
+    assert_eq!(leasable(1000 * GIB), [24 * GIB; 3]);
+    for swap_memory in [17 * GIB, 40 * GIB, 55 * GIB] {
+        let overcommit = Overcommit { memory_ppm: 1_500_000, swap_memory };
+        let mut books = node(3).with_overcommit(overcommit);
+        let mut id = 0;
+        for (gpu, mut left) in overcommit.leasable(books.cards()).into_iter().enumerate() {
+            while left > 0 {
+                id += 1;
+                let memory = left.min(11 * GIB);
+                books.grant_on(id, ask(10_000, memory), &[gpu]).expect("it was said to be leasable");
+                left -= memory;
+            }
+        }
+    }
+}
+
+#[test]
 fn memory_that_a_session_waits_for_is_not_shown_as_used() {
     let mut books = overcommitted(1, 40 * GIB);
     books.grant(1, ask(100_000, 8 * GIB)).unwrap();

@@ -34,8 +34,11 @@ pub struct NodeSpec {
     /// Compute of each GPU that may be promised, in thousandths of what it has:
     /// [`WHOLE_GPU_MILLI`], or up to [`PROMISED_MILLI_MAX`] where it is overcommitted.
     pub gpu_milli: u16,
-    /// Device memory of each GPU.
+    /// Device memory of each GPU: nothing on it may have more.
     pub gpu_memory_mib: u32,
+    /// Device memory of each GPU that may be promised: what it has, or more where memory is
+    /// overcommitted.
+    pub gpu_memory_leasable_mib: u32,
     /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted
     /// alike; 0 where nobody knows, or it does not matter.
     pub gpu_units_milli: u32,
@@ -56,8 +59,13 @@ impl NodeSpec {
         }
     }
 
+    /// For how many such requests the memory of an empty GPU is enough, at most `most`.
+    pub fn parts_of_empty_gpu(&self, request: &Request, most: u32) -> u32 {
+        self.whole_gpu().memory_parts(request, most)
+    }
+
     fn whole_gpu(&self) -> Gpu {
-        Gpu { milli: self.gpu_milli, memory_mib: self.gpu_memory_mib }
+        Promised::default().free_of(self)
     }
 }
 
@@ -65,7 +73,28 @@ impl NodeSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gpu {
     pub milli: u16,
+    /// For all that comes together.
     pub memory_mib: u32,
+    /// For one request. Less than `memory_mib` where memory is overcommitted, since each has to
+    /// fit on the GPU beside what never leaves it.
+    pub largest_mib: u32,
+    /// For requests whose memory never leaves the GPU.
+    pub fixed_mib: u32,
+}
+
+impl Gpu {
+    /// Whether its memory is enough for a request.
+    pub fn has_memory_for(&self, request: &Request) -> bool {
+        let free_mib = if request.fixed { self.fixed_mib } else { self.largest_mib };
+        request.gpu_memory_mib <= free_mib
+    }
+
+    /// For how many such requests its memory is enough, at most `most`.
+    pub(crate) fn memory_parts(&self, request: &Request, most: u32) -> u32 {
+        let free_mib = if request.fixed { self.fixed_mib } else { self.memory_mib };
+        let parts = free_mib.checked_div(request.gpu_memory_mib).unwrap_or(most).min(most);
+        if self.has_memory_for(request) { parts } else { 0 }
+    }
 }
 
 /// What is promised of one GPU.
@@ -73,31 +102,56 @@ pub struct Gpu {
 pub(crate) struct Promised {
     milli: u16,
     pub(super) memory_mib: u32,
+    /// The part of `memory_mib` that never leaves the GPU.
+    fixed_mib: u32,
     /// As a whole, to one request.
     whole: bool,
 }
 
 impl Promised {
-    fn with(self, request: &Request, limit: Gpu) -> Option<Promised> {
+    /// One more request, within what may be promised, or at least within what a GPU has where the
+    /// request was placed before.
+    fn with(self, request: &Request, spec: &NodeSpec, was_placed: bool) -> Option<Promised> {
         let whole = request.gpu_milli == WHOLE_GPU_MILLI;
-        let milli = self.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= limit.milli)?;
-        let memory_mib = up_to(self.memory_mib, request.gpu_memory_mib, limit.memory_mib)?;
+        let most_milli = if was_placed { PROMISED_MILLI_MAX } else { spec.gpu_milli };
+        let milli = self.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= most_milli)?;
+        let has_memory = match was_placed {
+            true => request.gpu_memory_mib <= spec.gpu_memory_mib,
+            false => self.free_of(spec).has_memory_for(request),
+        };
+        let memory_mib = self.memory_mib.checked_add(request.gpu_memory_mib).filter(|_| has_memory)?;
+        let fixed_mib = self.fixed_mib.checked_add(fixed_mib(request))?;
         let in_the_way = if whole { self.milli > 0 } else { self.whole };
-        (!in_the_way).then_some(Promised { milli, memory_mib, whole })
+        (!in_the_way).then_some(Promised { milli, memory_mib, fixed_mib, whole })
     }
 
     pub(crate) fn without(self, request: &Request) -> Option<Promised> {
         let whole = request.gpu_milli == WHOLE_GPU_MILLI;
         let milli = self.milli.checked_sub(request.gpu_milli)?;
         let memory_mib = self.memory_mib.checked_sub(request.gpu_memory_mib)?;
-        (whole == self.whole).then_some(Promised { milli, memory_mib, whole: false })
+        let fixed_mib = self.fixed_mib.checked_sub(fixed_mib(request))?;
+        (whole == self.whole).then_some(Promised { milli, memory_mib, fixed_mib, whole: false })
     }
 
     /// What may still be promised of a GPU of such a node.
     pub(crate) fn free_of(self, spec: &NodeSpec) -> Gpu {
         let milli = if self.whole { 0 } else { spec.gpu_milli.saturating_sub(self.milli) };
-        Gpu { milli, memory_mib: spec.gpu_memory_mib.saturating_sub(self.memory_mib) }
+        let memory_mib = spec.gpu_memory_leasable_mib.saturating_sub(self.memory_mib);
+        let beside_fixed_mib = spec.gpu_memory_mib.saturating_sub(self.fixed_mib);
+        Gpu {
+            milli,
+            memory_mib,
+            largest_mib: memory_mib.min(beside_fixed_mib),
+            // Its GPU holds it and the largest of the others at a time; all of the others are more
+            // than that, and known.
+            fixed_mib: spec.gpu_memory_mib.saturating_sub(self.memory_mib),
+        }
     }
+}
+
+/// What a request takes of the memory that never leaves a GPU.
+fn fixed_mib(request: &Request) -> u32 {
+    if request.fixed { request.gpu_memory_mib } else { 0 }
 }
 
 /// A node and what is free on it.
@@ -230,13 +284,11 @@ impl Node {
             .sum()
     }
 
-    /// Up to so much of each GPU.
-    pub(super) fn subtract(&mut self, placement: &Placement, gpu_milli: u16) -> Option<()> {
+    pub(super) fn subtract(&mut self, placement: &Placement, was_placed: bool) -> Option<()> {
         let request = &placement.request;
         let cpu_milli = self.free_cpu_milli.checked_sub(request.cpu_milli)?;
         let memory_mib = self.free_memory_mib.checked_sub(request.memory_mib)?;
-        let limit = Gpu { milli: gpu_milli, ..self.spec.whole_gpu() };
-        self.promise(placement, |promised| promised.with(request, limit))?;
+        self.promise(placement, |promised, spec| promised.with(request, spec, was_placed))?;
         (self.free_cpu_milli, self.free_memory_mib) = (cpu_milli, memory_mib);
         Some(())
     }
@@ -245,7 +297,7 @@ impl Node {
         let request = &placement.request;
         let cpu_milli = up_to(self.free_cpu_milli, request.cpu_milli, self.spec.cpu_milli)?;
         let memory_mib = up_to(self.free_memory_mib, request.memory_mib, self.spec.memory_mib)?;
-        self.promise(placement, |promised| promised.without(request))?;
+        self.promise(placement, |promised, _| promised.without(request))?;
         (self.free_cpu_milli, self.free_memory_mib) = (cpu_milli, memory_mib);
         Some(())
     }
@@ -254,11 +306,11 @@ impl Node {
     fn promise(
         &mut self,
         placement: &Placement,
-        change: impl Fn(Promised) -> Option<Promised>,
+        change: impl Fn(Promised, &NodeSpec) -> Option<Promised>,
     ) -> Option<()> {
         let mut after = self.promised;
         for gpu in placement.gpus.iter() {
-            after[gpu] = change(after[gpu])?;
+            after[gpu] = change(after[gpu], &self.spec)?;
         }
         self.promised = after;
         placement.gpus.iter().for_each(|gpu| self.offer(gpu));

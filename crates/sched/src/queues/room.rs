@@ -58,7 +58,7 @@ impl Room<'_> {
             return host;
         }
         let milli = self.spec.takes_milli(request.gpu_milli);
-        let holds = |gpu: &&Gpu| gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib;
+        let holds = |gpu: &&Gpu| gpu.milli >= milli && gpu.has_memory_for(request);
         if let Some(link) = request.linked.filter(|_| request.gpus > 1) {
             return self.linked_slots(request, link, host);
         }
@@ -66,7 +66,7 @@ impl Room<'_> {
         if !for_one || host == 1 {
             return u32::from(for_one);
         }
-        let parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request.gpu_memory_mib));
+        let parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request));
         // t tasks fit if there are t times as many GPUs as one asks for, and no task sits twice on
         // one GPU.
         let fit = |tasks: u32| {
@@ -82,10 +82,7 @@ impl Room<'_> {
     /// sought one by one.
     fn linked_slots(&self, request: &Request, link: Link, most: u32) -> u32 {
         let milli = self.spec.takes_milli(request.gpu_milli);
-        let mut parts = self.gpus.map(|gpu| {
-            let holds = gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib;
-            if holds { gpu_parts(&gpu, milli, request.gpu_memory_mib) } else { 0 }
-        });
+        let mut parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request));
         let mut tasks = 0;
         while tasks < most {
             let open = (0..GPUS_PER_NODE_MAX).filter(|&gpu| parts[gpu] > 0).fold(GpuSet::EMPTY, GpuSet::with);
@@ -98,7 +95,6 @@ impl Room<'_> {
 }
 
 /// How many tasks that take so much one GPU could take, looking at the GPU alone.
-fn gpu_parts(gpu: &Gpu, milli: u16, memory_mib: u32) -> u32 {
-    let compute = u32::from(gpu.milli / milli.max(1));
-    gpu.memory_mib.checked_div(memory_mib).map_or(compute, |memory| compute.min(memory))
+fn gpu_parts(gpu: &Gpu, milli: u16, request: &Request) -> u32 {
+    gpu.memory_parts(request, u32::from(gpu.milli / milli.max(1)))
 }

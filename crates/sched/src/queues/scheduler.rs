@@ -564,7 +564,7 @@ impl Scheduler {
             capacity[Resource::Gpu] += promised;
             capacity[Resource::GpuUnits] +=
                 promised * u64::from(spec.gpu_units_milli) / u64::from(WHOLE_GPU_MILLI);
-            capacity[Resource::GpuMemory] += gpus * u64::from(spec.gpu_memory_mib);
+            capacity[Resource::GpuMemory] += gpus * u64::from(spec.gpu_memory_leasable_mib);
             capacity[Resource::Cpu] += u64::from(spec.cpu_milli);
             capacity[Resource::Memory] += u64::from(spec.memory_mib);
         }

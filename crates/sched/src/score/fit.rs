@@ -60,8 +60,5 @@ pub(crate) fn fitting_gpus<'a>(
     request: &'a Request,
 ) -> impl Iterator<Item = (usize, &'a Gpu)> {
     let milli = node.spec().takes_milli(request.gpu_milli);
-    node.gpus()
-        .iter()
-        .enumerate()
-        .filter(move |(_, gpu)| gpu.milli >= milli && gpu.memory_mib >= request.gpu_memory_mib)
+    node.gpus().iter().enumerate().filter(move |(_, gpu)| gpu.milli >= milli && gpu.has_memory_for(request))
 }

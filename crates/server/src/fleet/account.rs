@@ -25,6 +25,8 @@ pub(crate) struct Taken {
     /// Millionths of its compute.
     pub(crate) ppm: u64,
     pub(crate) memory: u64,
+    /// The part of it that never leaves the GPU, however far its memory is overcommitted.
+    pub(crate) fixed_memory: u64,
     pub(crate) leases: u32,
     /// Of these, those that hold the whole of it: one at most.
     pub(crate) whole: u32,
@@ -104,10 +106,12 @@ impl Account {
         count: fn(&mut u32, u32),
     ) {
         let share_ppm = lease.share_ppm(seat);
+        let fixed_memory = if lease.is_fixed_at(seat) { seat.memory } else { 0 };
         for &gpu in &seat.gpus {
             let taken = self.taken.entry((seat.node, gpu)).or_default();
             amount(&mut taken.ppm, u64::from(share_ppm));
             amount(&mut taken.memory, seat.memory);
+            amount(&mut taken.fixed_memory, fixed_memory);
             count(&mut taken.leases, 1);
             count(&mut taken.whole, u32::from(share_ppm == GPU_PPM));
         }

@@ -31,7 +31,7 @@ impl Fleet {
         self.declared_pool_of(node, gpu).map_or(DEFAULT_POOL, |pool| &pool.name)
     }
 
-    fn declared_pool_of(&self, node: &Node, gpu: u32) -> Option<&Pool> {
+    pub(super) fn declared_pool_of(&self, node: &Node, gpu: u32) -> Option<&Pool> {
         let model = node.gpus.get(gpu as usize).map_or("", |gpu| &gpu.name);
         let named = self.pools.values().find(|pool| pool.names(&node.name, gpu));
         named.or_else(|| self.pools.values().find(|pool| pool.claims(&node.name, &node.labels, model)))

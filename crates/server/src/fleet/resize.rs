@@ -21,7 +21,7 @@ use sluice_api::node::{NodeId, Resized};
 use sluice_api::tenant::TenantPath;
 
 use super::lease::{SeatResize, Size, Stage};
-use super::{Fleet, LeaseRecord, Seat, WHY_MAX, printable};
+use super::{Fleet, LeaseRecord, Seat, Taken, WHY_MAX, printable};
 
 /// A grant that resizes is signed anew for every report; a node need not take one that is older.
 pub(super) const GRANT_MS: u64 = 60_000;
@@ -103,8 +103,13 @@ impl Fleet {
         let own = lease.size(seat);
         seat.gpus.iter().find_map(|&gpu| {
             let taken = self.taken(seat.node, gpu);
-            let (others_ppm, others_memory) =
-                (taken.ppm - u64::from(own.held_ppm()), taken.memory - seat.memory);
+            let others_ppm = taken.ppm - u64::from(own.held_ppm());
+            let fixed = lease.is_fixed_at(seat);
+            let others = Taken {
+                memory: taken.memory - seat.memory,
+                fixed_memory: taken.fixed_memory - if fixed { seat.memory } else { 0 },
+                ..taken
+            };
             let has_whole = taken.whole > u32::from(own.held_ppm() == GPU_PPM);
             let alone = to.held_ppm() == GPU_PPM || has_whole;
             let promised_ppm = if alone { GPU_PPM } else { self.promised_ppm(node, gpu) };
@@ -114,7 +119,7 @@ impl Fleet {
                 let detail = format!("GPU {}/{gpu} has {} MiB of memory", node.name, all_memory >> 20);
                 return Some(NoResize::Never(detail));
             }
-            let free_memory = all_memory - others_memory.min(all_memory);
+            let free_memory = self.free_memory(node, gpu, &others, fixed).largest;
             let is_over = u64::from(to.held_ppm()) > free_ppm && to.held_ppm() > own.held_ppm()
                 || to.memory > free_memory && to.memory > own.memory;
             is_over.then(|| {

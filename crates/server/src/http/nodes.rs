@@ -10,8 +10,8 @@ use sluice_api::health::is_version;
 use sluice_api::lease::LeaseId;
 use sluice_api::moving::MoveOrder;
 use sluice_api::node::{
-    Drift, Gpu, GpuStatus, Join, Joined, MEMORY_RATE_MAX, NodeId, RefusedRecord, Report, ReportAnswer,
-    SessionReport, SessionStatus,
+    Drift, Gpu, GpuStatus, Join, Joined, MEMORY_OVERCOMMIT_MAX, MEMORY_RATE_MAX, NodeId, RefusedRecord,
+    Report, ReportAnswer, SessionReport, SessionStatus,
 };
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::tenant::TenantPath;
@@ -163,6 +163,10 @@ fn wrong_fact(index: usize, gpu: &Gpu, gpus: usize) -> Option<&'static str> {
         |text: &String| (1..=WORD_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
     if ![&gpu.vendor, &gpu.pci].into_iter().flatten().all(is_word) {
         return Some("vendor and PCI address are 1 to 64 visible ASCII characters");
+    }
+    let most = gpu.memory.saturating_mul(MEMORY_OVERCOMMIT_MAX);
+    if gpu.memory_leasable != 0 && !(gpu.memory..=most).contains(&gpu.memory_leasable) {
+        return Some("a node leases the memory of a GPU once to 16 times");
     }
     let peers: BTreeSet<usize> = gpu.nvlinks.iter().map(|links| links.gpu as usize).collect();
     let are_others = peers.iter().all(|&peer| peer < gpus && peer != index);
@@ -398,7 +402,7 @@ pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) ->
         online,
         index,
         pool: Some(fleet.pool_of(node, index).to_owned()),
-        gpu: node.gpus.get(index as usize)?.clone(),
+        gpu: fleet.shown_gpu(node, index)?,
         share_leased_ppm: ppm as u32,
         memory_leased: memory,
         memory_used: now.map_or(0, |now| now.memory_used),

@@ -28,7 +28,7 @@ impl Clearance {
             });
             let sums: Vec<(u32, (u64, u64))> = sums.collect();
             let other =
-                sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, seat.node, gpu, (share_ppm, more)));
+                sums.iter().find_map(|&(gpu, more)| in_the_way(fleet, lease, &seat, gpu, (share_ppm, more)));
             if let Some(other) = other {
                 clearance.in_the_way.get_or_insert(other);
                 continue;
@@ -44,16 +44,18 @@ impl Clearance {
 /// is nobody else's.
 fn in_the_way(
     fleet: &Fleet,
-    id: NodeId,
+    lease: &LeaseRecord,
+    seat: &Seat,
     gpu: u32,
     (share_ppm, (ppm, memory)): (u32, (u64, u64)),
 ) -> Option<String> {
+    let id = seat.node;
     let Some(node) = fleet.nodes().get(&id) else { return Some("its node is gone".into()) };
     let taken = fleet.taken(id, gpu);
-    let has = node.gpus.get(gpu as usize).map_or(0, |gpu| gpu.memory);
+    let free = fleet.free_memory(node, gpu, &taken, lease.is_fixed_at(seat));
     let one_alone = share_ppm == GPU_PPM || taken.whole > 0;
     let promised_ppm = if one_alone { GPU_PPM } else { fleet.promised_ppm(node, gpu) };
-    if taken.ppm + ppm <= u64::from(promised_ppm) && taken.memory + memory <= has {
+    if taken.ppm + ppm <= u64::from(promised_ppm) && free.holds(memory, seat.memory) {
         return None;
     }
     let is_noticed = |lease: &LeaseRecord| {

@@ -10,7 +10,7 @@ use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::never::is_fixed;
 use super::{Plan, Work};
-use crate::fleet::{Fleet, LeaseRecord};
+use crate::fleet::{Fleet, LeaseRecord, memory_is_fixed};
 
 impl Plan {
     pub(super) fn submit(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
@@ -214,7 +214,9 @@ pub(super) fn bare_request(ask: &NewLease, memory: u64) -> Request {
     });
     // Unless said it is the share's part of the memory of the GPU on which the lease is placed.
     let memory_by_share = ask.memory == 0 && ask.gpus > 0;
-    let request = Request { linked, memory_by_share, ..Request::cpu(0, 0).with_gpu_memory(memory_mib) };
+    let fixed = memory_is_fixed(ask.tier, ask.gpus as usize);
+    let bare = Request::cpu(0, 0).with_gpu_memory(memory_mib);
+    let request = Request { linked, memory_by_share, fixed, ..bare };
     match ask.units_milli {
         Some(units) => {
             request.with_gpu_units(gpus, u32::try_from(units).unwrap_or(u32::MAX), WHOLE_GPU_MILLI)

@@ -90,8 +90,10 @@ impl Plan {
             return format!("{} GPUs on one node: no node has more than {gpus} of one kind", ask.gpus);
         }
         if request.gpu_memory_mib > memory {
+            let overcommitted = specs().any(|spec| spec.gpu_memory_leasable_mib > spec.gpu_memory_mib);
+            let each = if overcommitted { ", and each lease has to fit on its GPU" } else { "" };
             return format!(
-                "{} MiB of memory on a GPU: no GPU has more than {memory} MiB",
+                "{} MiB of memory on a GPU: no GPU has more than {memory} MiB{each}",
                 request.gpu_memory_mib
             );
         }
@@ -107,8 +109,7 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
     }
     let request = &request.on(spec);
     let by_compute = u32::from(spec.gpu_milli / spec.takes_milli(request.gpu_milli).max(1));
-    let by_memory = spec.gpu_memory_mib.checked_div(request.gpu_memory_mib).unwrap_or(by_compute);
-    let per_gpu = by_compute.min(by_memory);
+    let per_gpu = spec.parts_of_empty_gpu(request, by_compute);
     // A task's GPUs are different ones.
     let gpus = u32::from(spec.gpus);
     if gpus < u32::from(request.gpus) { 0 } else { gpus * per_gpu / u32::from(request.gpus) }

@@ -4,7 +4,7 @@
 //! different or more GPUs is several *sites* there, which stand on the same node. GPUs that are
 //! equal in all that requests look at are of one *kind*, which is what the scheduler calls a model.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sluice_api::lease::{Level, NewLease};
 use sluice_api::node::{Gpu, NodeId};
@@ -22,6 +22,8 @@ pub(super) struct Kind {
     pub(super) pool: String,
     pub(super) name: String,
     pub(super) memory: u64,
+    /// Bytes of each that may be leased.
+    pub(super) leasable: u64,
     pub(super) gflops: u64,
     /// Millionths of each that may be leased in parts.
     pub(super) promised_ppm: u32,
@@ -33,6 +35,7 @@ impl Kind {
             pool: fleet.pool_of(node, index).into(),
             name: gpu.name.clone(),
             memory: gpu.memory,
+            leasable: fleet.leasable_memory(node, index),
             gflops: gpu.gflops,
             promised_ppm: fleet.promised_ppm(node, index),
         }
@@ -100,7 +103,7 @@ impl Atlas {
         let domains: Vec<DomainId> = Level::ALL.into_iter().map(|level| self.domain(level, node)).collect();
         let mut sites = Vec::new();
         for (model, gpus) in by_kind {
-            let Kind { memory, gflops, promised_ppm, .. } = self.kinds[model.index()];
+            let Kind { memory, leasable, gflops, promised_ppm, .. } = self.kinds[model.index()];
             for gpus in gpus.chunks(GPUS_PER_NODE_MAX) {
                 let spec = NodeSpec {
                     cpu_milli: 0,
@@ -109,6 +112,7 @@ impl Atlas {
                     model,
                     gpu_milli: milli(promised_ppm.into()),
                     gpu_memory_mib: u32::try_from(memory >> 20).unwrap_or(u32::MAX),
+                    gpu_memory_leasable_mib: u32::try_from(leasable >> 20).unwrap_or(u32::MAX),
                     gpu_units_milli: u32::try_from(gflops).unwrap_or(u32::MAX),
                     labels,
                     domains: domains.clone(),
@@ -193,7 +197,20 @@ impl Atlas {
         let words = |(pool, ppm): (&&str, &u32)| {
             format!("pool {pool} is overcommitted: {} % of each GPU may be leased", ppm / (GPU_PPM / 100))
         };
-        let words: Vec<String> = pools.iter().map(words).collect();
+        let leasable = |kind: &&Kind| kind.leasable > kind.memory;
+        let of_memory: BTreeSet<String> = self
+            .of(models)
+            .filter(leasable)
+            .map(|kind| {
+                let Kind { pool, name, memory, leasable, .. } = kind;
+                format!(
+                    "memory of {name} in pool {pool} is overcommitted: {} MiB of each GPU may be leased, {} MiB to one lease",
+                    leasable >> 20,
+                    memory >> 20
+                )
+            })
+            .collect();
+        let words: Vec<String> = pools.iter().map(words).chain(of_memory).collect();
         (!words.is_empty()).then(|| words.join("; "))
     }
 

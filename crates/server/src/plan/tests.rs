@@ -153,7 +153,8 @@ impl World {
                 let promised_ppm = u64::from(self.fleet.promised_ppm(node, gpu));
                 let taken = self.fleet.taken(node.id, gpu);
                 let before_ppm = self.taken_ppm.insert((node.id, gpu), taken.ppm).unwrap_or(0);
-                assert!(taken.ppm <= promised_ppm.max(before_ppm) && taken.memory <= 16 << 30, "{taken:?}");
+                let leasable = self.fleet.leasable_memory(node, gpu).max(16 << 30);
+                assert!(taken.ppm <= promised_ppm.max(before_ppm) && taken.memory <= leasable, "{taken:?}");
                 assert!(taken.whole == 0 || taken.leases == 1, "{taken:?}");
             }
         }

@@ -10,7 +10,7 @@ use super::follow::add_queue;
 use super::pools::Turns;
 use super::sites::Kind;
 use super::{Clock, Plan, domain_name, enter};
-use crate::fleet::{Fleet, LeaseRecord, Seat};
+use crate::fleet::{Fleet, LeaseRecord, Seat, memory_is_fixed};
 use crate::history::History;
 
 /// The outcome of a request.
@@ -160,7 +160,8 @@ impl Plan {
 fn offered(fleet: &Fleet, kind: &Kind, ask: &NewLease) -> Offered {
     let share_ppm = ask.share_of(kind.gflops).min(GPU_PPM.into());
     let memory_taken = if ask.memory > 0 { ask.memory } else { kind.memory_of(share_ppm) };
-    let (gpus, gpus_free) = count(fleet, kind, share_ppm, memory_taken);
+    let fixed = memory_is_fixed(ask.tier, ask.gpus as usize);
+    let (gpus, gpus_free) = count(fleet, kind, share_ppm, (memory_taken, fixed));
     Offered {
         pool: kind.pool.clone(),
         model: kind.name.clone(),
@@ -175,7 +176,7 @@ fn offered(fleet: &Fleet, kind: &Kind, ask: &NewLease) -> Offered {
 
 /// Counts the GPUs of a kind that take new leases, and those among them with room for this share
 /// and memory.
-fn count(fleet: &Fleet, kind: &Kind, share_ppm: u64, memory: u64) -> (u32, u32) {
+fn count(fleet: &Fleet, kind: &Kind, share_ppm: u64, (memory, fixed): (u64, bool)) -> (u32, u32) {
     let (mut gpus, mut free) = (0, 0);
     for node in fleet.nodes().values().filter(|node| node.takes_work()) {
         for (index, gpu) in (0..).zip(&node.gpus) {
@@ -186,8 +187,8 @@ fn count(fleet: &Fleet, kind: &Kind, share_ppm: u64, memory: u64) -> (u32, u32) 
             let taken = fleet.taken(node.id, index);
             let is_whole = share_ppm == u64::from(GPU_PPM) || taken.whole > 0;
             let promised_ppm = if is_whole { GPU_PPM } else { kind.promised_ppm };
-            let has_room =
-                taken.ppm + share_ppm <= promised_ppm.into() && taken.memory + memory <= kind.memory;
+            let free_memory = fleet.free_memory(node, index, &taken, fixed);
+            let has_room = taken.ppm + share_ppm <= promised_ppm.into() && free_memory.holds(memory, memory);
             free += u32::from(has_room);
         }
     }

@@ -362,7 +362,10 @@ fn an_overcommitted_pool_leases_more_than_a_gpu_and_its_grants_say_so() {
         (pool(99), "shared: overcommit_percent: 100 (what each GPU has) to 1000, not 99"),
         (pool(1001), "not 1001"),
         (pool(150).replace("nodes", "sharing: whole, nodes"), "whole GPUs are never overcommitted"),
-        (pool(150).replace("over", "memory_over"), "unknown field `memory_overcommit_percent`"),
+        (
+            pool(99).replace("over", "memory_over"),
+            "shared: memory_overcommit_percent: 100 (what each GPU has) to 1000, not 99",
+        ),
     ] {
         let refused = problem(server.apply(&yaml));
         assert!(refused.detail.contains(words), "{yaml}: {refused:?}");

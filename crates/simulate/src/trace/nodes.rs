@@ -18,9 +18,20 @@ pub struct Node {
     pub model: String,
     /// Of each GPU; 0 where the list does not say.
     pub gpu_memory_mib: u32,
+    /// How much of that may be allocated, in percent; above 100, jobs that do not fit on a GPU
+    /// together run in time slices.
+    pub memory_overcommit_percent: u32,
     /// Empty where the list does not say.
     pub rack: String,
     pub zone: String,
+}
+
+impl Node {
+    /// What may be allocated of the memory of each GPU.
+    pub fn gpu_memory_leasable_mib(&self) -> u32 {
+        let leasable = u64::from(self.gpu_memory_mib) * u64::from(self.memory_overcommit_percent) / 100;
+        u32::try_from(leasable).unwrap_or(u32::MAX)
+    }
 }
 
 pub(super) const CPUS_MAX: u64 = 100_000;
@@ -40,7 +51,7 @@ pub(super) fn nodes_of(table: &Table) -> Result<Vec<Node>, InputError> {
     } else {
         table.expect_columns(
             &["name", "cpus", "memory_gib", "gpus"],
-            &["model", "gpu_memory_gib", "rack", "zone"],
+            &["model", "gpu_memory_gib", "memory_overcommit_percent", "rack", "zone"],
         )?;
         own_node
     };
@@ -76,6 +87,7 @@ fn openb_node(row: Row<'_>) -> Result<Node, InputError> {
         gpus,
         model: model(row, gpus)?,
         gpu_memory_mib: 0,
+        memory_overcommit_percent: 100,
         rack: String::new(),
         zone: String::new(),
     })
@@ -91,6 +103,9 @@ fn own_node(row: Row<'_>) -> Result<Node, InputError> {
         gpus,
         model: model(row, gpus)?,
         gpu_memory_mib: row.or("gpu_memory_gib", 0, |row| memory_mib(*row, "gpu_memory_gib", 0.001))?,
+        memory_overcommit_percent: row
+            .or("memory_overcommit_percent", 100, |row| row.whole("memory_overcommit_percent", 100..=1000))?
+            as u32,
         rack: row.or("rack", String::new(), |row| row.name("rack").map(str::to_owned))?,
         zone: row.or("zone", String::new(), |row| row.name("zone").map(str::to_owned))?,
     })

@@ -76,7 +76,7 @@ fn a_wrong_node_list_says_where() {
     check(&format!("{own}a,1,1,1\n"), "nodes.csv:2: 4 fields, but the header names 6 columns");
     check(
         "name,cpus,memory_gib,gpu\n",
-        "nodes.csv:1: unknown column \"gpu\"; the columns are name, cpus, memory_gib, gpus, model, gpu_memory_gib, rack, zone",
+        "nodes.csv:1: unknown column \"gpu\"; the columns are name, cpus, memory_gib, gpus, model, gpu_memory_gib, memory_overcommit_percent, rack, zone",
     );
     check("name,name\n", "nodes.csv:1: the column \"name\" appears twice");
     check(

@@ -66,8 +66,8 @@ pub(crate) struct NodeArgs {
 
     /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
     /// run in time slices, and the memory of those that wait is in --swap-memory. 1.0 leases what
-    /// the GPU has, and so does a server: this is not for --join
-    #[arg(long, value_name = "FACTOR", default_value = "1.0", conflicts_with = "join")]
+    /// the GPU has. With --join the server leases so much where the GPU's pool allows it
+    #[arg(long, value_name = "FACTOR", default_value = "1.0")]
     pub(crate) overcommit: Overcommit,
 
     /// With --overcommit: the longest that a program waits for others to leave a GPU, beside the

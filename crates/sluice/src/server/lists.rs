@@ -46,11 +46,12 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
     let gpus: Vec<GpuStatus> = client.list("/gpus")?;
     // Columns of what no GPU has would be dashes alone.
     let has_sensors = gpus.iter().any(|gpu| gpu.condition.is_some());
-    let mut columns = vec![
-        ("NODE", Left),
-        ("GPU", Right),
-        ("NAME", Left),
-        ("MEMORY", Right),
+    let overcommits = gpus.iter().any(|gpu| gpu.gpu.leasable() > gpu.gpu.memory);
+    let mut columns = vec![("NODE", Left), ("GPU", Right), ("NAME", Left), ("MEMORY", Right)];
+    if overcommits {
+        columns.push(("LEASABLE", Right));
+    }
+    columns.extend([
         ("LEASED", Right),
         ("USED", Right),
         ("SHARE LEASED", Right),
@@ -58,17 +59,18 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
         ("LEASES", Right),
         ("POOL", Left),
         ("STATE", Left),
-    ];
+    ]);
     if has_sensors {
         columns.extend([("TEMPERATURE", Right), ("POWER", Right)]);
     }
     let cells = |gpu: &GpuStatus| {
         let memory = |bytes| Memory::from_bytes(bytes).to_string();
-        let mut cells = vec![
-            gpu.node.clone(),
-            gpu.index.to_string(),
-            gpu.gpu.name.clone(),
-            memory(gpu.gpu.memory),
+        let mut cells =
+            vec![gpu.node.clone(), gpu.index.to_string(), gpu.gpu.name.clone(), memory(gpu.gpu.memory)];
+        if overcommits {
+            cells.push(memory(gpu.gpu.leasable()));
+        }
+        cells.extend([
             memory(gpu.memory_leased),
             memory(gpu.memory_used),
             share_text(gpu.share_leased_ppm),
@@ -76,7 +78,7 @@ pub(crate) fn gpus(client: &Client, output: Output) -> Result<ExitCode> {
             gpu.leases.to_string(),
             gpu.pool.clone().unwrap_or_else(|| "-".into()),
             gpu_state(gpu),
-        ];
+        ]);
         if has_sensors {
             cells.extend(sensors(gpu.condition.as_ref()));
         }
@@ -374,6 +376,7 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
         ("TIERS", Left),
         ("SHARING", Left),
         ("OVERCOMMIT", Right),
+        ("OF MEMORY", Right),
         ("PERSONALITY", Left),
         ("UNTIL", Left),
     ];
@@ -386,6 +389,7 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
             if tiers.is_empty() { "all".into() } else { tiers.join(", ") },
             terms.sharing.name().into(),
             format!("{} %", pool.declared.overcommit_percent),
+            format!("{} %", pool.declared.memory_overcommit_percent),
             pool.personality.clone().unwrap_or_else(|| "-".into()),
             pool.until_ms.map_or_else(|| "-".into(), |ms| Moment::from_ms(ms).to_string()),
         ]

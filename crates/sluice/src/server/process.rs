@@ -155,6 +155,8 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
         driver_patience: place::driver_patience(arguments.driver_patience)?,
         host_memory: place::host_memory(arguments.host_memory)?,
         swap_memory: arguments.swap_memory.map(Memory::bytes),
+        memory_overcommit_ppm: arguments.overcommit.ppm(),
+        max_wait: arguments.max_wait.duration(),
         churn: arguments.churn,
         peers: arguments.peers.clone(),
         metrics: place::metrics(

@@ -236,6 +236,90 @@ fn parts_of_an_overcommitted_gpu_are_leased_up_to_what_its_pool_says() {
     assert_eq!((grant.share_ppm, grant.promised_ppm), (750_000, 1_750_000));
 }
 
+/// The first node, of one GPU of 16 GiB, joins again and can back so much memory; its pool allows
+/// so many percent.
+fn overcommit_memory(world: &mut World, node_gib: u64, percent: u32) {
+    let gpu = Gpu { memory_leasable: node_gib << 30, ..world.fleet.nodes()[&1].gpus[0].clone() };
+    let join = Join {
+        name: "node0".into(),
+        address: "h:1".into(),
+        gpus: vec![gpu],
+        labels: BTreeMap::new(),
+        release: String::new(),
+    };
+    world.fleet.join(join, world.now_ms);
+    let pool = json!({ "name": "shared", "nodes": ["node0"], "memory_overcommit_percent": percent });
+    world.fleet.set_pool(serde_json::from_value(pool).unwrap());
+    world.report();
+}
+
+#[test]
+fn memory_is_leased_as_far_as_its_pool_and_its_node_go() {
+    let mut world = World::new(&[1], &[("acme", json!({}))]);
+    let ask = |world: &mut World, gib: u64| {
+        let lease = world.ask("acme", json!({ "share_ppm": 100_000, "memory": gib << 30 }));
+        world.settle();
+        world.check();
+        lease
+    };
+    // What the pool says is more than what the node can back, and the other way round.
+    overcommit_memory(&mut world, 25, 200);
+    let first = ask(&mut world, 12);
+    let second = ask(&mut world, 12);
+    let third = ask(&mut world, 2);
+    assert_eq!([first, second, third].map(|lease| world.state(lease)), [RUNS, RUNS, WAITS]);
+    let why = world.why(third);
+    assert!(why.contains("25600 MiB of each GPU may be leased, 16384 MiB to one lease"), "{why}");
+    overcommit_memory(&mut world, 64, 150);
+    world.settle();
+    assert_eq!([first, second, third].map(|lease| world.state(lease)), [RUNS, RUNS, WAITS]);
+    overcommit_memory(&mut world, 64, 200);
+    world.settle();
+    assert_eq!(world.state(third), RUNS);
+    world.check();
+
+    // The pool allows less: what is there stays, and nothing comes until there is room.
+    overcommit_memory(&mut world, 64, 100);
+    let small = world.ask("acme", json!({ "share_ppm": 100_000, "memory": 2_u64 << 30 }));
+    world.settle();
+    assert_eq!([first, second, third].map(|lease| world.state(lease)), [RUNS; 3]);
+    assert_eq!(world.state(small), WAITS);
+    world.fleet.end(first, "over", world.now_ms);
+    world.settle();
+    assert_eq!(world.state(small), RUNS);
+    let larger = json!({ "share_ppm": 100_000, "memory": 17_u64 << 30 });
+    let never = world
+        .plan
+        .over_capacity(&world.fleet, &"acme".parse().unwrap(), &serde_json::from_value(larger).unwrap())
+        .unwrap();
+    assert_eq!(never, "17408 MiB of memory on a GPU: no GPU has more than 16384 MiB");
+}
+
+#[test]
+fn each_lease_fits_on_its_gpu_beside_those_that_never_leave_it() {
+    let mut world = World::new(&[1], &[("acme", json!({ "guaranteed_milli": 1000 }))]);
+    overcommit_memory(&mut world, 64, 400);
+    let ask = |world: &mut World, gib: u64, tier: &str| {
+        let ask = json!({ "share_ppm": 100_000, "memory": gib << 30, "tier": tier });
+        let lease = world.ask("acme", ask);
+        world.settle();
+        world.check();
+        lease
+    };
+    let premium = ask(&mut world, 6, "premium");
+    let too_large = ask(&mut world, 11, "standard");
+    let beside = [10, 10, 10].map(|gib| ask(&mut world, gib, "standard"));
+    assert_eq!(world.state(premium), RUNS);
+    assert_eq!(world.state(too_large), WAITS, "it would not fit beside the premium one");
+    assert_eq!(beside.map(|lease| world.state(lease)), [RUNS; 3]);
+    let taken = world.fleet.taken(1, 0);
+    assert_eq!((taken.memory, taken.fixed_memory), (36 << 30, 6 << 30));
+    world.fleet.end(premium, "over", world.now_ms);
+    world.settle();
+    assert_eq!(world.state(too_large), RUNS);
+    world.check();
+}
+
 #[test]
 fn a_whole_gpu_of_an_overcommitted_pool_is_nobody_elses() {
     let mut world = World::new(&[1], &[("acme", json!({ "limit_milli": 1000 })), ("globex", json!({}))]);

@@ -11,7 +11,7 @@ use crate::cli::mail::MailArgs;
 #[cfg(feature = "control-plane")]
 use crate::cli::{GpuChoice, MetricsArgs, TlsArgs};
 #[cfg(feature = "control-plane")]
-use crate::quantity::Memory;
+use crate::quantity::{Memory, Overcommit};
 use crate::quantity::{Period, Units};
 
 #[cfg(feature = "control-plane")]
@@ -219,10 +219,21 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB")]
     pub(crate) host_memory: Memory,
 
-    /// Most memory of this machine that holds GPU memory of suspended programs [default: half of
-    /// the machine's]
+    /// Most memory of this machine that holds GPU memory of programs that are suspended, or that
+    /// wait for others with --overcommit [default: half of the machine's]
     #[arg(long, value_name = "SIZE")]
     pub(crate) swap_memory: Option<Memory>,
+
+    /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
+    /// run in time slices, and the memory of those that wait is in --swap-memory. 1.0 leases what
+    /// the GPU has; a pool that is declared says how much of it counts there
+    #[arg(long, value_name = "FACTOR", default_value = "1.0")]
+    pub(crate) overcommit: Overcommit,
+
+    /// With --overcommit: the longest that a program waits for others to leave a GPU, beside the
+    /// time that moving their memory takes
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "overcommit")]
+    pub(crate) max_wait: Period,
 
     /// For tests: move the memory of programs off their GPUs and back at random moments, which
     /// follow from this number
