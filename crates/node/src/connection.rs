@@ -85,7 +85,7 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
         }
     };
     let Some(process) = process_of(registry, &hello) else {
-        eprintln!("sluice node: {peer} disconnected: its process has ended");
+        tracing::warn!(peer, "{peer} disconnected: its process has ended");
         return;
     };
     // The end of a Unix socket is its peer's end.
@@ -93,13 +93,13 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
     if (resumes || matches!(hello.purpose, Purpose::Resume(_)))
         && let Err(error) = sluice_transport::limit_unacknowledged(stream.as_fd())
     {
-        eprintln!("sluice node: {peer} disconnected: {error}");
+        tracing::warn!(peer, "{peer} disconnected: {error}");
         return;
     }
     if !matches!(hello.purpose, Purpose::Control)
         && let Err(error) = stream.set_write_limit(WRITE_PATIENCE)
     {
-        eprintln!("sluice node: {peer} disconnected: {error}");
+        tracing::warn!(peer, "{peer} disconnected: {error}");
         return;
     }
     // A session's; what is measured beside it has the system's own choice.
@@ -130,7 +130,7 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
         Purpose::Peer(other) => admit_peer(registry, stream, &other),
     };
     if let Err(error) = ended {
-        eprintln!("sluice node: {peer} disconnected: {error}");
+        tracing::warn!(peer, "{peer} disconnected: {error}");
     }
 }
 

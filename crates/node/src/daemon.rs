@@ -119,7 +119,7 @@ impl Node {
                     gpus.iter_mut().zip(leasable).for_each(|(gpu, bytes)| gpu.memory_leasable = bytes);
                 }
                 let oddities = gpus.iter().enumerate().filter_map(|(index, gpu)| measure::oddity(index, gpu));
-                oddities.for_each(|oddity| eprintln!("sluice node: {oddity}"));
+                oddities.for_each(|oddity| tracing::warn!("{oddity}"));
                 Agent::join(join, gpus, &endpoint, listener.identity())
             })
             .transpose()?;
@@ -239,7 +239,7 @@ impl Node {
                 {
                     left -= 1;
                     if let Err(error) = silent.keep(accepted) {
-                        eprintln!("sluice node: cannot wait for a connection: {error}");
+                        tracing::error!("cannot wait for a connection: {error}");
                     }
                 }
             }
@@ -255,7 +255,7 @@ impl Node {
                 // Its peer has gone already.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    eprintln!("sluice node: cannot accept a connection: {error}");
+                    tracing::error!("cannot accept a connection: {error}");
                     // Most likely out of descriptors: without a pause this loop would spin.
                     std::thread::sleep(Duration::from_millis(10));
                     return None;
@@ -283,7 +283,7 @@ impl Node {
         let registry = Arc::clone(&self.registry);
         let serve = move || connection::serve(&registry, accepted, place);
         if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
-            eprintln!("sluice node: cannot start a thread for a connection: {error}");
+            tracing::error!("cannot start a thread for a connection: {error}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn of(inventory: &Inventory, library: Option<&Path>, worker: &WorkerC
         Ok(facts) if facts.len() == inventory.snapshots.len() => facts,
         Ok(_) => none(),
         Err(error) => {
-            eprintln!("sluice node: where the GPUs stand is not known: {error}");
+            tracing::warn!("where the GPUs stand is not known: {error}");
             none()
         }
     }

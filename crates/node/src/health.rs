@@ -22,6 +22,7 @@ use sluice_worker::link::Driver;
 
 use crate::config::{NodeConfig, WorkerCommand};
 use crate::inventory::Inventory;
+use crate::output;
 use crate::registry::{Registry, one_line};
 
 /// A watcher that has ended is started again after this; one that never said anything, each time
@@ -86,7 +87,7 @@ impl Faults {
         let fault = GpuFault { gpu, what: one_line(what), sessions, lasting: true };
         let mut state = self.lock();
         if state.lasting.len() < LASTING_MAX && !state.lasting.contains(&fault) {
-            eprintln!("sluice node: GPU {gpu} is faulty: {}", fault.what);
+            tracing::error!(gpu, "GPU {gpu} is faulty: {}", fault.what);
             state.lasting.push(fault);
             *state.found.entry(gpu).or_default() += 1;
         }
@@ -170,12 +171,12 @@ pub(crate) fn watch(registry: &Arc<Registry>, worker: &WorkerCommand, library: &
         let heard = match start(&watch, worker) {
             Ok((child, looks)) => follow(registry, child, &looks),
             Err(error) => {
-                eprintln!("sluice node: the watcher of the GPUs' health cannot be started: {error}");
+                tracing::warn!("the watcher of the GPUs' health cannot be started: {error}");
                 false
             }
         };
         again_after = if heard { AGAIN_AFTER } else { (again_after * 2).min(AGAIN_AFTER_MAX) };
-        eprintln!("sluice node: the GPUs' health is not watched for the next {} s", again_after.as_secs());
+        tracing::warn!("the GPUs' health is not watched for the next {} s", again_after.as_secs());
         std::thread::sleep(again_after);
     }
 }
@@ -191,7 +192,11 @@ fn start(watch: &Watch, worker: &WorkerCommand) -> std::io::Result<(Child, Recei
             Ok(())
         })
     };
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (pid, errors) = (child.id(), child.stderr.take());
+    std::thread::Builder::new().name("watcher output".into()).spawn(move || {
+        errors.into_iter().for_each(|errors| output::follow(errors, |line| output::log(pid, line)));
+    })?;
     let lines = child.stdout.take().map(BufReader::new);
     let (sender, looks) = sync_channel(1);
     std::thread::Builder::new().name("looks".into()).spawn(move || {
@@ -234,7 +239,7 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
     // One that hangs in the driver cannot be waited for here.
     let reaper = std::thread::Builder::new().name("last watcher".into());
     if let Err(error) = reaper.spawn(move || child.wait()) {
-        eprintln!("sluice node: nobody waits for the last watcher: {error}");
+        tracing::warn!("nobody waits for the last watcher: {error}");
     }
     heard
 }

@@ -65,7 +65,7 @@ pub(crate) fn take_inventory(
         GpuSelection::Nvidia => nvidia(worker),
         GpuSelection::Auto => nvidia(worker).or_else(|why| {
             if Path::new(NVIDIA_DEVICE).exists() {
-                eprintln!("sluice: this machine has NVIDIA's devices, but lends a software GPU: {why}");
+                tracing::warn!("this machine has NVIDIA's devices, but lends a software GPU: {why}");
             }
             software(1, None, worker)
         }),
@@ -180,7 +180,7 @@ fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
     if snapshots.is_empty() {
         return Err("it has no devices".into());
     }
-    oddities(&snapshots).for_each(|oddity| eprintln!("sluice: {oddity}"));
+    oddities(&snapshots).for_each(|oddity| tracing::warn!("{oddity}"));
     let cards = snapshots.iter().map(|s| Card { name: s.name.clone(), memory: s.memory }).collect();
     Ok(Inventory { driver, cards, snapshots })
 }

@@ -38,17 +38,17 @@ pub(crate) fn rates(inventory: &Inventory, worker: &WorkerCommand, folder: &Path
                 for (gpu, (name, measured)) in names.iter().zip(measured).enumerate() {
                     match measured {
                         Ok(measured) => drop(kept.entry(name.clone()).or_insert(rounded(measured))),
-                        Err(error) => eprintln!("sluice node: GPU {gpu} could not be measured: {error}"),
+                        Err(error) => tracing::warn!(gpu, "GPU {gpu} could not be measured: {error}"),
                     }
                 }
                 if let Err(error) = write(folder, &kept) {
-                    eprintln!(
-                        "sluice node: {}: {error}; GPUs are measured at each start",
+                    tracing::warn!(
+                        "{}: {error}; GPUs are measured at each start",
                         folder.join(FILE).display()
                     );
                 }
             }
-            Err(error) => eprintln!("sluice node: the GPUs could not be measured: {error}"),
+            Err(error) => tracing::warn!("the GPUs could not be measured: {error}"),
         }
     }
     names.iter().map(|name| kept.get(name).copied()).collect()

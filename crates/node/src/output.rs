@@ -37,6 +37,11 @@ pub(crate) fn follow(output: impl Read, mut log: impl FnMut(&str)) {
     say_left_out(lines, &mut log);
 }
 
+/// Puts a line of a worker into the node's log as a warning: workers write only what is wrong.
+pub(crate) fn log(worker: u32, line: &str) {
+    tracing::warn!(target: "sluice_worker", worker, "{line}");
+}
+
 fn say_left_out(lines: usize, log: &mut impl FnMut(&str)) {
     if lines > LINES_MAX {
         log(&format!("sluice worker: {} further lines are left out", lines - LINES_MAX));

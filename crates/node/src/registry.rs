@@ -305,6 +305,14 @@ impl Registry {
 }
 
 impl LeaseRecord {
+    /// The server's number of it, and its tenant, if a server granted it.
+    fn of_server(&self) -> (Option<u64>, Option<String>) {
+        self.metered
+            .as_ref()
+            .map(Metered::name)
+            .map_or((None, None), |name| (Some(name.lease), Some(name.tenant)))
+    }
+
     fn new(
         once: Once,
         name: String,
@@ -343,6 +351,11 @@ impl LeaseRecord {
 }
 
 impl Ledger {
+    /// The server's number of a lease, and its tenant, of one that a server granted.
+    fn of_server(&self, lease: u64) -> (Option<u64>, Option<String>) {
+        self.leases.get(&lease).map_or((None, None), LeaseRecord::of_server)
+    }
+
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

@@ -34,7 +34,7 @@ impl Strangers {
     /// Logs `what` about a peer, unless as much was logged of its address.
     pub(crate) fn say(&self, peer: &str, kind: Kind, what: &str) {
         if let Some(text) = self.news(peer, kind, what, Instant::now()) {
-            eprintln!("sluice node: {text}");
+            tracing::warn!(peer, "{text}");
         }
     }
 

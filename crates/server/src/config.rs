@@ -21,7 +21,7 @@ use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantPath;
 use sluice_api::token;
 use sluice_metrics::{Exporter, ExporterConfig};
-use sluice_transport::tls::ServerIdentity;
+use sluice_transport::tls::{FileLog, ServerIdentity};
 use sluice_wire::address::Fingerprint;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -124,7 +124,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     let running = Running::start(config)?;
     println!("listening on {}", running.url());
     if let Some(url) = running.metrics_url() {
-        eprintln!("sluice-server: metrics at {url}");
+        tracing::info!("metrics at {url}");
     }
     if let Some(serving) = &running.serving {
         serving.runtime.block_on(until_told_to());
@@ -185,7 +185,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.serving.take().map(|serving| serving.end(DROP_PATIENCE)) {
-            eprintln!("sluice-server: {error}");
+            tracing::warn!("{error}");
         }
     }
 }
@@ -277,7 +277,7 @@ impl Ready {
         if let Some(fence) = server.fence() {
             match server.store.resign(fence).await {
                 // Another server waits a moment longer.
-                Err(error @ StoreError::DiskFull(_)) => eprintln!("sluice-server: {error}"),
+                Err(error @ StoreError::DiskFull(_)) => tracing::warn!("{error}"),
                 resigned => resigned?,
             }
         }
@@ -286,7 +286,7 @@ impl Ready {
         // Its last writes are in the file, and the file is free, when this returns: it may be
         // copied or replaced.
         if tokio::time::timeout(CLOSE_PATIENCE, server.store.close()).await.is_err() {
-            eprintln!("sluice-server: the database was still in use after {} s", CLOSE_PATIENCE.as_secs());
+            tracing::warn!("the database was still in use after {} s", CLOSE_PATIENCE.as_secs());
         }
         Ok(())
     }
@@ -325,7 +325,7 @@ pub(crate) async fn work(
         let mut role = keeper.role.subscribe();
         while role.wait_for(|role| matches!(role, Role::Leader(_))).await.is_ok() {
             if let Err(error) = keep_tokens(&keeper, &folder, &url).await {
-                eprintln!("sluice-server: {error}");
+                tracing::warn!("{error}");
                 tokio::time::sleep(KEEP_TOKENS_AGAIN).await;
                 continue;
             }
@@ -387,7 +387,10 @@ fn check_not_lost(database: &Database, key_file: &Path) -> Result<(), ServeError
 fn identity(certificate: &Certificate) -> Result<ServerIdentity, ServeError> {
     let identity = ServerIdentity::load(&certificate.chain, &certificate.key, None);
     let identity = identity.map_err(ServeError::Certificate)?;
-    identity.follow_files("sluice-server")?;
+    identity.follow_files(FileLog {
+        changed: |text| tracing::info!("{text}"),
+        failed: |text| tracing::warn!("{text}"),
+    })?;
     Ok(identity)
 }
 
@@ -473,7 +476,7 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
         match settings.write(&path) {
             // Nothing is lost but the way to the server, which it says where it is started.
             Err(error) if known.is_some() => {
-                eprintln!("sluice-server: {error}; the file does not say that this server is at {url} now");
+                tracing::warn!("{error}; the file does not say that this server is at {url} now");
             }
             written => written?,
         }

@@ -35,14 +35,14 @@ impl Disk {
             Ok(_) => {
                 state.full = false;
                 if std::mem::take(&mut state.said_full) {
-                    eprintln!("sluice-server: there is room for the database again");
+                    tracing::info!("there is room for the database again");
                 }
             }
             Err(error @ StoreError::DiskFull(_)) => {
                 state.full = true;
                 if state.said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
-                    eprintln!(
-                        "sluice-server: {error}. Nothing is written until there is room; what runs goes on, and what is there is \
+                    tracing::error!(
+                        "{error}. Nothing is written until there is room; what runs goes on, and what is there is \
                          read"
                     );
                     (state.said, state.said_full) = (Some(Instant::now()), true);

@@ -75,7 +75,7 @@ impl Current {
         }
         let made = declared.map(|declared| Provider::new(declared, known.as_deref())).transpose();
         let provider = made.unwrap_or_else(|cause| {
-            eprintln!("sluice-server: the identity provider is not used: {cause}");
+            tracing::warn!("the identity provider is not used: {cause}");
             None
         });
         *self.provider.write().unwrap_or_else(PoisonError::into_inner) = provider.map(Arc::new);
@@ -189,7 +189,7 @@ impl Provider {
                 Ok(keys)
             }
             Err(cause) => {
-                eprintln!("sluice-server: {}: {cause}", self.issuer.as_str());
+                tracing::warn!("{}: {cause}", self.issuer.as_str());
                 // Old keys are as good as they were; a new one is not among them.
                 kept.clone().ok_or_else(|| {
                     let detail = format!("{} does not answer; ask again in a while", self.issuer.as_str());

@@ -77,7 +77,7 @@ impl Server {
                 Err(error) => {
                     let is_full = matches!(error, StoreError::DiskFull(_));
                     if !std::mem::replace(&mut away, true) && !is_full {
-                        eprintln!("sluice-server: {error}");
+                        tracing::warn!("{error}");
                     }
                     if self.fence().is_some() && !candidate.alone && renewed.elapsed() > LEADERSHIP {
                         // Another may lead by now: what this one has in memory is not the truth any
@@ -93,14 +93,14 @@ impl Server {
     /// Leaves the lead to a server that can read the books.
     async fn step_down_if_blind(&self, candidate: &Candidate) {
         let Some(fence) = self.fence().filter(|_| !candidate.alone && self.is_blind()) else { return };
-        eprintln!(
-            "sluice-server: it cannot read its books, which a later release may have written, and leads no more for a while; \
+        tracing::error!(
+            "it cannot read its books, which a later release may have written, and leads no more for a while; \
              another server can"
         );
         self.become_role(Role::Follower { leader: None });
         if let Err(error) = self.store.resign(fence).await {
             // Then others wait until it has said nothing for long enough.
-            eprintln!("sluice-server: {error}");
+            tracing::warn!("{error}");
         }
     }
 
@@ -162,7 +162,7 @@ impl Server {
             self.disk.note(&lead);
         }
         if let Some(fence) = lead? {
-            eprintln!("sluice-server: leads from now on");
+            tracing::info!("leads from now on");
             self.become_role(Role::Leader(fence));
         }
         Ok(())

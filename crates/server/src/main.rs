@@ -45,6 +45,10 @@ struct Arguments {
     #[arg(long)]
     node_idle_ms: Option<u64>,
 
+    /// As of `sluice server`
+    #[arg(long, default_value = "text")]
+    log_format: sluice_log::Format,
+
     /// As `sluice backup` does
     #[arg(long)]
     backup: Option<PathBuf>,
@@ -73,6 +77,7 @@ fn main() -> Result<()> {
         sluice_server::restore(from, &folder, database.as_ref(), &mut |_, _| {})?;
         return Ok(());
     }
+    sluice_log::start(arguments.log_format)?;
     let server = Running::start(&Config {
         listen: arguments.listen,
         tls: None,

@@ -412,7 +412,7 @@ impl Server {
                     _ => Lost::Otherwise,
                 };
                 if lost == Lost::Otherwise {
-                    eprintln!("sluice-server: {error}");
+                    tracing::warn!("{error}");
                 }
                 self.commits.fail(batch, lost);
                 if matches!(error, StoreError::Fenced) {
@@ -437,7 +437,7 @@ impl Server {
                 continue;
             }
             if let Err(problem) = self.cycle().await {
-                eprintln!("sluice-server: {problem}");
+                tracing::warn!("{problem}");
                 // Not as often as requests come while the database is away.
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -473,7 +473,7 @@ fn not_written(lost: Lost) -> Problem {
 
 /// The answer to a client while the database fails; the cause is for the operator.
 pub(crate) fn unwell(error: StoreError) -> Problem {
-    eprintln!("sluice-server: {error}");
+    tracing::error!("{error}");
     match error {
         StoreError::Content { .. } => {
             Problem::new(Kind::Internal, "the database holds what it should not; the server's log says what")

@@ -68,7 +68,12 @@ fn main() -> ExitCode {
         let arguments: Vec<_> = std::env::args_os().skip(1).collect();
         return ptxas::run(&called_as, &arguments);
     }
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = log_format(&command).map_or(Ok(()), sluice_log::start) {
+        complain(&error.to_string());
+        return ExitCode::from(2);
+    }
+    match command {
         Command::Run(arguments) => end(run::run(&arguments)),
         Command::Record(arguments) => end(record::run(arguments)),
         Command::Replay(arguments) => answer(replay::run(&arguments)),
@@ -125,6 +130,19 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Man { folder, .. } => answer(write_manual(folder.as_deref())),
+    }
+}
+
+/// What is logged in this process: a worker has no log, its lines are in that of its node.
+fn log_format(command: &Command) -> Option<sluice_log::Format> {
+    match command {
+        Command::Worker { .. } => None,
+        Command::Node(NodeArgs { command: None, log, .. }) => Some(log.log_format),
+        #[cfg(feature = "control-plane")]
+        Command::Server(arguments) => Some(arguments.log.log_format),
+        #[cfg(feature = "control-plane")]
+        Command::Up(arguments) => Some(arguments.log.log_format),
+        _ => Some(sluice_log::Format::Messages),
     }
 }
 

@@ -13,7 +13,7 @@ use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_metrics::ExporterConfig;
 use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper, user_cache};
 use sluice_transport::Stream;
-use sluice_transport::tls::ServerIdentity;
+use sluice_transport::tls::{FileLog, ServerIdentity};
 use sluice_wire::address::Endpoint;
 
 use crate::cli::{GpuChoice, MetricsArgs, NodeArgs, PlaceArgs, TlsArgs};
@@ -171,7 +171,7 @@ impl PrivateNode {
         let stopper = node.stopper();
         let serve = move || {
             if let Err(error) = node.run() {
-                eprintln!("sluice: the private node failed: {error}");
+                tracing::error!("the private node failed: {error}");
             }
         };
         let thread = std::thread::Builder::new().name("node".into()).spawn(serve)?;
@@ -225,11 +225,11 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         && config.token.is_none()
         && is_beyond_loopback(&arguments.listen)?
     {
-        eprintln!(
-            "sluice: whoever reaches {} may take this node's GPUs: --token-file lends to holders of a token only, --tls-client-ca to holders \
-             of certificates, --join through a server",
+        sluice_log::tell(&format!(
+            "whoever reaches {} may take this node's GPUs: --token-file lends to holders of a token only, --tls-client-ca to holders of \
+             certificates, --join through a server",
             arguments.listen
-        );
+        ));
     }
     serve_node(&arguments.gpus, join::joining(arguments)?, config, signals)
 }
@@ -270,7 +270,10 @@ pub(crate) fn listening(
     };
     let identity = ServerIdentity::load(&certificate, &key, tls.tls_client_ca.as_deref());
     let identity = identity.map_err(anyhow::Error::msg)?;
-    identity.follow_files("sluice node")?;
+    identity.follow_files(FileLog {
+        changed: |text| tracing::info!(target: "sluice_node", "{text}"),
+        failed: |text| tracing::warn!(target: "sluice_node", "{text}"),
+    })?;
     Ok((Listen::Tls(address), Some(identity)))
 }
 
@@ -308,7 +311,10 @@ pub(crate) fn metrics(
         None => None,
         Some((certificate, key)) => {
             let identity = ServerIdentity::load(&certificate, &key, None).map_err(anyhow::Error::msg)?;
-            identity.follow_files("sluice")?;
+            identity.follow_files(FileLog {
+                changed: |text| tracing::info!("{text}"),
+                failed: |text| tracing::warn!("{text}"),
+            })?;
             Some(identity)
         }
     };
@@ -363,7 +369,7 @@ pub(crate) fn serve_node(
         output::announce(&format!("listening on {address}"));
     }
     if let Some(url) = node.metrics_url() {
-        eprintln!("sluice: metrics at {url}");
+        sluice_log::tell(&format!("metrics at {url}"));
     }
     let stopper = node.stopper();
     std::thread::Builder::new().name("signals".into()).spawn(move || {

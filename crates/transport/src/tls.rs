@@ -32,6 +32,7 @@ use sluice_wire::address::Fingerprint;
 
 pub(crate) use client::connect;
 pub use client::{ClientIdentity, Https, Trust};
+pub use follow::FileLog;
 pub use records::Keys;
 pub(crate) use records::Records;
 #[cfg(feature = "fuzz")]

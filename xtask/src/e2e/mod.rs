@@ -22,6 +22,7 @@ mod limits;
 mod links;
 mod migrate;
 pub(crate) mod namespaces;
+mod node_log;
 mod nodes;
 mod openings;
 mod outcomes;
@@ -84,6 +85,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         exchange::TESTS,
         handover::TESTS,
         links::TESTS,
+        node_log::TESTS,
         nodes::TESTS,
     ]));
     programs::run(&wanted, all, tally);

@@ -93,7 +93,7 @@ impl Agent {
             }
             match self.report(registry) {
                 Ok(()) if self.away => {
-                    eprintln!("sluice node: the server is back: {}", self.client.server());
+                    tracing::info!("the server is back: {}", self.client.server());
                     self.away = false;
                 }
                 Ok(()) => {}
@@ -126,14 +126,14 @@ impl Agent {
     fn failed(&mut self, failure: &Failure) {
         self.reporter.every = RETRY_EVERY;
         if !self.away {
-            eprintln!("sluice node: {failure}. Sessions go on; usage is kept on disk");
+            tracing::warn!("{failure}. Sessions go on; usage is kept on disk");
             self.away = true;
         }
         if let Failure::Refused(problem) = failure
             && Reporter::has_to_join(problem)
             && let Err(failure) = self.join_again()
         {
-            eprintln!("sluice node: cannot join again: {failure}");
+            tracing::error!("cannot join again: {failure}");
         }
     }
 
@@ -142,7 +142,7 @@ impl Agent {
         if self.reporter.joined_again(&joined) {
             self.client = self.joining.with_token(&joined.token);
         } else {
-            eprintln!("sluice node: the server takes this for a new node: start it again");
+            tracing::error!("the server takes this for a new node: start it again");
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Agent {
         if let Err(failure) = &moved {
             self.reporter.join.address = before;
             if !self.untold {
-                eprintln!("sluice node: the server could not be told of the new certificate: {failure}");
+                tracing::warn!("the server could not be told of the new certificate: {failure}");
             }
         }
         self.untold = moved.is_err();

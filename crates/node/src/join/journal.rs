@@ -92,7 +92,7 @@ impl Journal {
             return journal.without(&damaged, whole);
         }
         if !torn.is_empty() {
-            eprintln!("sluice node: {}: {} bytes that a crash tore are cut off", path.display(), torn.len());
+            tracing::warn!("{}: {} bytes that a crash tore are cut off", path.display(), torn.len());
             journal.file.set_len(journal.size)?;
         }
         Ok(journal)
@@ -114,8 +114,8 @@ impl Journal {
         self.note_confirmed()?;
         fs::rename(&temporary, &path)?;
         self.file = File::options().read(true).append(true).open(&path)?;
-        eprintln!(
-            "sluice node: {}: {} records are damaged; they are in {} now, and their usage is not reported. All others are kept. Look \
+        tracing::error!(
+            "{}: {} records are damaged; they are in {} now, and their usage is not reported. All others are kept. Look \
              after the disk; docs/billing.md says how to correct a bill",
             path.display(),
             damaged.len(),
@@ -166,7 +166,7 @@ impl Journal {
 
     fn end_trouble(&mut self, waited: usize) {
         if self.trouble.take().is_some() {
-            eprintln!("sluice node: the usage journal is written again, with {waited} records that waited");
+            tracing::info!("the usage journal is written again, with {waited} records that waited");
         }
     }
 
@@ -197,8 +197,8 @@ impl Journal {
     /// Says so once, whatever fails then.
     fn note_trouble(&mut self, error: &io::Error) {
         if self.trouble.is_none() {
-            eprintln!(
-                "sluice node: the usage journal in {} cannot be written: {error}. Sessions go on; what they use waits in memory \
+            tracing::error!(
+                "the usage journal in {} cannot be written: {error}. Sessions go on; what they use waits in memory \
                  and goes to the server; with {UNSAVED_MAX} records there this node takes no new leases",
                 self.folder.display()
             );

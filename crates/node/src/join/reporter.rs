@@ -94,10 +94,10 @@ impl Reporter {
     fn take(&self, report: &Report, answer: &ReportAnswer) {
         let mut state = self.membership.lock();
         for refused in &answer.usage_refused {
-            eprintln!("sluice node: the server does not count a usage record: {}", one_line(&refused.reason));
+            tracing::warn!("the server does not count a usage record: {}", one_line(&refused.reason));
             let record = report.usage.iter().find(|record| record.id == refused.id);
             if let Some(Err(error)) = record.map(|record| state.journal.refuse(record)) {
-                eprintln!("sluice node: it could not be kept either: {error}");
+                tracing::warn!("it could not be kept either: {error}");
             }
         }
         let taken = (answer.usage_taken as usize).min(report.usage.len());

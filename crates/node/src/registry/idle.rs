@@ -87,17 +87,16 @@ impl Registry {
             Step::Tell => {
                 ledger.idle_of(lease, |idle| idle.told_at = Some(now));
                 let left = after / 5;
-                eprintln!(
-                    "sluice node: lease {lease} is idle; it is suspended in {} s unless it makes a CUDA call",
+                tracing::info!(
+                    lease,
+                    "lease {lease} is idle; it is suspended in {} s unless it makes a CUDA call",
                     left.as_secs()
                 );
             }
             Step::Suspend => {
                 if self.set_lease_suspended(ledger, lease, true).is_ok() {
                     ledger.idle_of(lease, |idle| (idle.suspended, idle.told_at) = (true, None));
-                    eprintln!(
-                        "sluice node: lease {lease} was idle and is suspended until its next CUDA call"
-                    );
+                    tracing::info!(lease, "lease {lease} was idle and is suspended until its next CUDA call");
                 }
             }
             Step::Resume => self.resume_idle(ledger, lease),

@@ -75,6 +75,7 @@ impl Registry {
         let lease = ledger.next_id();
         ledger.books.grant_on(lease, ask, &gpus)?;
         let model = membership.model(gpus[0]);
+        let (server_lease, tenant) = (grant.lease, grant.tenant.to_string());
         let recorded = membership.recorded(&grant);
         let metered = Metered::new(grant.node, grant, model, now_ms, recorded);
         let (started, metered) = (self.clock.running(), Some(metered));
@@ -82,6 +83,12 @@ impl Registry {
         ledger.leases.insert(lease, record);
         let granted = self.granted(&mut ledger, lease, holding)?;
         drop(ledger);
+        tracing::info!(
+            lease,
+            server_lease,
+            tenant,
+            "lease {lease} is granted: the server's lease {server_lease}"
+        );
         membership.tell();
         Ok(granted)
     }

@@ -49,8 +49,12 @@ impl Registry {
         ledger.books.grant(lease, ask)?;
         let started = self.clock.running();
         let record = LeaseRecord::new(once, name, kernel_timeout_ms, share_ppm, started, None);
+        let program = record.name.clone();
         ledger.leases.insert(lease, record);
-        self.granted(&mut ledger, lease, holding)
+        let granted = self.granted(&mut ledger, lease, holding);
+        drop(ledger);
+        tracing::info!(lease, program, "lease {lease} is granted");
+        granted
     }
 
     /// What the owner of a lease learns of it, and its hold from now on.
@@ -88,6 +92,8 @@ impl Registry {
         let waited_ns = self.turns.waited_ns(&[lease]).get(&lease).copied().unwrap_or(0);
         self.turns.forget(lease, &entry.gpus);
         self.record_end(&mut record);
+        let (server_lease, tenant) = record.of_server();
+        tracing::info!(lease, server_lease, tenant, "lease {lease} has ended");
         if !record.arrives && !record.has_moved {
             self.keep_last(lease, &record, record.share_ppm, waited_ns);
         }

@@ -32,7 +32,11 @@ impl Registry {
                 Ok(Some(received)) => received,
                 Ok(None) => return why,
                 Err(error) => {
-                    eprintln!("sluice node: session {session} ended: its worker sent nonsense: {error}");
+                    tracing::error!(
+                        session,
+                        lease,
+                        "session {session} ended: its worker sent nonsense: {error}"
+                    );
                     return why;
                 }
             };
@@ -90,13 +94,13 @@ impl Registry {
                 }
                 Packet::Failed(text) => {
                     let text = one_line(&text);
-                    eprintln!("sluice node: session {session} ended: {text}");
+                    tracing::warn!(session, lease, "session {session} ended: {text}");
                     why = Some(text);
                     Ok(())
                 }
                 Packet::Hangs(text) => {
                     let text = one_line(&text);
-                    eprintln!("sluice node: session {session} ended: {text}");
+                    tracing::warn!(session, lease, "session {session} ended: {text}");
                     self.driver_hangs(lease, &text);
                     // It may not get to its end by itself, and so say nothing more.
                     return Some(text);

@@ -179,8 +179,9 @@ impl Registry {
                 ledger.note_move(lease, 0, took_us);
             }
             (Place::Returning, Packet::NotMovedIn { reason }) => {
-                eprintln!(
-                    "sluice node: the memory of session {session} cannot return to its GPU yet: {reason}"
+                tracing::warn!(
+                    session,
+                    "the memory of session {session} cannot return to its GPU yet: {reason}"
                 );
                 *residence = Residence { place: Place::Away, kept: Vec::new(), reason };
                 self.memory_moved.notify_all();

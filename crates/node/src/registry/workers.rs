@@ -77,7 +77,8 @@ impl Registry {
         let (link, worker_link) = Link::pair()?;
         let mut worker = self.spawner.spawn(Inheritance { client, link: worker_link.into_fd(), counters })?;
         if let Some(stderr) = worker.stderr.take() {
-            let follow = move || output::follow(stderr, |line| eprintln!("{line}"));
+            let pid = worker.id();
+            let follow = move || output::follow(stderr, |line| output::log(pid, line));
             if let Err(error) = std::thread::Builder::new().name("worker output".into()).spawn(follow) {
                 let _ = worker.kill();
                 let _ = worker.wait();
@@ -126,8 +127,20 @@ impl Registry {
             return Err(SessionRefusal::Lease);
         }
         let session = ledger.next_id();
-        ledger.books.open_session(record.lease, session);
+        let (lease, peer, pid) = (record.lease, record.client.peer.clone(), record.worker.id());
+        ledger.books.open_session(lease, session);
         ledger.sessions.insert(session, record);
+        let (server_lease, tenant) = ledger.of_server(lease);
+        drop(ledger);
+        tracing::info!(
+            session,
+            lease,
+            server_lease,
+            tenant,
+            peer,
+            worker = pid,
+            "session {session} has begun"
+        );
         Ok(session)
     }
 
@@ -207,6 +220,7 @@ impl Registry {
         self.await_end(pid, &gpus, || self.turns.leave(session));
         let mut ledger = self.lock();
         let (mut crashed, mut end) = (false, why.clone().unwrap_or_default());
+        let because = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
             // Its client hears of a crash only if it comes back, and whoever runs the node would
@@ -215,7 +229,7 @@ impl Registry {
                 && status.signal().is_some_and(|signal| signal != libc::SIGKILL)
             {
                 crashed = true;
-                eprintln!("sluice node: the worker of session {session} has ended ({status})");
+                tracing::error!(session, lease, "the worker of session {session} has ended ({status})");
             }
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             if crashed {
@@ -239,7 +253,9 @@ impl Registry {
             unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
         ledger.vacate(record.lease);
+        let (server_lease, tenant) = ledger.of_server(lease);
         drop(ledger);
+        tracing::info!(session, lease, server_lease, tenant, "session {session} has ended{because}");
         self.turns.leave(session);
         self.session_ended.notify_all();
         self.memory_moved.notify_all();

@@ -270,7 +270,7 @@ impl Fleet {
         self.leases.values().for_each(|lease| account.add(lease));
         self.silence.drift.compared_at_ms = self.silence.compared_at_ms;
         if !account.says_the_same(&self.account) {
-            eprintln!("sluice-server: the sums over leases were wrong; they are made anew");
+            tracing::error!("the sums over leases were wrong; they are made anew");
             self.account = account;
             self.news.all = true;
             self.silence.drift.sums_corrected += 1;

@@ -181,10 +181,11 @@ fn named(names: &[String]) -> String {
 /// A request whose client goes away is carried out all the same, and one that panics is answered:
 /// nothing leaves a change half made.
 async fn to_its_end(request: Request, next: Next) -> Response {
+    let asked = format!("{} {}", request.method(), request.uri().path());
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,
         Err(error) => {
-            eprintln!("sluice-server: a request failed: {error}");
+            tracing::error!(request = asked, "a request failed: {error}");
             Refusal(Problem::new(Kind::Internal, "the server's log says what happened")).into_response()
         }
     }

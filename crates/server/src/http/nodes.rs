@@ -322,8 +322,9 @@ async fn take_usage(
         }
     }
     if let Some(first) = aside.first() {
-        eprintln!(
-            "sluice-server: node {id}: {} usage records are set aside: {}; see `sluice usage aside`",
+        tracing::warn!(
+            node = id,
+            "node {id}: {} usage records are set aside: {}; see `sluice usage aside`",
             aside.len(),
             escaped(&first.reason)
         );
@@ -337,7 +338,7 @@ async fn take_usage(
         }
     }
     for RefusedRecord { reason, .. } in &refused {
-        eprintln!("sluice-server: node {id}: {}", escaped(reason));
+        tracing::warn!(node = id, "node {id}: {}", escaped(reason));
     }
     Ok(refused)
 }

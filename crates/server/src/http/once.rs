@@ -109,7 +109,7 @@ impl Asks {
             .map_err(|error| Problem::new(Kind::Internal, format!("the answer broke off: {error}")))?;
         // If it cannot be kept, what was asked for is done all the same.
         if let Err(problem) = self.keep(server, used, left.is_some(), &body).await {
-            eprintln!("sluice-server: an answer cannot be given again: {problem}");
+            tracing::warn!("an answer cannot be given again: {problem}");
         }
         Ok(Response::from_parts(parts, Body::from(body)))
     }

@@ -126,8 +126,9 @@ impl Plan {
             match self.atlas.sites(fleet, node) {
                 Ok(sites) => self.add_sites(id, sites),
                 Err(TooMany) => {
-                    eprintln!(
-                        "sluice-server: {}: more than 64 kinds of GPUs or labels are here; it is not used",
+                    tracing::warn!(
+                        node = node.name,
+                        "{}: more than 64 kinds of GPUs or labels are here; it is not used",
                         node.name
                     );
                     return;

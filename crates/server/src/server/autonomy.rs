@@ -35,7 +35,7 @@ impl Server {
                 && !self.disk.is_full()
                 && let Err(problem) = self.size_programs().await
             {
-                eprintln!("sluice-server: sizes of programs: {problem}");
+                tracing::warn!("sizes of programs: {problem}");
             }
             tokio::time::sleep((begun.elapsed() * PAUSE).max(PAUSE_MIN)).await;
         }
@@ -50,7 +50,7 @@ impl Server {
         for tenant in self.hear(consenting).await? {
             // One tenant with too long a history is no reason to leave the others out.
             if let Err(problem) = self.size_programs_of(&tenant).await {
-                eprintln!("sluice-server: sizes of programs of {tenant}: {problem}");
+                tracing::warn!(%tenant, "sizes of programs of {tenant}: {problem}");
             }
         }
         Ok(())

@@ -111,12 +111,12 @@ impl Books {
         let (passed_ms, expected_ms) = (self.looked.1.elapsed().as_millis() as u64, self.expected_ms());
         if now_ms.abs_diff(expected_ms) > CLOCK_SET_MS {
             let by_ms = now_ms.wrapping_sub(expected_ms) as i64;
-            eprintln!("sluice-server: the clock was set by {by_ms} ms");
+            tracing::warn!("the clock was set by {by_ms} ms");
             self.fleet.clock_was_set(by_ms);
         }
         if passed_ms > DEAF_MS {
-            eprintln!(
-                "sluice-server: it did not run, or its database did not answer, for {} s: nobody is taken for silent because of \
+            tracing::warn!(
+                "it did not run, or its database did not answer, for {} s: nobody is taken for silent because of \
                  that",
                 passed_ms / 1000
             );

@@ -58,7 +58,7 @@ impl Server {
         }
         let currency = change.books().seller.currency.clone();
         for Passed { tenant, status, .. } in passed.iter().filter(|passed| passed.mark_percent > 0) {
-            eprintln!("sluice-server: {}", spent_line(tenant, status, currency.as_ref()));
+            tracing::info!(%tenant, "{}", spent_line(tenant, status, currency.as_ref()));
             change.audit(&Principal::server(), "budget.passed", tenant.as_str(), serde_json::json!(status));
         }
         change.wake();
@@ -82,7 +82,7 @@ impl Server {
     pub(super) async fn say_what_is_spent(&self) -> bool {
         let looked = self.look_at_budgets().await;
         if let Err(problem) = &looked {
-            eprintln!("sluice-server: budgets: {problem}");
+            tracing::warn!("budgets: {problem}");
         }
         looked.is_ok()
     }

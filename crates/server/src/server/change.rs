@@ -210,8 +210,23 @@ impl Change<'_> {
     /// Says in the audit log what became of leases just now, and whose doing it was.
     pub(crate) fn audit_leases(&mut self, actor: &Principal) {
         for Event { lease, action, detail } in self.fleet().take_events() {
+            self.log_lease(lease, action, &detail);
             self.audit(actor, action, &lease.to_string(), detail);
         }
+    }
+
+    /// Says in the log what became of a lease.
+    fn log_lease(&mut self, lease: LeaseId, action: &str, detail: &serde_json::Value) {
+        let record = self.fleet().lease(lease);
+        let tenant = record.map(|record| record.tenant.to_string()).unwrap_or_default();
+        let what = action.strip_prefix("lease.").unwrap_or(action);
+        let places = detail["places"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut nodes: Vec<&str> = places.iter().filter_map(|place| place["node"].as_str()).collect();
+        nodes.dedup();
+        let node = (!nodes.is_empty()).then(|| nodes.join(","));
+        let on = node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
+        let why = detail["reason"].as_str().map_or_else(String::new, |reason| format!(": {reason}"));
+        tracing::info!(lease, tenant, node, "lease {lease} of {tenant}: {what}{on}{why}");
     }
 
     /// Says in the log and in the audit log what the fleet has noticed.
@@ -224,23 +239,23 @@ impl Change<'_> {
     pub(super) fn report(&mut self, incident: Incident) {
         let (action, subject, detail) = match incident {
             Incident::Lost { node, leases } => {
-                eprintln!(
-                    "sluice-server: node {node} is lost; what {} leases have there runs elsewhere",
+                tracing::error!(%node,
+                    "node {node} is lost; what {} leases have there runs elsewhere",
                     leases.len()
                 );
                 ("node.lost", node, serde_json::json!({ "leases": leases }))
             }
             Incident::Silent { node } => {
-                eprintln!("sluice-server: node {node} has stopped reporting");
+                tracing::warn!(%node, "node {node} has stopped reporting");
                 ("node.silent", node, serde_json::json!({}))
             }
             Incident::Reports { node } => {
-                eprintln!("sluice-server: node {node} reports again");
+                tracing::info!(%node, "node {node} reports again");
                 ("node.reports", node, serde_json::json!({}))
             }
             Incident::Held { silent, online } => {
-                eprintln!(
-                    "sluice-server: {silent} nodes with leases are silent and {online} report: is this server cut off? \
+                tracing::warn!(
+                    "{silent} nodes with leases are silent and {online} report: is this server cut off? \
                      Nothing is queued again; `sluice lease preempt` does so for one lease"
                 );
                 ("breaker.held", String::new(), serde_json::json!({ "silent": silent, "online": online }))
@@ -248,20 +263,20 @@ impl Change<'_> {
             Incident::Released => ("breaker.released", String::new(), serde_json::json!({})),
             Incident::Fenced { gpu, fence, leases } => {
                 let count = leases.len();
-                eprintln!("sluice-server: GPU {gpu} is fenced: {}; {count} leases leave it", fence.why);
+                tracing::error!(%gpu, "GPU {gpu} is fenced: {}; {count} leases leave it", fence.why);
                 ("gpu.fenced", gpu.to_string(), serde_json::json!({ "fence": fence, "leases": leases }))
             }
             Incident::Unfenced { gpu, why } => {
-                eprintln!("sluice-server: GPU {gpu} is used again: {why}");
+                tracing::info!(%gpu, "GPU {gpu} is used again: {why}");
                 ("gpu.unfenced", gpu.to_string(), serde_json::json!({ "why": why }))
             }
             Incident::Suspected { gpu, why } => {
-                eprintln!("sluice-server: GPU {gpu} is suspected and not fenced: {why}");
+                tracing::warn!(%gpu, "GPU {gpu} is suspected and not fenced: {why}");
                 ("gpu.suspected", gpu.to_string(), serde_json::json!({ "why": why }))
             }
             Incident::GpusHeld { pool, faulty, gpus } => {
-                eprintln!(
-                    "sluice-server: {faulty} of the {gpus} GPUs of pool {pool} became faulty within minutes: is it something they \
+                tracing::error!(%pool,
+                    "{faulty} of the {gpus} GPUs of pool {pool} became faulty within minutes: is it something they \
                      have in common? No more are fenced until somebody has looked: `sluice gpus` lists the suspected ones, \
                      `sluice gpu fence` and `sluice gpu unfence` decide"
                 );

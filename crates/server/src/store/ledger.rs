@@ -376,8 +376,8 @@ fn total(row: &AnyRow, name: &str) -> Result<u64> {
     };
     let total = (half("high")? << 32) + half("low")?;
     Ok(u64::try_from(total).unwrap_or_else(|_| {
-        eprintln!(
-            "sluice-server: {name} adds up to {total}, which is more than can be counted; taken for {}",
+        tracing::error!(
+            "{name} adds up to {total}, which is more than can be counted; taken for {}",
             u64::MAX
         );
         u64::MAX

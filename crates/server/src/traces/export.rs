@@ -57,7 +57,7 @@ fn send_all(web: &Web, url: &str, waiting: &Receiver<Trace>) {
             && said.is_none_or(|said| said.elapsed() > SAY_EVERY)
         {
             said = Some(Instant::now());
-            eprintln!("sluice-server: the collector at {url} does not take traces: {why}");
+            tracing::warn!("the collector at {url} does not take traces: {why}");
         }
         if is_last {
             return;

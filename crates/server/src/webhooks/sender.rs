@@ -69,7 +69,7 @@ impl Server {
             let due = match self.store.due_webhooks(now_ms, limit).await {
                 Ok(due) => due,
                 Err(error) => {
-                    eprintln!("sluice-server: webhooks: {error}");
+                    tracing::warn!("webhooks: {error}");
                     continue;
                 }
             };
@@ -80,7 +80,7 @@ impl Server {
                 let server = Arc::clone(&self);
                 sending.spawn(async move {
                     if let Err(problem) = server.send_to(&webhook).await {
-                        eprintln!("sluice-server: webhook {webhook}: {problem}");
+                        tracing::warn!(%webhook, "webhook {webhook}: {problem}");
                     }
                     webhook
                 });
@@ -95,7 +95,7 @@ impl Server {
         }
         change.write(Write::ForgetDeliveries { before_ms: now_ms.saturating_sub(KEPT_MS) });
         if let Err(problem) = change.commit().await {
-            eprintln!("sluice-server: old deliveries of webhooks are still there: {problem}");
+            tracing::warn!("old deliveries of webhooks are still there: {problem}");
         }
     }
 
@@ -162,7 +162,7 @@ impl Server {
         let after = after_attempt(delivery, &outcome, now_ms, fastrand::u64(..));
         let state = webhook_after(&webhook, &outcome, now_ms);
         if state.disabled.is_some() && webhook.disabled.is_none() {
-            eprintln!("sluice-server: webhook {id} of {} is disabled", webhook.tenant);
+            tracing::warn!(webhook = %id, tenant = %webhook.tenant, "webhook {id} of {} is disabled", webhook.tenant);
             let detail = serde_json::json!({ "tenant": state.tenant, "why": state.disabled });
             change.audit(&crate::auth::Principal::server(), "webhook.disabled", id, detail);
         }

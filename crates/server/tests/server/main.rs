@@ -10,6 +10,7 @@ mod health;
 mod invoices;
 mod leases;
 mod ledger;
+mod logs;
 mod mail;
 mod migration;
 mod moves;

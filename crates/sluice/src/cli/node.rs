@@ -97,6 +97,18 @@ pub(crate) struct NodeArgs {
 
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// What the log looks like.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// Lines of the log on standard error: text, or json for programs that collect logs. SLUICE_LOG
+    /// says which events are logged
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: sluice_log::Format,
 }
 
 /// Where metrics are served, and to whom.

@@ -102,7 +102,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
     let server = Running::start(&Config { metrics, ..config })?;
     output::announce(&format!("listening on {}", server.url()));
     if let Some(url) = server.metrics_url() {
-        eprintln!("sluice: metrics at {url}");
+        sluice_log::tell(&format!("metrics at {url}"));
     }
     say_web_view(arguments.server.data.as_deref());
     let lent = lend(arguments, server.url(), signals);
@@ -119,17 +119,22 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
 /// Says where the web view is. Where no link can be made, the server runs all the same, and
 /// `sluice web` makes one later.
 fn say_web_view(data_folder: Option<&Path>) {
+    // Whoever has the link is signed in.
+    if sluice_log::is_collected() {
+        return;
+    }
     let link = data(data_folder).and_then(|folder| {
         let settings = Settings::read(&folder.join(ADMIN_FILE))?;
         web::link(&settings.context("the control plane left no token for the administrator")?.client())
     });
     match link {
-        Ok((link, until)) => {
-            eprintln!("sluice: web view, signed in as the administrator, once, until {until}: {link}")
-        }
-        Err(error) => {
-            eprintln!("sluice: no link to the web view could be made: {}", output::with_causes(&error))
-        }
+        Ok((link, until)) => sluice_log::tell(&format!(
+            "web view, signed in as the administrator, once, until {until}: {link}"
+        )),
+        Err(error) => sluice_log::tell(&format!(
+            "no link to the web view could be made: {}",
+            output::with_causes(&error)
+        )),
     }
 }
 
@@ -147,7 +152,7 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
     };
     let (listen, tls) = place::listening(&listen, &arguments.tls, Some(&folder))?;
     let join = membership(&arguments.membership, server, token, &folder)?;
-    eprintln!("sluice: programs and commands find it by: export SLUICE_SERVER={server}");
+    sluice_log::tell(&format!("programs and commands find it by: export SLUICE_SERVER={server}"));
     let config = NodeConfig {
         listen: vec![listen],
         tls,

@@ -85,9 +85,17 @@ impl Look {
     }
 }
 
-/// Follows the files in a thread, for as long as their contents are used, and says on standard
-/// error what changes, as `who`.
-pub(super) fn follow<F: Files>(files: &Arc<F>, who: &'static str) -> io::Result<()> {
+/// Where it is logged what becomes of the files of a certificate.
+#[derive(Clone, Copy, Debug)]
+pub struct FileLog {
+    /// They were read again.
+    pub changed: fn(&str),
+    /// They are of no use.
+    pub failed: fn(&str),
+}
+
+/// Follows the files in a thread, for as long as their contents are used, and logs what changes.
+pub(super) fn follow<F: Files>(files: &Arc<F>, log: FileLog) -> io::Result<()> {
     let mut look = Look::new(&**files);
     let files: Weak<F> = Arc::downgrade(files);
     let follow = move || {
@@ -96,8 +104,8 @@ pub(super) fn follow<F: Files>(files: &Arc<F>, who: &'static str) -> io::Result<
             let Some(files) = files.upgrade() else { return };
             match look.again(&*files) {
                 None | Some(Ok(false)) => {}
-                Some(Ok(true)) => eprintln!("{who}: {}", files.news()),
-                Some(Err(error)) => eprintln!("{who}: {error}. {}", files.kept()),
+                Some(Ok(true)) => (log.changed)(&files.news()),
+                Some(Err(error)) => (log.failed)(&format!("{error}. {}", files.kept())),
             }
         }
     };

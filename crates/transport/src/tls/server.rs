@@ -11,7 +11,7 @@ use rustls::{Connection, ServerConfig, ServerConnection};
 use sluice_wire::address::Fingerprint;
 
 use super::authorities::Authorities;
-use super::follow::follow;
+use super::follow::{FileLog, follow};
 use super::handshake::{crypto, keys, shake};
 use super::shown::{Resolved, Shown};
 use super::{Keys, PROTOCOL, TlsError};
@@ -52,11 +52,11 @@ impl ServerIdentity {
     }
 
     /// Shows another certificate, and asks clients for those of other authorities, once the files
-    /// hold them, and says so on standard error, as `who`. Files that are of no use are named
-    /// there, and what was there before stays in use. It ends with the last clone.
-    pub fn follow_files(&self, who: &'static str) -> io::Result<()> {
-        follow(&self.shown, who)?;
-        self.clients.iter().try_for_each(|clients| follow(clients, who))
+    /// hold them, and logs that. Files that are of no use are logged, and what was there before
+    /// stays in use. It ends with the last clone.
+    pub fn follow_files(&self, log: FileLog) -> io::Result<()> {
+        follow(&self.shown, log)?;
+        self.clients.iter().try_for_each(|clients| follow(clients, log))
     }
 
     /// For a server of HTTP, whose connections rustls itself protects.

@@ -199,7 +199,7 @@ impl Registry {
                 leaving.order.iter().for_each(|order| self.orders.succeed(order, &moved));
                 let recorded_until_ms = self.recorded_until_ms(&ledger, lease);
                 drop(ledger);
-                eprintln!("sluice node: session {session} has moved to {}", departure.node().place());
+                tracing::info!(session, lease, "session {session} has moved to {}", departure.node().place());
                 self.memory_moved.notify_all();
                 // The other node takes the end of the connection for the same, if this is lost.
                 let _ = departure.moves(used, recorded_until_ms);

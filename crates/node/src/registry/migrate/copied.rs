@@ -116,7 +116,7 @@ impl Registry {
         }
         let stall = self.decide(&mut ledger, &copied.leaving, Whereabouts::Checkpoint);
         drop(ledger);
-        eprintln!("sluice node: session {session} is in a checkpoint, and has left");
+        tracing::info!(session, lease, "session {session} is in a checkpoint, and has left");
         self.memory_moved.notify_all();
         self.tell_server();
         self.end_lease(lease);

@@ -257,7 +257,7 @@ impl Registry {
         }
         let peer = ledger.sessions.get(&session).map_or_else(String::new, |it| it.client.peer.clone());
         drop(ledger);
-        eprintln!("sluice node: session {session} of {peer} has come from another node");
+        tracing::info!(session, lease, peer, "session {session} of {peer} has come from another node");
         self.memory_moved.notify_all();
         self.tell_server();
         self.serve_to_end(lease, session, link);

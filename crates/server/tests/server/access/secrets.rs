@@ -33,7 +33,7 @@ fn secrets_are_in_no_log() {
     let mut command = ServerProcess::command(folder.path(), database.as_deref());
     let log = folder.path().join("log");
     // As much as any part of it says.
-    command.env("RUST_LOG", "trace").env("RUST_BACKTRACE", "full");
+    command.env("SLUICE_LOG", "trace").env("RUST_BACKTRACE", "full");
     command.stderr(std::fs::File::create(&log).unwrap());
     let process = ServerProcess::spawn(&mut command);
     let admin = settings(folder.path());

@@ -9,7 +9,7 @@ use sluice_node::Peering;
 #[cfg(feature = "control-plane")]
 use crate::cli::mail::MailArgs;
 #[cfg(feature = "control-plane")]
-use crate::cli::{GpuChoice, MetricsArgs, TlsArgs};
+use crate::cli::{GpuChoice, LogArgs, MetricsArgs, TlsArgs};
 #[cfg(feature = "control-plane")]
 use crate::quantity::{Memory, Overcommit};
 use crate::quantity::{Period, Units};
@@ -104,6 +104,9 @@ pub(crate) struct ServerCommandArgs {
     /// address it listens on
     #[arg(long, value_name = "URL")]
     pub(crate) advertise: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 #[cfg(feature = "control-plane")]
@@ -251,6 +254,9 @@ pub(crate) struct UpArgs {
 
     #[command(flatten)]
     pub(crate) membership: MembershipArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 /// How a node appears to its server.
