@@ -1,4 +1,4 @@
-//! Commands on their way: queued, or sent and waited for.
+//! Commands: queued, or sent and waited for.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};

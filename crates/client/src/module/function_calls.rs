@@ -1,4 +1,5 @@
-//! The entry points of kernels and functions. CUDA Driver API, sections "Library Management" and "Execution Control".
+//! The entry points of kernels and functions. CUDA Driver API, sections "Library Management" and
+//! "Execution Control".
 
 use std::ffi::c_char;
 

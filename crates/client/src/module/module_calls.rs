@@ -1,4 +1,5 @@
-//! The entry points of modules and libraries. CUDA Driver API, sections "Module Management" and "Library Management".
+//! The entry points of modules and libraries. CUDA Driver API, sections "Module Management" and
+//! "Library Management".
 
 use std::ffi::{CStr, c_char, c_void};
 use std::time::Instant;

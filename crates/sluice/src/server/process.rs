@@ -119,7 +119,7 @@ pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
 /// Says where the web view is. Where no link can be made, the server runs all the same, and
 /// `sluice web` makes one later.
 fn say_web_view(data_folder: Option<&Path>) {
-    // Whoever has the link is signed in.
+    // The link signs its holder in.
     if sluice_log::is_collected() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Data on their way to the client, and where they lie until they are sent.
+//! Data for the client, and where they lie until they are sent.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,5 @@
-//! What a server keeps: tokens, identity providers, leases, tenants, pools, nodes, GPUs, the audit log.
+//! What a server keeps: tokens, identity providers, leases, tenants, pools, nodes, GPUs, the audit
+//! log.
 
 use std::path::PathBuf;
 
