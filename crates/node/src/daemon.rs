@@ -103,7 +103,7 @@ impl Node {
         }
         let overcommit = registry::overcommit_of(config);
         if let Some(overcommit) = &overcommit {
-            overcommit.shortages(&inventory.cards).for_each(|text| eprintln!("sluice node: {text}"));
+            overcommit.shortages(&inventory.cards).for_each(|text| tracing::warn!("{text}"));
         }
         let first = listeners.first().and_then(|listener| Some((listener, listener.endpoint()?)));
         let agent = config
