@@ -317,9 +317,8 @@ fn every_endpoint_for_every_role() {
         "get pool",
         "remove pool",
     ];
-    let nodes =
-        ["nodes", "node", "servers", "plans", "drain", "undrain", "forget node", "tokens", "get token"];
-    let fences = ["gpus", "gpu sums", "drift", "fence", "unfence"];
+    let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token"];
+    let fences = ["gpus", "gpu sums", "drift", "servers", "plans", "fence", "unfence"];
     check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes, &webhooks, &fences].concat());
     check(Role::Node, "/", &["join"]);
     let foreign = |more: &[&'static str]| {
