@@ -62,7 +62,7 @@ impl Compiler {
         Ok(compiled)
     }
 
-    /// The same without machine code, which is made when a launch needs it: libraries ask what each
+    /// Prepares a kernel whose machine code is made when a launch needs it: libraries ask what each
     /// of their kernels takes, and launch a few.
     pub fn prepare(&self, kernel: Kernel) -> CompiledKernel {
         CompiledKernel { kernel, machine: self.machine.clone(), forms: Default::default() }

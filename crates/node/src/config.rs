@@ -97,8 +97,8 @@ impl Default for NodeConfig {
     }
 }
 
-/// A folder below `$XDG_CACHE_HOME/sluice`, or below `.cache/sluice` in the home directory. One whose
-/// name is no text is passed over: workers get it as text.
+/// A folder below `$XDG_CACHE_HOME/sluice`, or below `.cache/sluice` in the home directory. One
+/// whose name is no text is passed over: workers get it as text.
 pub fn user_cache(name: &str) -> Option<PathBuf> {
     let set = |variable| std::env::var_os(variable)?.into_string().ok().filter(|value| !value.is_empty());
     let set = |variable| set(variable).map(PathBuf::from);

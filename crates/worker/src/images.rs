@@ -154,7 +154,7 @@ impl Images {
             return Err(CUresult::OUT_OF_MEMORY);
         }
         if offset == 0 && !state.uploads.contains_key(&hash) {
-            // Nobody waits for a piece: whoever asks for the image will be told.
+            // A piece has no answer: the call that uses the image gets the error.
             let Ok(held) = self.take_instead(&mut state, total) else {
                 state.refuse(hash);
                 return Ok(());

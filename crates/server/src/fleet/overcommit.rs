@@ -59,7 +59,7 @@ impl LeaseRecord {
     }
 }
 
-/// The same for what is asked for.
+/// Whether the memory of a lease of this tier on this number of GPUs never leaves them.
 pub(crate) fn is_fixed(tier: Tier, gpus: usize) -> bool {
     tier == Tier::Premium || gpus != 1
 }
