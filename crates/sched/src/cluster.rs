@@ -211,22 +211,28 @@ impl Cluster {
     /// way.
     pub fn allocate(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.node_of(placement)?;
-        self.take(placement, false)
+        self.take(placement, None)
     }
 
     /// The same for what was allocated before: it stays if less may be promised of its GPUs since.
     /// They get nothing new until there is room.
     pub fn restore(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.node_of(placement)?;
-        self.take(placement, true)
+        self.take(placement, Some(&placement.request))
     }
 
-    fn take(&mut self, placement: &Placement, was_placed: bool) -> Result<(), ClusterError> {
+    /// Allocates what was allocated for another request until now: only what grows has to be free.
+    pub fn reallocate(&mut self, placement: &Placement, before: &Request) -> Result<(), ClusterError> {
+        self.node_of(placement)?;
+        self.take(placement, Some(before))
+    }
+
+    fn take(&mut self, placement: &Placement, before: Option<&Request>) -> Result<(), ClusterError> {
         let node = placement.node;
-        let before = self.node(node).over_milli();
-        let taken = self.nodes[node.index()].subtract(placement, was_placed);
+        let over_milli = self.node(node).over_milli();
+        let taken = self.nodes[node.index()].subtract(placement, before);
         taken.ok_or(ClusterError::OverCommit { node })?;
-        self.count(placement, before, |used, amount| used + amount);
+        self.count(placement, over_milli, |used, amount| used + amount);
         Ok(())
     }
 

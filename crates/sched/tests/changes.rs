@@ -407,3 +407,26 @@ fn memory_is_promised_beyond_a_gpu_as_far_as_each_fits_beside_what_never_leaves_
     let wrong = NodeSpec { gpu_memory_leasable_mib: 999, ..spec };
     assert!(less.add_node(wrong).unwrap_err().to_string().contains("999 MiB"));
 }
+
+#[test]
+fn memory_that_work_has_on_an_overcommitted_gpu_is_no_reason_against_another_share() {
+    let mut scheduler = scheduler(&[], &[("a", 0.0)]);
+    let spec = NodeSpec { gpu_memory_mib: 1000, gpu_memory_leasable_mib: 3000, ..node(1) };
+    scheduler.add_node(spec).unwrap();
+    let queue = scheduler.queues().find("a").unwrap();
+    let part = |milli, memory| Request::cpu(0, 0).with_gpus(1, milli).with_gpu_memory(memory);
+    let fixed = scheduler.submit(JobSpec::new(queue, part(200, 400).with_fixed_memory())).unwrap();
+    scheduler.cycle(0);
+    for _ in 0..2 {
+        scheduler.submit(JobSpec::new(queue, part(200, 600))).unwrap();
+    }
+    assert_eq!(scheduler.cycle(1).len(), 2);
+    // Beside the two it would not be placed anew.
+    for milli in [300, 100, 0, 200] {
+        scheduler.change_request(2, fixed, milli, 400).unwrap();
+        assert_eq!(scheduler.allocated(queue)[Resource::Gpu], 400 + u64::from(milli));
+    }
+    assert!(scheduler.change_request(3, fixed, 200, 401).is_err(), "more memory has no place beside theirs");
+    scheduler.change_request(4, fixed, 200, 300).unwrap();
+    assert_eq!(scheduler.allocated(queue)[Resource::GpuMemory], 1500);
+}

@@ -109,13 +109,17 @@ pub(crate) struct Promised {
 }
 
 impl Promised {
-    /// One more request, within what may be promised, or at least within what a GPU has where the
-    /// request was placed before.
-    fn with(self, request: &Request, spec: &NodeSpec, was_placed: bool) -> Option<Promised> {
+    /// One more request, within what may be promised. Of what it had on this GPU `before`, it has at
+    /// least as much as the GPU has, also if less may be promised since.
+    fn with(self, request: &Request, spec: &NodeSpec, before: Option<&Request>) -> Option<Promised> {
         let whole = request.gpu_milli == WHOLE_GPU_MILLI;
-        let most_milli = if was_placed { PROMISED_MILLI_MAX } else { spec.gpu_milli };
+        let had_milli = before.is_some_and(|before| request.gpu_milli <= before.gpu_milli);
+        let most_milli = if had_milli { PROMISED_MILLI_MAX } else { spec.gpu_milli };
         let milli = self.milli.checked_add(request.gpu_milli).filter(|&milli| milli <= most_milli)?;
-        let has_memory = match was_placed {
+        let had_memory = before.is_some_and(|before| {
+            request.gpu_memory_mib <= before.gpu_memory_mib && (before.fixed || !request.fixed)
+        });
+        let has_memory = match had_memory {
             true => request.gpu_memory_mib <= spec.gpu_memory_mib,
             false => self.free_of(spec).has_memory_for(request),
         };
@@ -284,11 +288,12 @@ impl Node {
             .sum()
     }
 
-    pub(super) fn subtract(&mut self, placement: &Placement, was_placed: bool) -> Option<()> {
+    /// What its request had there `before`, if it was there, stays promised.
+    pub(super) fn subtract(&mut self, placement: &Placement, before: Option<&Request>) -> Option<()> {
         let request = &placement.request;
         let cpu_milli = self.free_cpu_milli.checked_sub(request.cpu_milli)?;
         let memory_mib = self.free_memory_mib.checked_sub(request.memory_mib)?;
-        self.promise(placement, |promised, spec| promised.with(request, spec, was_placed))?;
+        self.promise(placement, |promised, spec| promised.with(request, spec, before))?;
         (self.free_cpu_milli, self.free_memory_mib) = (cpu_milli, memory_mib);
         Some(())
     }

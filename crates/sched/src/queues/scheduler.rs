@@ -297,7 +297,8 @@ impl Scheduler {
         }
         for (done, &(number, before)) in tasks.iter().enumerate() {
             let request = request.on(self.cluster.node(before.node).spec());
-            let Err(error) = self.put_on(id, number, Placement { request, ..before }) else { continue };
+            let after = Placement { request, ..before };
+            let Err(error) = self.put_changed_on(id, number, after, &before.request) else { continue };
             for &(number, _) in &tasks[..done] {
                 self.take_off(id, number);
             }
@@ -536,6 +537,21 @@ impl Scheduler {
     ) -> Result<(), ClusterError> {
         if self.jobs.contains_key(&id) {
             self.cluster.restore(&placement)?;
+            self.enter(id, number, placement);
+        }
+        Ok(())
+    }
+
+    /// Puts a task where it ran with the request `before`: only what grows has to be free there.
+    fn put_changed_on(
+        &mut self,
+        id: JobId,
+        number: u32,
+        placement: Placement,
+        before: &Request,
+    ) -> Result<(), ClusterError> {
+        if self.jobs.contains_key(&id) {
+            self.cluster.reallocate(&placement, before)?;
             self.enter(id, number, placement);
         }
         Ok(())
