@@ -11,15 +11,18 @@
 //!
 //! Without [`start`] nothing is logged: libraries and tests are silent.
 
+mod queue;
 mod text;
 
-use std::io;
+use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+use queue::Queue;
 
 /// The variable that says which events are logged.
 pub const VARIABLE: &str = "SLUICE_LOG";
@@ -62,6 +65,8 @@ pub struct FilterError {
 }
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
+/// Where the lines of a log go; messages to a person are written at once.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
 
 /// Logs on standard error from now on, for as long as this process runs. A second call changes
 /// nothing.
@@ -71,14 +76,30 @@ pub fn start(format: Format) -> Result<(), FilterError> {
     if FORMAT.set(format).is_err() {
         return Ok(());
     }
+    let queue = match format {
+        Format::Messages => None,
+        // Without a thread lines are written where they arise.
+        Format::Text | Format::Json => Queue::start(io::stderr()).ok(),
+    };
     // An error says that there is a log already.
-    let _ = match format {
-        Format::Json => tracing::subscriber::set_global_default(json(filter, io::stderr)),
-        Format::Text | Format::Messages => {
-            tracing::subscriber::set_global_default(text(format, filter, io::stderr))
+    let _ = match (format, queue) {
+        (Format::Json, Some(queue)) => {
+            tracing::subscriber::set_global_default(json(filter, QUEUE.get_or_init(|| queue).clone()))
         }
+        (Format::Json, None) => tracing::subscriber::set_global_default(json(filter, io::stderr)),
+        (_, Some(queue)) => {
+            tracing::subscriber::set_global_default(text(format, filter, QUEUE.get_or_init(|| queue).clone()))
+        }
+        (_, None) => tracing::subscriber::set_global_default(text(format, filter, io::stderr)),
     };
     Ok(())
+}
+
+/// Waits for a moment until what was logged is written, before the process ends.
+pub fn finish() {
+    if let Some(queue) = QUEUE.get() {
+        queue.finish();
+    }
 }
 
 /// Whether the log goes to programs that collect logs, and so must hold nothing that signs in.
@@ -88,9 +109,14 @@ pub fn is_collected() -> bool {
 
 /// Says something to the person who has started this process; where its log is JSON, as an event.
 pub fn tell(text: &str) {
-    match FORMAT.get() {
-        Some(Format::Json) => tracing::info!(target: "sluice", "{text}"),
-        _ => eprintln!("sluice: {text}"),
+    let line = || format!("sluice: {text}\n");
+    match (FORMAT.get(), QUEUE.get()) {
+        (Some(Format::Json), _) => tracing::info!(target: "sluice", "{text}"),
+        (_, Some(queue)) => queue.push(line().as_bytes()),
+        // A terminal that is gone is no reason to stop.
+        (_, None) => {
+            let _ = io::stderr().write_all(line().as_bytes());
+        }
     }
 }
 
@@ -110,7 +136,9 @@ fn text<W>(format: Format, filter: EnvFilter, writer: W) -> impl Subscriber + Se
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    // An error while writing would be said on standard error, which panics where that is the reason.
+    let lines = tracing_subscriber::fmt().log_internal_errors(false);
+    let lines = lines.with_env_filter(filter).with_writer(writer);
     lines.event_format(text::Lines { are_bare: format == Format::Messages }).finish()
 }
 
@@ -118,7 +146,8 @@ fn json<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).json();
+    let lines = tracing_subscriber::fmt().log_internal_errors(false);
+    let lines = lines.with_env_filter(filter).with_writer(writer).json();
     lines.flatten_event(true).with_current_span(false).with_span_list(false).finish()
 }
 

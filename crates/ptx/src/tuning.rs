@@ -31,17 +31,30 @@ impl Tuning {
     /// These demands, and those of `other` where these say nothing.
     #[must_use]
     pub fn or(self, other: Tuning) -> Tuning {
+        let (this, other) = (self.without_zeros(), other.without_zeros());
         Tuning {
-            registers_max: self.registers_max.or(other.registers_max),
-            threads_max: self.threads_max.or(other.threads_max),
-            blocks_min: self.blocks_min.or(other.blocks_min),
-            overrides: self.overrides || other.overrides,
+            registers_max: this.registers_max.or(other.registers_max),
+            threads_max: this.threads_max.or(other.threads_max),
+            blocks_min: this.blocks_min.or(other.blocks_min),
+            overrides: this.overrides || other.overrides,
+        }
+    }
+
+    /// Zero demands nothing.
+    fn without_zeros(self) -> Tuning {
+        let some = |number: Option<u32>| number.filter(|&number| number > 0);
+        Tuning {
+            registers_max: some(self.registers_max),
+            threads_max: some(self.threads_max),
+            blocks_min: some(self.blocks_min),
+            overrides: self.overrides,
         }
     }
 
     /// The text with these demands. Lines keep their numbers.
     pub fn apply<'a>(&self, text: &'a [u8]) -> Result<Cow<'a, [u8]>, ParseError> {
-        if (Tuning { overrides: false, ..*self }) == Tuning::default() {
+        let this = self.without_zeros();
+        if (Tuning { overrides: false, ..this }) == Tuning::default() {
             return Ok(Cow::Borrowed(text));
         }
         let index = ModuleIndex::new(text)?;
@@ -53,7 +66,7 @@ impl Tuning {
             if !function.is_entry || function.body.is_none() {
                 continue;
             }
-            let added = self.directives(&function.directives);
+            let added = this.directives(&function.directives);
             if added.is_empty() {
                 continue;
             }

@@ -152,7 +152,8 @@ struct Serving {
 /// Dropping a server waits for it this long at most.
 const DROP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a server that stops waits for requests in progress to give back the database.
+/// How long a server that stops waits to say so in the database, and for requests in progress to
+/// give it back.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
 impl Running {
@@ -282,10 +283,11 @@ impl Ready {
             }
         }
         // What it leaves behind otherwise counts as silent, and is forgotten after a while.
-        let _ = server.store.say_gone(&holder).await;
+        let until = tokio::time::Instant::now() + CLOSE_PATIENCE;
+        let _ = tokio::time::timeout_at(until, server.store.say_gone(&holder)).await;
         // Its last writes are in the file, and the file is free, when this returns: it may be
         // copied or replaced.
-        if tokio::time::timeout(CLOSE_PATIENCE, server.store.close()).await.is_err() {
+        if tokio::time::timeout_at(until, server.store.close()).await.is_err() {
             tracing::warn!("the database was still in use after {} s", CLOSE_PATIENCE.as_secs());
         }
         Ok(())

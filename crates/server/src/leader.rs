@@ -42,6 +42,8 @@ const KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
 const FOLLOW_EVERY: Duration = Duration::from_millis(300);
 /// A server writes down that it is there, for people who look at all of them.
 const SAY_HERE_EVERY: Duration = Duration::from_secs(2);
+/// And waits so long for it: a leader that renews nothing meanwhile may be replaced.
+const SAY_HERE_PATIENCE: Duration = Duration::from_millis(500);
 /// One that has not done so for this time counts as silent.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(15);
 
@@ -70,7 +72,7 @@ impl Server {
                     (renewed, away) = (Instant::now(), false);
                     if said_here.is_none_or(|at| at.elapsed() >= SAY_HERE_EVERY) {
                         // One that cannot say so is shown as silent, which is what it is.
-                        let _ = self.say_here(candidate).await;
+                        let _ = tokio::time::timeout(SAY_HERE_PATIENCE, self.say_here(candidate)).await;
                         said_here = Some(Instant::now());
                     }
                 }

@@ -103,5 +103,7 @@ fn main() -> Result<()> {
     })?;
     println!("listening on {}", server.url());
     io::copy(&mut io::stdin(), &mut io::sink())?;
-    Ok(server.stop()?)
+    let stopped = server.stop();
+    sluice_log::finish();
+    Ok(stopped?)
 }

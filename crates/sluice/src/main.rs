@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         complain(&error.to_string());
         return ExitCode::from(2);
     }
-    match command {
+    let code = match command {
         Command::Run(arguments) => end(run::run(&arguments)),
         Command::Record(arguments) => end(record::run(arguments)),
         Command::Replay(arguments) => answer(replay::run(&arguments)),
@@ -130,7 +130,9 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Man { folder, .. } => answer(write_manual(folder.as_deref())),
-    }
+    };
+    sluice_log::finish();
+    code
 }
 
 /// What is logged in this process: a worker has no log, its lines are in that of its node.

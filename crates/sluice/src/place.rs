@@ -148,6 +148,15 @@ impl PrivateNode {
         PrivateNode::start_at(gpus, vec![Listen::Unix(folder.join("node.sock"))])
     }
 
+    /// For a program of this user, in a `folder` as above: what its workers store is this user's
+    /// alone, so they store machine code too.
+    pub(crate) fn start_for_run(gpus: &GpuChoice, folder: &Path) -> Result<PrivateNode> {
+        let listen = vec![Listen::Unix(folder.join("node.sock"))];
+        let (cache, stores_code) = (user_cache("private"), true);
+        let gpus = selection(gpus);
+        PrivateNode::start_with(NodeConfig { listen, gpus, cache, stores_code, ..NodeConfig::default() })
+    }
+
     pub(crate) fn start_at(gpus: &GpuChoice, listen: Vec<Listen>) -> Result<PrivateNode> {
         PrivateNode::start_with(NodeConfig { listen, gpus: selection(gpus), ..NodeConfig::default() })
     }
@@ -163,9 +172,7 @@ impl PrivateNode {
         PrivateNode::start_with(NodeConfig { listen, tls, gpus: selection(gpus), ..NodeConfig::default() })
     }
 
-    /// What its workers store is this user's alone, so they store machine code too.
     fn start_with(config: NodeConfig) -> Result<PrivateNode> {
-        let config = NodeConfig { cache: user_cache("private"), stores_code: true, ..config };
         let node = Node::bind(&config).context("cannot start a node on this machine")?;
         let addresses = node.addresses().iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let stopper = node.stopper();

@@ -276,7 +276,7 @@ pub(crate) fn failed(message: impl ToString) -> NotStarted {
 
 fn start_private(arguments: &RunArgs, folder: &Path) -> Result<PrivateNode, NotStarted> {
     let gpus = arguments.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
-    PrivateNode::start(gpus, folder).map_err(|error| failed(with_causes(&error)))
+    PrivateNode::start_for_run(gpus, folder).map_err(|error| failed(with_causes(&error)))
 }
 
 /// Says why it takes long to get a lease.

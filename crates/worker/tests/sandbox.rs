@@ -385,3 +385,18 @@ fn a_jail_is_what_it_says() {
         "an empty root is possible wherever there is a mount namespace"
     );
 }
+
+#[test]
+fn a_cache_that_others_may_have_filled_is_not_used() {
+    let Some(folder) = confined("a_cache_that_others_may_have_filled_is_not_used") else { return };
+    // SAFETY: asks for a number.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let cache = folder.join("cache");
+    if is_root {
+        fs::create_dir(&cache).unwrap();
+        std::os::unix::fs::chown(&cache, Some(12_345), Some(12_345)).unwrap();
+    } else {
+        std::os::unix::fs::symlink(&folder, &cache).unwrap();
+    }
+    assert!(sandbox::enter(Some(&cache)).unwrap().cache.is_none());
+}

@@ -19,19 +19,19 @@ pub struct Overcommit {
 
 impl Overcommit {
     /// Bytes of each GPU that may be leased, whatever is leased of the others: host memory has room
-    /// for all of it. The first GPUs get of that what they can use; what is left is too little to
-    /// overcommit the others.
+    /// for all of it. Each GPU has the part of host memory that its memory is of all GPUs', in
+    /// sixteenths of its memory, so that equal GPUs, also those of equal machines, stay equal to
+    /// the scheduler.
     pub fn leasable(&self, cards: &[Card]) -> Vec<u64> {
-        let mut swap_left = self.swap_memory;
-        let mut of_card = |card: &Card| {
-            let leasable = share_of(card.memory, self.memory_ppm).min(swap_left);
-            if leasable <= card.memory {
-                return card.memory;
-            }
-            swap_left -= leasable;
-            leasable
+        let all: u128 = cards.iter().map(|card| u128::from(card.memory)).sum();
+        let of_card = |card: &Card| {
+            let part = u128::from(self.swap_memory) * u128::from(card.memory) / all.max(1);
+            let part = u64::try_from(part).unwrap_or(u64::MAX);
+            let steps = part / (card.memory / 16).max(1);
+            let backed = steps.saturating_mul((card.memory / 16).max(1));
+            share_of(card.memory, self.memory_ppm).min(backed).max(card.memory)
         };
-        cards.iter().map(&mut of_card).collect()
+        cards.iter().map(of_card).collect()
     }
 
     /// The GPUs of which less may be leased than was asked for, in words.

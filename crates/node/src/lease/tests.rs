@@ -98,7 +98,8 @@ fn what_a_server_may_lease_of_each_gpu_is_never_refused() {
     let cards = vec![Card { name: "software GPU".into(), memory: 16 * GIB }; 3];
     let leasable = |swap_memory| Overcommit { memory_ppm: 1_500_000, swap_memory }.leasable(&cards);
     assert_eq!(leasable(16 * GIB), [16 * GIB; 3], "a GPU of which no more is leased needs none");
-    assert_eq!(leasable(47 * GIB), [24 * GIB, 23 * GIB, 16 * GIB]);
+    assert_eq!(leasable(47 * GIB), [16 * GIB; 3], "too little for each");
+    assert_eq!(leasable(62 * GIB), [20 * GIB; 3], "each has a third, in sixteenths of a GPU");
     assert_eq!(leasable(1000 * GIB), [24 * GIB; 3]);
     for swap_memory in [17 * GIB, 40 * GIB, 55 * GIB] {
         let overcommit = Overcommit { memory_ppm: 1_500_000, swap_memory };

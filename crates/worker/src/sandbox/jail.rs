@@ -18,7 +18,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::ptr::null;
 
@@ -53,9 +53,7 @@ const NAMESPACES: c_int =
 pub(super) fn enter(cache: Option<&Path>) -> (Jail, Option<OwnedFd>) {
     // SAFETY: asks for a number.
     let is_root = unsafe { libc::geteuid() } == 0;
-    if let Some(folder) = cache {
-        prepare(folder, is_root);
-    }
+    let folder = cache.and_then(|folder| prepare(folder, is_root));
     let mut jail = Jail { pid_namespace: std::process::id() == 1, ..Jail::default() };
     if is_root {
         jail.other_namespaces = unshare(NAMESPACES);
@@ -67,9 +65,9 @@ pub(super) fn enter(cache: Option<&Path>) -> (Jail, Option<OwnedFd>) {
             let _ = map_own_user();
         }
     }
-    jail.empty_root = jail.other_namespaces && empty_root(cache).is_ok();
-    let folder = if jail.empty_root { Some(Path::new(CACHE)) } else { cache };
-    let folder = folder.filter(|_| cache.is_some()).and_then(|folder| File::open(folder).ok());
+    jail.empty_root = jail.other_namespaces && empty_root(cache.zip(folder.as_ref())).is_ok();
+    let folder =
+        folder.and_then(|folder| if jail.empty_root { File::open(CACHE).ok() } else { Some(folder) });
     drop_bounding_set();
     if is_root {
         jail.own_user = become_own_user().is_ok();
@@ -81,14 +79,24 @@ pub(super) fn enter(cache: Option<&Path>) -> (Jail, Option<OwnedFd>) {
     (jail, folder.map(OwnedFd::from))
 }
 
-/// Makes the folder of the cache, for workers alone.
-fn prepare(folder: &Path, is_root: bool) {
-    // A folder that cannot be made cannot be used either.
+/// Makes the folder of the cache, for workers alone, and opens it. Nothing for a link, and for the
+/// folder of another user, who may have put there what would be executed.
+fn prepare(folder: &Path, is_root: bool) -> Option<File> {
+    // A folder that cannot be made cannot be opened either.
     let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    if is_root {
-        let _ = chown(folder, Some(USER), Some(USER));
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder).ok()?;
+    let owner = folder.metadata().ok()?.uid();
+    // SAFETY: asks for a number.
+    let is_ours = owner == unsafe { libc::geteuid() } || (is_root && owner == USER);
+    if !is_ours {
+        return None;
     }
-    let _ = fs::set_permissions(folder, Permissions::from_mode(0o700));
+    if is_root {
+        let _ = fchown(&folder, Some(USER), Some(USER));
+    }
+    folder.set_permissions(Permissions::from_mode(0o700)).ok()?;
+    Some(folder)
 }
 
 fn unshare(namespaces: c_int) -> bool {
@@ -112,14 +120,20 @@ fn map_own_user() -> io::Result<()> {
 /// Where the cache is in the empty root.
 const CACHE: &str = "/cache";
 
+/// Opens a folder by its path once more. An error where another one has taken its place.
+fn open_again(path: &Path, opened: &File) -> io::Result<File> {
+    let again = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
+    if identity(&again)? == identity(opened)? { Ok(again) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
 /// Makes an empty file system the root, with the folder of the cache in it.
-fn empty_root(cache: Option<&Path>) -> io::Result<()> {
+fn empty_root(cache: Option<(&Path, &File)>) -> io::Result<()> {
     let (own, options) =
         (libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, "size=64k,nr_inodes=8,mode=0755");
     mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_PRIVATE, "")?;
-    // Opened before its path may be covered.
-    let folder = cache.map(|cache| OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(cache));
-    let folder = folder.transpose()?;
+    // Opened in this mount namespace, and before its path may be covered.
+    let folder = cache.map(|(path, opened)| open_again(path, opened)).transpose()?;
     let place = ["/tmp", "/var/tmp", "/run", "/mnt"].map(Path::new).into_iter().find(|path| path.is_dir());
     let place = place.ok_or(io::ErrorKind::NotFound)?;
     mount(Some(Path::new("tmpfs")), place, Some("tmpfs"), own, options)?;
