@@ -136,7 +136,7 @@ fn text<W>(format: Format, filter: EnvFilter, writer: W) -> impl Subscriber + Se
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // An error while writing would be said on standard error, which panics where that is the reason.
+    // An error while writing would be reported on standard error, which panics where it is closed.
     let lines = tracing_subscriber::fmt().log_internal_errors(false);
     let lines = lines.with_env_filter(filter).with_writer(writer);
     lines.event_format(text::Lines { are_bare: format == Format::Messages }).finish()

@@ -1,4 +1,4 @@
-//! Lines on their way to standard error, written by a thread of their own: what logs must not wait
+//! Lines for standard error, written by a thread of their own: a daemon must not wait
 //! for a terminal that is stopped or a collector that does not read, nor end with it.
 
 use std::io::{self, Write};

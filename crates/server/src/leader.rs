@@ -42,7 +42,7 @@ const KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
 const FOLLOW_EVERY: Duration = Duration::from_millis(300);
 /// A server writes down that it is there, for people who look at all of them.
 const SAY_HERE_EVERY: Duration = Duration::from_secs(2);
-/// And waits so long for it: a leader that renews nothing meanwhile may be replaced.
+/// Writing it must not take longer: a leader that renews nothing meanwhile may be replaced.
 const SAY_HERE_PATIENCE: Duration = Duration::from_millis(500);
 /// One that has not done so for this time counts as silent.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(15);

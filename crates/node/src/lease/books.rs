@@ -11,7 +11,7 @@ use crate::lease::{Ask, Card, Lease, Refusal, Resize};
 /// How far the memory of GPUs is leased beyond what they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overcommit {
-    /// All leases of a GPU together may have so many millionths of its memory.
+    /// The part of a GPU's memory that all of its leases may have together, in millionths.
     pub memory_ppm: u64,
     /// Bytes of host memory for what is not on the GPUs.
     pub swap_memory: u64,

@@ -24,9 +24,13 @@ impl Registry {
                 && !self.await_client(link, *until, watch.as_deref())
             {
                 let linger = self.linger.as_secs();
-                return Some(format!(
-                    "its connection was cut, and its client did not come back within {linger} s"
-                ));
+                let is_known = Instant::now() < *until;
+                return Some(match is_known {
+                    true => "its client has ended".to_owned(),
+                    false => {
+                        format!("its connection was cut, and its client did not come back within {linger} s")
+                    }
+                });
             }
             let (packet, file) = match link.receive_fd::<Packet>() {
                 Ok(Some(received)) => received,

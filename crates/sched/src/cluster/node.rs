@@ -109,8 +109,8 @@ pub(crate) struct Promised {
 }
 
 impl Promised {
-    /// One more request, within what may be promised. Of what it had on this GPU `before`, it has at
-    /// least as much as the GPU has, also if less may be promised since.
+    /// One more request, within what may be promised. What it had on this GPU `before` it keeps,
+    /// also if less may be promised since.
     fn with(self, request: &Request, spec: &NodeSpec, before: Option<&Request>) -> Option<Promised> {
         let whole = request.gpu_milli == WHOLE_GPU_MILLI;
         let had_milli = before.is_some_and(|before| request.gpu_milli <= before.gpu_milli);
