@@ -33,7 +33,9 @@ pub(crate) use elastic::*;
 pub(crate) use fit::*;
 pub(crate) use hold::*;
 pub(crate) use look::{Output, PlaceArgs, QueryArgs, SmiArgs, SmiCommand, SmiPart, TopArgs};
-pub(crate) use node::{GpuChoice, LogArgs, MetricsArgs, NodeArgs, TlsArgs};
+#[cfg(feature = "control-plane")]
+pub(crate) use node::LogArgs;
+pub(crate) use node::{GpuChoice, MetricsArgs, NodeArgs, TlsArgs};
 pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use run::RunArgs;

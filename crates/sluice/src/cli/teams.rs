@@ -22,9 +22,9 @@ pub(crate) use declared::{
     TenantCommand, TokenCommand,
 };
 pub(crate) use iq::{IdleAfter, IqArgs};
-pub(crate) use start::{
-    BackupArgs, BooksArgs, MembershipArgs, RestoreArgs, ServerArgs, ServerCommandArgs, UpArgs, label,
-};
+#[cfg(feature = "control-plane")]
+pub(crate) use start::{BackupArgs, BooksArgs, ServerArgs, ServerCommandArgs, UpArgs};
+pub(crate) use start::{MembershipArgs, RestoreArgs, label};
 
 /// Which server.
 #[derive(Debug, Args)]

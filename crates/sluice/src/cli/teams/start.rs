@@ -10,9 +10,9 @@ use sluice_node::Peering;
 use crate::cli::mail::MailArgs;
 #[cfg(feature = "control-plane")]
 use crate::cli::{GpuChoice, LogArgs, MetricsArgs, TlsArgs};
+use crate::quantity::Units;
 #[cfg(feature = "control-plane")]
-use crate::quantity::{Memory, Overcommit};
-use crate::quantity::{Period, Units};
+use crate::quantity::{Memory, Overcommit, Period};
 
 #[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
