@@ -14,6 +14,8 @@ const LINES_MAX: usize = 4096;
 /// How long the end of a process waits for the lines before it.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
+const THREAD: &str = "log";
+
 /// The writing end; each write is one line.
 #[derive(Clone)]
 pub(crate) struct Queue {
@@ -32,19 +34,33 @@ impl Queue {
     pub(crate) fn start(to: impl Write + Send + 'static) -> io::Result<Queue> {
         let (lines, waiting) = sync_channel(LINES_MAX);
         let queue = Queue { lines, left_out: Arc::default() };
-        let left_out = Arc::clone(&queue.left_out);
-        std::thread::Builder::new().name("log".into()).spawn(move || write(to, &waiting, &left_out))?;
+        let thread = std::thread::Builder::new().name(THREAD.into());
+        without_signals(|| thread.spawn(move || write(to, &waiting)))?;
         Ok(queue)
     }
 
     pub(crate) fn push(&self, line: &[u8]) {
+        self.report_missing();
         if self.lines.try_send(Item::Line(line.to_vec())).is_err() {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    /// Says how many lines were left out, at their place in the log, once there is room for it.
+    fn report_missing(&self) {
+        let missing = self.left_out.swap(0, Ordering::Relaxed);
+        if missing == 0 {
+            return;
+        }
+        let notice = format!("{missing} lines of the log were left out here: they were not read in time\n");
+        if self.lines.try_send(Item::Line(notice.into_bytes())).is_err() {
+            self.left_out.fetch_add(missing, Ordering::Relaxed);
+        }
+    }
+
     /// Waits until the lines so far are written, for a moment at most.
     pub(crate) fn finish(&self) {
+        self.report_missing();
         let (finished, wait) = channel();
         if self.lines.try_send(Item::Finished(finished)).is_ok() {
             let _ = wait.recv_timeout(FINISH_MAX);
@@ -52,18 +68,26 @@ impl Queue {
     }
 }
 
+/// A thread inherits which signals it gets. A daemon waits for those that end it after its log has
+/// started: one that the log's thread got would end the process at once.
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    // SAFETY: an all-zero set is a valid one, and the calls read and write locals.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let spawned = spawn();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        spawned
+    }
+}
+
 /// A line that cannot be written is lost: there is no place to say so.
-fn write(mut to: impl Write, waiting: &Receiver<Item>, left_out: &AtomicU64) {
+fn write(mut to: impl Write, waiting: &Receiver<Item>) {
     for item in waiting {
         match item {
             Item::Line(line) => {
-                let missing = left_out.swap(0, Ordering::Relaxed);
-                if missing > 0 {
-                    let _ = writeln!(
-                        to,
-                        "{missing} lines of the log were left out here: they were not read in time"
-                    );
-                }
                 let _ = to.write_all(&line);
             }
             Item::Finished(finished) => {
@@ -122,8 +146,12 @@ mod tests {
         for number in 0..LINES_MAX + 10 {
             queue.push(format!("{number}\n").as_bytes());
         }
-        let text: String = reader.iter().take_while(|text| text != &format!("{}\n", LINES_MAX - 1)).collect();
-        assert!(text.starts_with("0\n") && text.contains("of the log were left out here"), "{:.200}", text);
+        let before: Vec<_> = reader.iter().take(LINES_MAX / 2).collect();
+        assert_eq!(before.first().map(String::as_str), Some("0\n"));
+        queue.push(b"later\n");
+        let after: Vec<_> = reader.iter().take_while(|text| text != "later\n").collect();
+        let notice = after.last().unwrap();
+        assert!(notice.contains("lines of the log were left out here"), "{notice}");
         drop(reader);
         queue.finish();
     }
@@ -137,5 +165,31 @@ mod tests {
         queue.finish();
         queue.push(b"lost as well\n");
         queue.finish();
+    }
+
+    #[test]
+    fn a_signal_that_ends_a_daemon_is_not_for_the_log() {
+        let queue = Queue::start(io::sink()).unwrap();
+        // A thread that answers has its name.
+        queue.finish();
+        let own_thread = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        assert_eq!(blocked(&own_thread) & 1 << (libc::SIGTERM - 1), 0, "the mask is as it was");
+        let mut seen = 0;
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            let folder = task.unwrap().path();
+            // Threads of other tests may end meanwhile.
+            let is_log = std::fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.trim() == THREAD);
+            let Ok(status) = std::fs::read_to_string(folder.join("status")) else { continue };
+            if is_log {
+                assert_ne!(blocked(&status) & 1 << (libc::SIGTERM - 1), 0, "{status}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 0, "a thread that runs was not found");
+    }
+
+    fn blocked(status: &str) -> u64 {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
     }
 }

@@ -42,8 +42,9 @@ pub(super) fn run() -> Result<String> {
         eprintln!("   {name}");
     }
     Ok(format!(
-        "The time from loading a module to the end of its kernel's first launch, in a process of `sluice run` with nothing stored and in the \
-         next one (`tests/programs/first_launch.py`). Measured by `cargo xtask bench {NAME}` on {}; median of {RUNS} runs, lowest and highest in \
+        "The time from loading a module to the end of its kernel's first launch, in a process of `sluice\n\
+         run` with nothing stored and in the next one (`tests/programs/first_launch.py`). Measured by\n\
+         `cargo xtask bench {NAME}` on {}; median of {RUNS} runs, lowest and highest in\n\
          brackets.\n\n{text}",
         machine()
     ))
