@@ -1,3 +1,5 @@
+//! Tests of connections over pairs of sockets.
+
 use super::*;
 
 fn pair() -> (Stream, Stream) {

@@ -1,6 +1,6 @@
 //! Machine code of kernels in the cache on disk.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use sluice_softgpu::{CodeKey, CodeStore};
 
@@ -13,12 +13,11 @@ const CODE_MAX: u64 = 256 << 20;
 /// daemon says for which folders that may be ([`Start::stores_code`](crate::link::Start)).
 pub(crate) struct CodeCache {
     folder: Arc<DiskCache>,
-    trimmed: Once,
 }
 
 impl CodeCache {
     pub(crate) fn new(folder: Arc<DiskCache>) -> CodeCache {
-        CodeCache { folder, trimmed: Once::new() }
+        CodeCache { folder }
     }
 }
 
@@ -33,10 +32,10 @@ impl CodeStore for CodeCache {
         if self.folder.write(&name_of(key), code).is_err() {
             return;
         }
-        self.trimmed.call_once(|| {
+        if self.folder.is_due() {
             let folder = Arc::clone(&self.folder);
             let _ = std::thread::Builder::new().name("code cache".into()).spawn(move || folder.trim());
-        });
+        }
     }
 }
 

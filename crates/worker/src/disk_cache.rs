@@ -9,13 +9,31 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RawDir};
 
-/// Most bytes of all files together.
-const BYTES_MAX: u64 = 4 << 30;
+/// Most bytes, and most files, of the folder. A look at all files takes time in proportion to them.
+const ROOM: Room = Room { bytes: 4 << 30, files: 8192 };
 /// Files are the node's alone: they may be a user's code.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// What files take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Room {
+    bytes: u64,
+    files: u64,
+}
+
+impl Room {
+    fn fits(self, within: Room) -> bool {
+        self.bytes <= within.bytes && self.files <= within.files
+    }
+
+    fn part(self, of: u64) -> Room {
+        Room { bytes: self.bytes / of, files: self.files / of }
+    }
+}
 
 /// An open folder.
 #[derive(Debug)]
@@ -23,6 +41,10 @@ pub(crate) struct DiskCache {
     folder: OwnedFd,
     /// Ends the names of files that are not whole yet.
     unfinished: String,
+    /// Written here since the folder was last brought within its bounds; at first it is due.
+    written: Mutex<Room>,
+    /// Held by the thread that brings it within them.
+    trims: Mutex<()>,
 }
 
 impl DiskCache {
@@ -42,7 +64,8 @@ impl DiskCache {
     pub(crate) fn from_fd(folder: OwnedFd) -> DiskCache {
         // Process numbers are no names: workers may have a name space of numbers each.
         let number = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-        DiskCache { folder, unfinished: format!("part{number:016x}") }
+        let (written, trims) = (Mutex::new(ROOM), Mutex::new(()));
+        DiskCache { folder, unfinished: format!("part{number:016x}"), written, trims }
     }
 
     /// A file of the folder and its size, if it is an ordinary one.
@@ -69,11 +92,27 @@ impl DiskCache {
         if written.is_err() {
             self.remove(unfinished);
         }
+        let mut room = lock(&self.written);
+        room.bytes += bytes.len() as u64;
+        room.files += 1;
         written
     }
 
-    /// Removes the oldest files until the folder is within its bound.
+    /// Whether the folder may have outgrown its bounds by what was written here. Several processes
+    /// write into it, so each looks after a part.
+    pub(crate) fn is_due(&self) -> bool {
+        !lock(&self.written).fits(ROOM.part(32))
+    }
+
+    /// Removes the oldest files if the folder is beyond its bounds, and a little more, so that it is
+    /// not beyond them again at once. Does nothing where another thread does so.
     pub(crate) fn trim(&self) -> io::Result<()> {
+        let Ok(_only) = self.trims.try_lock() else { return Ok(()) };
+        *lock(&self.written) = Room::default();
+        self.trim_to(ROOM)
+    }
+
+    fn trim_to(&self, most: Room) -> io::Result<()> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         // A description of its own, since other threads may list the folder too.
         let folder = fs::openat(&self.folder, ".", flags, Mode::empty())?;
@@ -91,17 +130,26 @@ impl DiskCache {
                 files.push((modified, u64::try_from(stat.st_size).unwrap_or(0), name.to_owned()));
             }
         }
-        let mut bytes: u64 = files.iter().map(|file| file.1).sum();
-        files.sort();
-        for (_, size, name) in files {
-            if bytes <= BYTES_MAX {
+        let mut room = Room { bytes: files.iter().map(|file| file.1).sum(), files: files.len() as u64 };
+        if room.fits(most) {
+            return Ok(());
+        }
+        let (eighth, mut oldest_first) = (most.part(8), files);
+        let goal = Room { bytes: most.bytes - eighth.bytes, files: most.files - eighth.files };
+        oldest_first.sort();
+        for (_, size, name) in oldest_first {
+            if room.fits(goal) {
                 break;
             }
             self.remove(&name);
-            bytes -= size;
+            room = Room { bytes: room.bytes - size, files: room.files - 1 };
         }
         Ok(())
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The size of an ordinary file.
@@ -141,6 +189,35 @@ mod tests {
         assert!(cache.find("link").is_none() && cache.find("..").is_none() && cache.find("c").is_none());
         cache.remove("a");
         assert!(cache.find("a").is_none());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_oldest_files_leave_a_folder_beyond_its_bounds() {
+        let folder = std::env::temp_dir().join(format!("sluice-disk-cache-trim-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let cache = DiskCache::open(&folder).unwrap();
+        assert!(cache.is_due(), "the folder is that of other processes too");
+        cache.trim().unwrap();
+        let began = std::time::SystemTime::UNIX_EPOCH;
+        for number in 0..16 {
+            cache.write(&format!("f{number:02}"), &[0; 100]).unwrap();
+            let file = File::options().write(true).open(folder.join(format!("f{number:02}"))).unwrap();
+            file.set_modified(began + std::time::Duration::from_secs(number)).unwrap();
+        }
+        assert!(!cache.is_due());
+        let left = || {
+            let mut names: Vec<_> =
+                std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            (names.len(), names[0].clone().into_string().unwrap())
+        };
+        cache.trim_to(Room { bytes: 1600, files: 16 }).unwrap();
+        assert_eq!(left(), (16, "f00".into()));
+        cache.trim_to(Room { bytes: 1600, files: 15 }).unwrap();
+        assert_eq!(left(), (14, "f02".into()), "an eighth of the files is free");
+        cache.trim_to(Room { bytes: 800, files: 100 }).unwrap();
+        assert_eq!(left(), (7, "f09".into()), "an eighth of the bytes is free");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

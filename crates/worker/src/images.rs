@@ -195,8 +195,10 @@ impl Images {
             // Off this thread, which must not wait for a disk. A cache that cannot be written costs
             // time, nothing else.
             let write = move || {
-                let written = cache.write(&name_of(hash), &image.bytes[..image.bytes.len() - 1]);
-                written.and_then(|()| cache.trim())
+                let _ = cache.write(&name_of(hash), &image.bytes[..image.bytes.len() - 1]);
+                if cache.is_due() {
+                    let _ = cache.trim();
+                }
             };
             let _ = std::thread::Builder::new().name("image cache".into()).spawn(write);
         }

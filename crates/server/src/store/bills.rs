@@ -1,3 +1,5 @@
+//! Invoices and corrections of bills in the database.
+
 use sluice_api::bill::Correction;
 use sluice_api::invoice::{Invoice, InvoiceState};
 use sluice_api::tenant::TenantPath;
