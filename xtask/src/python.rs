@@ -137,7 +137,7 @@ const PYCUDA_TOOLKIT: Environment = Environment {
         "nvidia-cuda-crt==13.5.37",
         "nvidia-cuda-runtime==13.5.37",
         "nvidia-cuda-cccl==13.3.5.0.6",
-        "nvidia-cuda-profiler-api==13.5.37",
+        "nvidia-cuda-profiler-api==13.5.25",
         "nvidia-nvvm==13.5.37",
         "nvidia-curand==10.4.5.25",
     ],
@@ -240,7 +240,9 @@ pub(crate) fn pycuda() -> Result<(PathBuf, PathBuf)> {
             "--no-cache-dir",
             PYCUDA,
         ]);
-        pip.env("CUDA_ROOT", &toolkit).env("LDFLAGS", format!("-L{lib} -Wl,-rpath,{lib}"));
+        // Its build does not always pass on where the headers are; g++ reads it from CPATH.
+        pip.env("CUDA_ROOT", &toolkit).env("CPATH", toolkit.join("include"));
+        pip.env("LDFLAGS", format!("-L{lib} -Wl,-rpath,{lib}"));
         process::run(&mut pip)?;
         std::fs::write(installed, PYCUDA)?;
     }

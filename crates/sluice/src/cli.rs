@@ -16,6 +16,7 @@ mod plan;
 mod record;
 mod run;
 mod teams;
+mod training;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ pub(crate) use plan::*;
 pub(crate) use record::*;
 pub(crate) use run::RunArgs;
 pub(crate) use teams::*;
+pub(crate) use training::*;
 pub(crate) use webhooks::*;
 
 /// Run CUDA programs on a share of a GPU that this machine does not have.
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     Migrate(MigrateArgs),
     /// Copy what a running program has on its GPU into a folder, and stop it there if wanted
     Checkpoint(CheckpointArgs),
+    /// Look for trouble in the metrics of training runs, and act on it
+    Watch(WatchArgs),
     /// Hold a lease for programs that other processes start, as in the containers of a pod
     Hold(HoldArgs),
     /// Check this machine and a node, and say what to do about what is found

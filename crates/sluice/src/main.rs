@@ -43,6 +43,7 @@ mod suspend;
 mod table;
 mod tasks;
 mod top;
+mod training;
 mod used;
 
 use std::ffi::OsStr;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Command::Suspend(arguments) => answer(suspend::run(&arguments, true)),
         Command::Resume(arguments) => answer(suspend::run(&arguments, false)),
         Command::Migrate(arguments) => answer(migrate::run(&arguments)),
+        Command::Watch(arguments) => answer(training::watch(&arguments)),
         Command::Doctor(arguments) => answer(doctor::run(&arguments)),
         Command::Up(arguments) => answer(server::process::up(&arguments)),
         Command::Server(arguments) => answer(server::process::server(&arguments)),

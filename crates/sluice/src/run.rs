@@ -26,6 +26,7 @@ use crate::server::lease::{Claimed, ServerLease, Talk};
 use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
 use crate::tasks::{Outcome, Tasks};
+use crate::training::{self, Training};
 
 /// Runs the program to its end; the answer is the exit code, as a shell's. A program that was
 /// preempted runs again once it has another place.
@@ -33,7 +34,10 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     let sanitize = Sanitize::begin(arguments)?;
     let coverage = Coverage::begin(arguments)?;
     let mut report = Report::begin(arguments)?;
-    let code = run_reported(arguments, &mut report)?;
+    let training = Training::begin(arguments)?;
+    let code = run_reported(arguments, &mut report, &training);
+    training.end();
+    let code = code?;
     // Each writes what it has, also where another cannot.
     let report = report.end(code);
     let coverage = coverage.map_or(Ok(code), |coverage| coverage.end(code));
@@ -41,7 +45,7 @@ pub(crate) fn run(arguments: &RunArgs) -> Result<i32, NotStarted> {
     report.and(coverage).and(sanitize)
 }
 
-fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStarted> {
+fn run_reported(arguments: &RunArgs, report: &mut Report, training: &Training) -> Result<i32, NotStarted> {
     let program = arguments.program.first().map(OsString::as_os_str).unwrap_or_default();
     if program != NVIDIA_SMI {
         child::find_program(program, std::env::var_os("PATH").as_deref())?;
@@ -67,6 +71,7 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
         Source::Nodes(parts) => {
             check_record(parts.len(), arguments)?;
             let held = lease_on_all(&parts, arguments)?;
+            training.runs_under(only_lease(&held));
             run_under(held, arguments, &libraries, report)
         }
         Source::Private => {
@@ -79,7 +84,9 @@ fn run_reported(arguments: &RunArgs, report: &mut Report) -> Result<i32, NotStar
             block_order::check(arguments, &held.lease)?;
             sanitize::check(arguments, &held.lease)?;
             coverage::check(arguments, &held.lease)?;
-            run_under(vec![held], arguments, &libraries, report)
+            let held = vec![held];
+            training.runs_under(only_lease(&held));
+            run_under(held, arguments, &libraries, report)
         }
     }
 }
@@ -239,6 +246,12 @@ impl Held {
         let place = format!("node {node}, {describe}");
         Held { task: Some(task), address, connection, lease: granted, place }
     }
+}
+
+/// The lease of a program that has one only.
+fn only_lease(held: &[Held]) -> Option<training::Lease> {
+    let [held] = held else { return None };
+    Some(training::Lease { node: held.address.clone(), number: held.lease.lease })
 }
 
 /// A program's sessions with so many nodes are to be recorded.

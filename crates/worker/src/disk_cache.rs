@@ -104,8 +104,8 @@ impl DiskCache {
         !lock(&self.written).fits(ROOM.part(32))
     }
 
-    /// Removes the oldest files if the folder is beyond its bounds, and a little more, so that it is
-    /// not beyond them again at once. Does nothing where another thread does so.
+    /// Removes the oldest files if the folder is beyond its bounds, and a little more, so that it
+    /// is not beyond them again at once. Does nothing where another thread does so.
     pub(crate) fn trim(&self) -> io::Result<()> {
         let Ok(_only) = self.trims.try_lock() else { return Ok(()) };
         *lock(&self.written) = Room::default();

@@ -39,6 +39,7 @@ mod surroundings;
 pub(crate) mod teams;
 mod tls;
 mod top;
+mod training;
 pub(crate) mod web;
 
 use std::path::PathBuf;
@@ -110,6 +111,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         tls::TESTS,
         https::TESTS,
         top::TESTS,
+        training::TESTS,
         dist::TESTS,
         kubernetes::TESTS,
     ]));

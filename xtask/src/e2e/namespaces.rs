@@ -21,7 +21,7 @@ pub(crate) struct Separation {
     id: String,
     node_network: String,
     client_network: String,
-    /// All that the client has of Sluice: the client libraries.
+    /// All that the client has of Sluice: `sluice` and the client libraries.
     client_libraries: PathBuf,
 }
 
@@ -67,6 +67,7 @@ impl Separation {
             "libsluice_blas.so",
             "libsluice_rand.so",
             "libsluice_fft.so",
+            "sluice",
         ] {
             std::fs::copy(built.join(library), this.client_libraries.join(library)).context(library)?;
         }
@@ -156,13 +157,12 @@ impl Separation {
     /// `sluice` in the client's network namespace, to be completed.
     pub(crate) fn sluice(&self) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.client_network]).arg(node::sluice());
+        command.args(["netns", "exec", &self.client_network]).arg(self.client_libraries.join("sluice"));
         command
     }
 
     /// `sluice run` in the client's namespaces, to be completed by the program. The program itself
-    /// runs where the build folder is empty but for itself: it has the client libraries and no
-    /// compiler, worker or software GPU.
+    /// runs where the build folder is empty but for itself.
     pub(crate) fn client(&self, node: &Node, options: &[&str]) -> Command {
         let mut command = self.sluice();
         command.arg("run").args(options).args(["--node", &node.address, "--"]);

@@ -7,7 +7,7 @@ use sluice_api::lease::{LeaseId, Level, Link, TASKS_MAX};
 use sluice_api::pool::Tier;
 
 use super::teams::label;
-use super::{Cap, CiArgs, GpuChoice, Output};
+use super::{Cap, CiArgs, GpuChoice, Output, TrainingArgs};
 use crate::quantity::{Memory, Period, Share, Units};
 
 #[derive(Debug, Args)]
@@ -179,6 +179,9 @@ pub(crate) struct RunArgs {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) ci: CiArgs,
+
+    #[command(flatten)]
+    pub(crate) training: TrainingArgs,
 
     /// Do not say which GPU the program got, nor what it used
     #[arg(short, long)]
