@@ -52,8 +52,8 @@ pub(crate) struct WatchArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TrainingArgs {
     /// Look for trouble in the program's metrics, such as 'loss diverges'; all rules are in
-    /// `sluice watch --help`. The program finds in $SLUICE_METRICS the file to which it adds a line of JSON
-    /// for each step. May be repeated
+    /// `sluice watch --help`. The program finds in $SLUICE_METRICS the file to which it adds a line
+    /// of JSON for each step. May be repeated
     #[arg(long = "when", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
 
