@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { AxeBuilder } from '@axe-core/playwright';
 import { chromium } from 'playwright-core';
 
+import { administration, micro } from './administration.mjs';
 import { Installation, PATIENCE_MS, Receiver, until, Up } from './installation.mjs';
 
 const SCREENSHOTS = process.env.SCREENSHOTS;
@@ -202,8 +203,7 @@ async function steps() {
     await until('the page and the command say the same', async () => {
       const bill = JSON.parse(installation.run(['bill', '--tenant', '/', '--from', begin, '-o', 'json']));
       const shown = await page.locator('.stat', { hasText: 'Total' }).locator('.value').textContent();
-      const [whole, fraction] = shown.replace(' EUR', '').replaceAll(',', '').split('.');
-      return Number(whole) * 1_000_000 + Number(fraction.padEnd(6, '0')) === bill.total_micro && bill.total_micro > 0;
+      return micro(shown) === bill.total_micro && bill.total_micro > 0;
     });
     await page.context().close();
   });
@@ -330,114 +330,6 @@ async function steps() {
     await page.context().close();
   });
 
-  await step('tenants, tokens, pools, prices, corrections and leases are made, changed and ended by hand', async () => {
-    const page = await signedIn('platform');
-    const dialog = page.getByRole('dialog');
-    await open(page, '/tenants');
-    await page.getByRole('button', { name: 'New tenant…' }).first().click();
-    await page.getByLabel(/^Path/).fill('initech');
-    await page.getByLabel('Guaranteed GPUs').fill('0.25');
-    await dialog.getByRole('button', { name: 'Save' }).click();
-    await page.getByRole('button', { name: 'Remove initech' }).click();
-    assert.equal((await installation.ask('/tenants?tenant=initech')).items[0].quota.guaranteed_milli, 250);
-    await dialog.getByRole('button', { name: 'Remove' }).click();
-    await page.getByRole('button', { name: 'Remove initech' }).waitFor({ state: 'detached' });
-
-    const secret = installation.token('acme', 'member', 'to be revoked');
-    await open(page, '/tokens');
-    await page.locator('tr', { hasText: 'to be revoked' }).getByRole('button', { name: 'Revoke…' }).click();
-    await dialog.getByRole('button', { name: 'Revoke' }).click();
-    await until('it is revoked', async () => (await installation.ask('/whoami', secret)).status === 401);
-
-    await open(page, '/pools');
-    await page.getByRole('button', { name: 'New pool…' }).click();
-    await dialog.getByRole('textbox', { name: 'Name', exact: true }).fill('tried');
-    await dialog.getByRole('textbox', { name: /^Nodes/ }).fill('gpu9');
-    await dialog.getByRole('button', { name: 'Declare it' }).click();
-    await page.getByRole('button', { name: 'Remove pool tried' }).click();
-    await dialog.getByRole('button', { name: 'Remove' }).click();
-    await page.getByRole('button', { name: 'Remove pool tried' }).waitFor({ state: 'detached' });
-    await page.getByRole('button', { name: 'New price…' }).click();
-    await dialog.getByLabel(/^What/).selectOption('transfer');
-    await dialog.getByLabel(/^Price/).fill('0.05');
-    await dialog.getByRole('button', { name: 'Declare it' }).click();
-    await page.locator('tr', { hasText: 'Transfer' }).getByText('0.05').waitFor();
-
-    await open(page, '/invoices');
-    await page.getByRole('button', { name: 'Correct a bill…' }).click();
-    await dialog.getByLabel(/^Tenant/).selectOption('globex');
-    await dialog.getByLabel(/^Amount/).fill('-1.25');
-    await dialog.getByLabel(/^Why/).fill('a node was away');
-    await dialog.getByRole('button', { name: 'Correct' }).click();
-    await dialog.waitFor({ state: 'detached' });
-    const bill = JSON.parse(installation.run(['bill', '--tenant', 'globex', '-o', 'json']));
-    assert.ok(JSON.stringify(bill.corrections).includes('-1250000'), JSON.stringify(bill));
-
-    const asked = await installation.ask('/leases', installation.tokens.globex, { share_ppm: 50_000, name: 'to be ended', hold_ms: 600_000 });
-    await open(page, `/leases/${asked.id}`);
-    await page.getByRole('button', { name: 'End…' }).click();
-    await dialog.getByRole('button', { name: 'End it' }).click();
-    await until('it has ended', async () => (await installation.ask(`/leases/${asked.id}`)).state === 'ended');
-    await page.context().close();
-  });
-
-  await step('a file is compared with what is declared, and applied as it was compared', async () => {
-    const page = await signedIn('platform');
-    await open(page, '/declarations');
-    const file = page.getByLabel('Declaration in YAML');
-    const compare = () => page.getByRole('button', { name: 'Show what would change' }).click();
-    await file.fill('tenants: [{path: initech, quota: {limits: 3}}]');
-    await compare();
-    await page.getByRole('alert').filter({ hasText: 'limits' }).waitFor();
-    await file.fill('tenants:\n  - path: initech\n    quota: {guaranteed: 0.25}\nprices:\n  - {meter: transfer, price: 0.07}\n');
-    await compare();
-    await page.getByText('tenant initech created').waitFor();
-    await page.getByText(/price of transfer per GiB is 0.07/).waitFor();
-    assert.equal((await installation.ask('/tenants/initech')).status, 404, 'a comparison changes nothing');
-    // Something else is declared meanwhile: what was compared is not what there is.
-    installation.declare('tenants: [{path: hooli}]');
-    await page.getByRole('button', { name: 'Apply…' }).click();
-    await page.getByRole('button', { name: 'Apply', exact: true }).click();
-    await page.getByRole('alert').filter({ hasText: 'changed' }).waitFor();
-    await page.getByRole('button', { name: 'Cancel' }).click();
-    await compare();
-    await page.getByText('tenant initech created').waitFor();
-    await page.getByRole('button', { name: 'Apply…' }).click();
-    await page.getByRole('button', { name: 'Apply', exact: true }).click();
-    await page.getByText('2 changes made.').waitFor();
-    assert.equal((await installation.ask('/tenants/initech')).quota.guaranteed_milli, 250);
-    await compare();
-    await page.getByText('No drift').waitFor();
-    await page.getByRole('button', { name: 'Take what is declared' }).click();
-    await until('the file', async () => (await file.inputValue()).includes('initech'));
-    assert.equal(await file.inputValue(), installation.run(['apply', '--show']), 'it is what the command prints');
-    await compare();
-    await page.getByText('No drift').waitFor();
-    for (const tenant of ['initech', 'hooli']) installation.run(['tenant', 'delete', tenant]);
-    await page.context().close();
-  });
-
-  await step('rules of the identity provider are shown as text, and taken away', async () => {
-    const rule = { claim: 'groups', is: HOSTILE, tenant: 'acme', role: 'viewer' };
-    installation.declare(JSON.stringify({ identity: { issuer: 'http://127.0.0.1:1/', client_id: 'sluice', rules: [rule] } }));
-    const page = await signedIn('platform');
-    await open(page, '/declarations');
-    await page.getByRole('cell', { name: HOSTILE }).waitFor();
-    assert.equal(await page.evaluate(() => window.hit), undefined);
-    await page.getByRole('button', { name: 'Take its tokens no more…' }).click();
-    await page.getByRole('dialog').getByRole('button', { name: 'Take them no more' }).click();
-    await page.getByText('No identity provider').waitFor();
-    assert.equal((await installation.ask('/identity')).status, 404);
-    // A tenant's administrator sees their own part, and no rules.
-    const other = await signedIn('tenant_admin');
-    await open(other, '/declarations');
-    await other.getByText('path: acme').first().waitFor();
-    assert.equal(await other.getByText('Identity provider', { exact: true }).count(), 0);
-    assert.equal(await other.getByText('globex').count(), 0);
-    await page.context().close();
-    await other.context().close();
-  });
-
   await step('operators see which server leads; tenants do not', async () => {
     const page = await signedIn('platform');
     await open(page, '/servers');
@@ -466,36 +358,7 @@ async function steps() {
     await page.context().close();
   });
 
-  await step('a pool and what the server may do by itself are changed by hand', async () => {
-    const page = await signedIn('provider');
-    const dialog = page.getByRole('dialog');
-    installation.declare('pools: [{name: tuned, nodes: [gpu9], labels: {rack: a1}, access: {private: {tenants: [acme]}}}]');
-    await open(page, '/pools');
-    await page.getByRole('button', { name: 'Change pool tuned' }).click();
-    await dialog.getByLabel(/^Overcommit/).fill('150');
-    await dialog.getByLabel(/^The server may change/).selectOption('recommend');
-    await dialog.getByLabel(/^Suspend idle/).fill('30min');
-    await dialog.getByLabel('basic').check();
-    await dialog.getByRole('button', { name: 'Declare it' }).click();
-    await dialog.waitFor({ state: 'detached' });
-    const pool = await installation.ask('/pools/tuned');
-    const expected = { name: 'tuned', nodes: ['gpu9'], labels: { rack: 'a1' }, access: { private: { tenants: ['acme'] } }, tiers: ['basic'], overcommit_percent: 150, autonomy: 'recommend', idle_after_ms: 1_800_000 };
-    assert.deepEqual(pool, expected, 'what the form does not show stays');
-    installation.run(['pool', 'delete', 'tuned']);
-    const other = await signedIn('tenant_admin');
-    await open(other, '/rightsize');
-    await other.getByRole('button', { name: 'Change what the server may do for acme', exact: true }).click();
-    await other.getByRole('radio', { name: /next-run/ }).check();
-    await other.getByLabel(/^Part of its share/).fill('50');
-    await other.getByLabel(/^Suspend idle/).fill('2h');
-    await other.getByRole('button', { name: 'Consent' }).click();
-    await other.getByText('suspended after 2 h').waitFor();
-    const { consent } = (await installation.ask('/autonomy?tenant=acme')).tenants.find(({ tenant }) => tenant === 'acme');
-    assert.deepEqual([consent.mode, consent.floor_percent, consent.idle_after_ms], ['next-run', 50, 7_200_000]);
-    installation.run(['iq', '--consent', 'recommend', '--idle-after', 'never'], installation.tokens.tenant_admin);
-    await page.context().close();
-    await other.context().close();
-  });
+  await administration({ installation, step, signedIn, open, look, HOSTILE });
 
   await step('spending has a forecast, and reports that add up', async () => {
     const page = await signedIn('platform');
@@ -538,10 +401,7 @@ async function steps() {
         await page.emulateMedia({ colorScheme: theme, reducedMotion: 'reduce' });
         for (const path of seen) {
           await open(page, path.replace('/leases/1', `/leases/${lease}`));
-          const { violations } = await new AxeBuilder({ page }).analyze();
-          const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
-          const told = serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`);
-          assert.deepEqual(told, [], `${path}, ${theme}`);
+          await isAccessible(page, `${path}, ${theme}`);
         }
       }
       assert.equal(await page.evaluate(() => window.hit), undefined, 'a program’s name was run');
@@ -588,6 +448,29 @@ async function steps() {
       await page.context().close();
     }
   });
+}
+
+async function isAccessible(page, where) {
+  const { violations } = await new AxeBuilder({ page }).analyze();
+  const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+  const told = serious.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`);
+  assert.deepEqual(told, [], where);
+}
+
+/** What is open now, also a dialog, is accessible in the light and in the dark, and fits on a phone. */
+async function look(page, name) {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    await isAccessible(page, `${name}, ${colorScheme}`);
+    await gallery(page, 'look', `/${name}`, colorScheme);
+  }
+  const size = page.viewportSize();
+  await page.setViewportSize({ width: 390, height: 844 });
+  const width = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(width <= 390, `${name} is ${width} pixels wide`);
+  await gallery(page, 'look', `/${name}`, 'narrow');
+  await page.setViewportSize(size);
+  await page.emulateMedia({ colorScheme: 'light', reducedMotion: null });
 }
 
 /** A price and a quota that are not what is declared. */
@@ -679,7 +562,9 @@ async function gallery(page, role, path, how) {
   if (!GALLERY) return;
   mkdirSync(GALLERY, { recursive: true });
   await page.waitForTimeout(400);
-  await page.screenshot({ path: join(GALLERY, `${role}${path === '/' ? '_home' : path.replaceAll('/', '_')}-${how}.png`), fullPage: true });
+  // No picture is as high as a list of thousands.
+  const fullPage = (await page.evaluate(() => document.documentElement.scrollHeight)) < 16_000;
+  await page.screenshot({ path: join(GALLERY, `${role}${path === '/' ? '_home' : path.replaceAll('/', '_')}-${how}.png`), fullPage });
 }
 
 /** Kept for the documents where the caller says so. */

@@ -216,6 +216,10 @@ pub struct TenantStatus {
     pub path: TenantPath,
     pub quota: Quota,
     pub held_milli: u64,
+    /// What it may hold now of what it asks for: what it is guaranteed first, then its part of the
+    /// rest, by weight and what it has used of late. Not there where nothing of it runs or waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share_milli: Option<u64>,
     /// Of GPUs whose units are known.
     #[serde(default)]
     pub held_units_milli: u64,

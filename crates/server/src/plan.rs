@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use sluice_api::lease::{LeaseId, LeaseState, Level};
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
-use sluice_sched::queues::{Blocked, Config, JobId, QueueError, Scheduler};
+use sluice_sched::queues::{Blocked, Config, JobId, QueueError, Resource, Scheduler};
 use sluice_sched::{Fragmentation, Placer, Policy, Request};
 
 use crate::fleet::{Fleet, LeaseRecord};
@@ -239,6 +239,15 @@ impl Plan {
             Some(Blocked::Topology { .. }) => "topology",
             None => "undecided",
         }
+    }
+
+    /// What a tenant, with those below it, may hold of what it asks for, as of the last decision,
+    /// in thousandths of a GPU: its guarantee first, then its part of the rest by weight and use of
+    /// late. None where nothing of it runs or waits.
+    pub(crate) fn fair_share_milli(&self, tenant: &TenantPath) -> Option<u64> {
+        let queue = self.scheduler.queues().find(tenant.as_str()).filter(|_| self.broken.is_none())?;
+        self.counts.get(tenant).filter(|&&leases| leases > 0)?;
+        Some(self.scheduler.fair_share(queue)[Resource::Gpu])
     }
 
     /// Why it waits, as of the last decision.

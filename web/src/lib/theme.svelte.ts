@@ -3,13 +3,16 @@
 type Choice = 'system' | 'light' | 'dark';
 
 const KEY = 'sluice-theme';
+const SYSTEM_IS_DARK = matchMedia('(prefers-color-scheme: dark)');
 
 class Theme {
   choice = $state<Choice>('system');
+  #systemIsDark = $state(SYSTEM_IS_DARK.matches);
 
   constructor() {
     const kept = localStorage.getItem(KEY);
     if (kept === 'light' || kept === 'dark') this.set(kept);
+    SYSTEM_IS_DARK.addEventListener('change', ({ matches }) => (this.#systemIsDark = matches));
   }
 
   set(choice: Choice): void {
@@ -24,7 +27,7 @@ class Theme {
   }
 
   get isDark(): boolean {
-    return this.choice === 'dark' || (this.choice === 'system' && matchMedia('(prefers-color-scheme: dark)').matches);
+    return this.choice === 'dark' || (this.choice === 'system' && this.#systemIsDark);
   }
 
   toggle(): void {

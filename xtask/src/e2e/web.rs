@@ -15,9 +15,9 @@ use crate::test::Tally;
 
 const NAME: &str = "web: the web view in a browser";
 /// Catches a hang.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(900);
 /// The scripts, besides the list of their packages.
-const SCRIPTS: [&str; 4] = ["web.mjs", "installation.mjs", "large.mjs", "history.py"];
+const SCRIPTS: [&str; 5] = ["web.mjs", "administration.mjs", "installation.mjs", "large.mjs", "history.py"];
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.

@@ -61,6 +61,7 @@ fn tenant_status(books: &Books, path: &TenantPath, quota: &Quota, units: Option<
         path: path.clone(),
         quota: quota.clone(),
         held_milli: holding.ppm.div_ceil(1000),
+        fair_share_milli: books.fair_share_milli(path),
         held_units_milli: units.unwrap_or(0),
         held_memory_mib: holding.memory >> 20,
         leases: holding.leases,

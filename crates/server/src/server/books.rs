@@ -160,6 +160,11 @@ impl Books {
         view
     }
 
+    /// See [`Plan::fair_share_milli`]; there is none before the first scheduling cycle either.
+    pub(crate) fn fair_share_milli(&self, tenant: &TenantPath) -> Option<u64> {
+        self.plan.as_ref()?.fair_share_milli(tenant)
+    }
+
     /// What keeps a waiting lease from starting, in one word for metrics.
     pub(crate) fn why_kind(&self, lease: &LeaseRecord) -> &'static str {
         self.plan.as_ref().map_or("undecided", |plan| plan.why_kind(&self.fleet, lease))

@@ -37,6 +37,8 @@ fn a_lease_is_granted_claimed_used_and_ended() {
     assert_eq!((gpus[0].share_leased_ppm, gpus[0].memory_leased, gpus[0].leases), (250_000, 4 << 30, 1));
     let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
     assert_eq!((tenants[0].path.as_str(), tenants[0].held_milli, tenants[0].leases), ("acme", 250, 1));
+    let shares: Vec<Option<u64>> = tenants.iter().map(|tenant| tenant.fair_share_milli).collect();
+    assert_eq!(shares, [Some(250), Some(250), None, None], "tenants that ask for nothing have none");
 
     let ended: Lease = member.delete(&format!("/leases/{}", lease.id)).unwrap();
     assert_eq!(ended.state, LeaseState::Ended);

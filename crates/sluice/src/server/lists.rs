@@ -324,6 +324,7 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
     let columns = &[
         ("TENANT", Left),
         ("GPUS HELD", Right),
+        ("FAIR SHARE", Right),
         ("UNITS HELD", Right),
         ("GUARANTEED", Right),
         ("LIMIT", Right),
@@ -344,6 +345,7 @@ pub(crate) fn tenants(arguments: &ListArgs) -> Result<ExitCode> {
         vec![
             tenant.path.to_string(),
             thousandths(tenant.held_milli),
+            tenant.fair_share_milli.map_or_else(|| "-".into(), thousandths),
             thousandths(tenant.held_units_milli),
             guaranteed(quota),
             limit(quota),
