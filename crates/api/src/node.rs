@@ -268,9 +268,12 @@ pub struct SessionReport {
     pub limit_ppm: u32,
     pub memory: u64,
     pub memory_used: u64,
-    /// Bytes of `memory_used` that are in host memory now.
+    /// Bytes of `memory_used` that have left the GPU.
     #[serde(default)]
     pub memory_swapped: u64,
+    /// Bytes of `memory_swapped` that are in the node's swap file instead of in its memory.
+    #[serde(default)]
+    pub memory_in_file: u64,
     /// Bytes of `memory_used` that cannot leave the GPU.
     #[serde(default)]
     pub memory_pinned: u64,

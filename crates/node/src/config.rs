@@ -10,6 +10,7 @@ use sluice_transport::token::NodeToken;
 pub use crate::join::JoinConfig;
 use crate::peering::Peering;
 pub use crate::spawn::WorkerCommand;
+pub use crate::swap_space::SwapFileConfig;
 
 /// Everything that [`crate::Node::bind`] needs.
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ pub struct NodeConfig {
     /// Most bytes of this machine's memory that hold memory which has left GPUs; half of the
     /// machine's unless said.
     pub swap_memory: Option<u64>,
+    /// A file for what that has no room for; none unless said.
+    pub swap_file: Option<SwapFileConfig>,
     /// All leases of a GPU together may have so many millionths of its memory; beyond a million
     /// memory of some of them is in host memory.
     pub memory_overcommit_ppm: u64,
@@ -84,6 +87,7 @@ impl Default for NodeConfig {
             // An image has 2 GiB at most, and what is loaded of it counts beside it.
             host_memory: 8 << 30,
             swap_memory: None,
+            swap_file: None,
             memory_overcommit_ppm: 1_000_000,
             max_wait: Duration::from_secs(30),
             idle_after: None,

@@ -37,6 +37,7 @@ use crate::registry::{self, Registry};
 use crate::silent::{self, Accepted, Silent};
 use crate::spawn::Spawner;
 use crate::strangers::Kind;
+use crate::swap_space::{SwapFileError, SwapSpace};
 
 /// A node that is bound to its addresses.
 #[derive(Debug)]
@@ -66,6 +67,8 @@ pub enum NodeError {
     InUse(PathBuf),
     #[error("cannot join: {0}")]
     Join(#[from] JoinError),
+    #[error(transparent)]
+    SwapFile(#[from] SwapFileError),
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
@@ -101,7 +104,8 @@ impl Node {
         if stop < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        let overcommit = registry::overcommit_of(config);
+        let swap = SwapSpace::open(registry::swap_memory(config), config.swap_file.as_ref())?;
+        let overcommit = registry::overcommit_of(config, &swap);
         if let Some(overcommit) = &overcommit {
             overcommit.shortages(&inventory.cards).for_each(|text| tracing::warn!("{text}"));
         }
@@ -125,7 +129,7 @@ impl Node {
             .transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         let clock = Arc::new(SystemClock::new());
-        let mut registry = Registry::new(config, inventory, spawner, membership, clock);
+        let mut registry = Registry::new(config, inventory, (spawner, swap), membership, clock);
         if listeners.iter().any(|listener| matches!(listener, Listener::Tcp { .. })) {
             let (listener, name) = bind_nearby()?;
             registry.nearby = Some(name);

@@ -308,7 +308,13 @@ mod tests {
             driver_patience: Duration::from_millis(20),
             ..NodeConfig::default()
         };
-        Registry::new(&config, inventory, spawner, None, Arc::new(SystemClock::new()))
+        Registry::new(
+            &config,
+            inventory,
+            (spawner, crate::swap_space::SwapSpace::open(0, None).unwrap()),
+            None,
+            Arc::new(SystemClock::new()),
+        )
     }
 
     /// One that ends only when it is killed.

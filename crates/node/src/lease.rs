@@ -78,12 +78,22 @@ impl Lease {
         self.used(place).saturating_sub(elsewhere)
     }
 
-    /// Bytes that one session has in host memory.
+    /// Bytes of one session that are in a file.
+    pub fn filed_by(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |all| all.iter().map(|account| account.filed).sum())
+    }
+
+    /// Bytes of one session that have left its GPUs.
     pub fn swapped_by(&self, session: u64) -> u64 {
         self.sessions.get(&session).map_or(0, |all| all.iter().map(|account| account.swapped).sum())
     }
 
-    /// Bytes that one session has in host memory, of one GPU of the lease.
+    /// Bytes of one session that are in a file, of one GPU of the lease.
+    pub(crate) fn filed_by_on(&self, session: u64, gpu: usize) -> u64 {
+        self.sessions.get(&session).and_then(|all| all.get(gpu)).map_or(0, |account| account.filed)
+    }
+
+    /// Bytes of one session that have left its GPUs, of one GPU of the lease.
     pub(crate) fn swapped_by_on(&self, session: u64, gpu: usize) -> u64 {
         self.sessions.get(&session).and_then(|all| all.get(gpu)).map_or(0, |account| account.swapped)
     }

@@ -29,6 +29,7 @@ mod output;
 mod registry;
 mod silent;
 mod strangers;
+mod swap_space;
 
 pub mod lease;
 
@@ -47,7 +48,7 @@ mod clock;
 pub mod unplugged;
 
 pub use certificate::own_certificate;
-pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, WorkerCommand, user_cache};
+pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, SwapFileConfig, WorkerCommand, user_cache};
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};
 pub use join::JoinError;

@@ -58,6 +58,7 @@ use crate::registry::status::Meter;
 use crate::residency::{Planner, SlicePolicy};
 use crate::spawn::Spawner;
 use crate::strangers::Strangers;
+use crate::swap_space::SwapSpace;
 use crate::turns::Turns;
 
 pub(crate) use self::leases::Granted;
@@ -97,8 +98,8 @@ pub(crate) struct Registry {
     /// See [`crate::NodeConfig`].
     pub(crate) driver_patience: Duration,
     host_memory: u64,
-    /// Most bytes of this machine's memory that hold memory of sessions.
-    swap_memory: u64,
+    /// Where memory of sessions goes that leaves GPUs.
+    swap: SwapSpace,
     /// See [`crate::NodeConfig`].
     pub(crate) churn: Option<u64>,
     /// Leases that do nothing for this time are suspended, on a node without a server.
@@ -226,15 +227,14 @@ impl Registry {
     pub(crate) fn new(
         config: &NodeConfig,
         inventory: Inventory,
-        spawner: Spawner,
+        (spawner, swap): (Spawner, SwapSpace),
         membership: Option<Arc<Membership>>,
         clock: Arc<dyn Clock>,
     ) -> Registry {
         let turns = Turns::new(inventory.cards.len(), Pace::default());
-        let swap_memory = swap_memory(config);
         let mut books = Books::new(inventory.cards.clone());
         let mut planners = Vec::new();
-        if let Some(overcommit) = overcommit_of(config) {
+        if let Some(overcommit) = overcommit_of(config, &swap) {
             books = books.with_overcommit(overcommit);
             let policy = SlicePolicy { max_wait_ns: nanos(config.max_wait), ..SlicePolicy::default() };
             let planner =
@@ -275,7 +275,7 @@ impl Registry {
             clock,
             driver_patience: config.driver_patience,
             host_memory: config.host_memory,
-            swap_memory,
+            swap,
             churn: config.churn,
             idle_after: config.idle_after.filter(|_| config.join.is_none()),
             overcommits: config.memory_overcommit_ppm > PPM,
@@ -399,14 +399,14 @@ fn sum(a: Counts, b: Counts) -> Counts {
 }
 
 /// Most bytes of host memory that hold memory of sessions.
-fn swap_memory(config: &NodeConfig) -> u64 {
+pub(crate) fn swap_memory(config: &NodeConfig) -> u64 {
     config.swap_memory.unwrap_or_else(residence::half_of_host_memory)
 }
 
 /// How far a node leases memory beyond what its GPUs have, if it does.
-pub(crate) fn overcommit_of(config: &NodeConfig) -> Option<Overcommit> {
+pub(crate) fn overcommit_of(config: &NodeConfig, swap: &SwapSpace) -> Option<Overcommit> {
     let memory_ppm = config.memory_overcommit_ppm;
-    (memory_ppm > PPM).then(|| Overcommit { memory_ppm, swap_memory: swap_memory(config) })
+    (memory_ppm > PPM).then(|| Overcommit { memory_ppm, swap_memory: swap.capacity() })
 }
 
 /// Bytes that a session's context takes of its GPU, generously: what a loaded driver takes is not

@@ -112,7 +112,13 @@ impl Unplugged {
         let spawner = Spawner::start(WorkerCommand::default(), true).map_err(unusable)?;
         let membership = Arc::clone(&reporter.membership);
         let config = NodeConfig { cache: None, linger: Duration::ZERO, ..NodeConfig::default() };
-        let registry = Registry::new(&config, inventory, spawner, Some(membership), clock);
+        let registry = Registry::new(
+            &config,
+            inventory,
+            (spawner, crate::swap_space::SwapSpace::open(0, None).unwrap()),
+            Some(membership),
+            clock,
+        );
         Ok(Unplugged { registry, reporter })
     }
 

@@ -19,7 +19,7 @@ use sluice_wire::address::Endpoint;
 use crate::cli::{GpuChoice, MetricsArgs, NodeArgs, PlaceArgs, TlsArgs};
 use crate::node_token;
 use crate::output;
-use crate::quantity::{Memory, Period};
+use crate::quantity::{Memory, Period, SwapFile};
 use crate::server::{self, join};
 
 /// The environment variable that names the node to use.
@@ -219,6 +219,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         driver_patience: driver_patience(arguments.driver_patience)?,
         host_memory: host_memory(arguments.host_memory)?,
         swap_memory: arguments.swap_memory.map(Memory::bytes),
+        swap_file: arguments.swap_file.as_ref().map(SwapFile::config),
         memory_overcommit_ppm: arguments.overcommit.ppm(),
         max_wait: arguments.max_wait.duration(),
         idle_after: arguments.idle_after.map(Period::duration),

@@ -1,8 +1,11 @@
 //! Quantities that people write and read: shares, memory sizes, times.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+use sluice_node::SwapFileConfig;
 
 /// A fraction of a GPU's compute time, above 0 and at most 1, kept in parts in a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +192,38 @@ impl FromStr for Overcommit {
     }
 }
 
+/// A folder and a size, as `--swap-file` names them: `/var/swap:64GiB`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SwapFile {
+    folder: PathBuf,
+    bytes: Option<u64>,
+}
+
+impl SwapFile {
+    /// For a node.
+    pub(crate) fn config(&self) -> SwapFileConfig {
+        SwapFileConfig { folder: self.folder.clone(), bytes: self.bytes }
+    }
+}
+
+impl FromStr for SwapFile {
+    type Err = String;
+
+    /// What follows the last colon is a size, unless there is a slash in it.
+    fn from_str(text: &str) -> Result<SwapFile, String> {
+        let (folder, size) = match text.rsplit_once(':') {
+            Some((folder, size)) if !size.contains('/') => (folder, Some(size)),
+            _ => (text, None),
+        };
+        if folder.is_empty() {
+            return Err(format!("{text:?} names no folder; say FOLDER:SIZE, such as /var/tmp:64GiB"));
+        }
+        let bytes = size.map(|size| size.parse::<Memory>().map(Memory::bytes));
+        let bytes = bytes.transpose().map_err(|error| error.to_string())?;
+        Ok(SwapFile { folder: folder.into(), bytes })
+    }
+}
+
 /// Seconds of each unit. Longest name first, so that a suffix that ends in another is found.
 const PERIODS: [(&str, f64); 5] = [("min", 60.0), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
@@ -229,6 +264,16 @@ impl fmt::Display for Period {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn swap_files() {
+        let parsed = |text: &str| text.parse::<SwapFile>().map(|file| (file.folder, file.bytes));
+        assert_eq!(parsed("/var/tmp"), Ok(("/var/tmp".into(), None)));
+        assert_eq!(parsed("/var/tmp:2GiB"), Ok(("/var/tmp".into(), Some(2 << 30))));
+        assert_eq!(parsed("/a:b/c"), Ok(("/a:b/c".into(), None)));
+        assert!(parsed(":2GiB").unwrap_err().contains("names no folder"));
+        assert!(parsed("/var/tmp:much").is_err());
+    }
 
     #[test]
     fn overcommits() {

@@ -157,6 +157,7 @@ struct SessionRow {
     /// Of `memory_used`: on the GPU now, in host memory now, and unable to leave the GPU.
     memory_resident: u64,
     memory_swapped: u64,
+    memory_in_file: u64,
     memory_pinned: u64,
     /// What is to be said of where its memory is; empty where it is on the GPU.
     memory_state: String,
@@ -210,6 +211,7 @@ impl From<&SessionStatus> for SessionRow {
             memory_used: session.memory_used,
             memory_resident: session.memory_used.saturating_sub(session.memory_swapped),
             memory_swapped: session.memory_swapped,
+            memory_in_file: session.memory_in_file,
             memory_pinned: session.memory_pinned,
             memory_state: session.memory_state.clone(),
             memory_moves: session.memory_moves,
@@ -261,7 +263,7 @@ impl SessionRow {
             compute_text(self.share_ppm, self.limit_ppm),
             memory(self.memory),
             memory(self.memory_resident),
-            memory(self.memory_swapped),
+            swapped(self.memory_swapped, self.memory_in_file),
             memory(self.memory_pinned),
             period(Duration::from_micros(self.memory_moving_us)),
             self.kernels.to_string(),
@@ -271,4 +273,9 @@ impl SessionRow {
             period(Duration::from_millis(self.age_ms)),
         ]
     }
+}
+/// What has left a GPU, and the part of it that is in a file, if any is.
+pub(crate) fn swapped(all: u64, in_file: u64) -> String {
+    let [all, file] = [all, in_file].map(|bytes| Memory::from_bytes(bytes).to_string());
+    if in_file == 0 { all } else { format!("{all} ({file} in file)") }
 }

@@ -45,7 +45,7 @@ pub(crate) fn suspend_on(node: &Endpoint, number: u64, suspended: bool) -> Resul
         sessions => format!("sessions {} are {done}", sessions.join(", ")),
     }];
     if answer.swapped > 0 {
-        said.push(format!("{} of their memory are in host memory", Memory::from_bytes(answer.swapped)));
+        said.push(format!("{} of their memory are with the node", Memory::from_bytes(answer.swapped)));
     }
     said.extend(answer.notes);
     Ok(said)

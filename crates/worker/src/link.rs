@@ -45,6 +45,8 @@ pub struct Start {
     /// Whether its GPUs are leased beyond their memory: what is free there now is not what the
     /// session can have.
     pub overcommits: bool,
+    /// Whether there is host memory for all that may leave its GPUs, to be kept for it.
+    pub keeps_host_memory: bool,
     /// The session comes from another worker; `Packet::Arrive` is next.
     pub arrives: bool,
     /// For how long a call of a loaded driver may do nothing, in milliseconds, before the driver is
@@ -150,9 +152,10 @@ pub enum Packet {
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
-    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, those of the
-    /// session's that are still there, and what is known of these.
-    MovedOut { moved: Vec<u64>, stays: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
+    /// The answer to `MoveOut`: the bytes that have left each GPU of the lease, the part of them
+    /// that is in the file, those of the session's that are still there, and what is known of
+    /// these.
+    MovedOut { moved: Vec<u64>, filed: Vec<u64>, stays: Vec<u64>, kept: Vec<Kept>, took_us: u64 },
     /// The answer to `MoveOut` where nothing has moved, and the session continues.
     NotMovedOut { reason: String },
     /// The answer to `MoveIn`: the bytes that have returned to each GPU of the lease. The session
@@ -210,9 +213,10 @@ pub enum Packet {
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
     /// The session's memory is to leave its GPUs for host memory, of which it may use `room` bytes,
-    /// once the work that it has given the GPUs has finished; in `work_limit_ms` at most. Device
-    /// memory is overwritten first if it `poisons`.
-    MoveOut { room: u64, work_limit_ms: u64, poisons: bool },
+    /// and for an empty file that comes with the packet, of which it may use `file_room`, once the
+    /// work that it has given the GPUs has finished; in `work_limit_ms` at most. Device memory is
+    /// overwritten first if it `poisons`.
+    MoveOut { room: u64, file_room: u64, work_limit_ms: u64, poisons: bool },
     /// The memory is to come back. If it is likely to leave again, the worker `keeps` the host
     /// memory that it was in.
     MoveIn { keeps: bool },

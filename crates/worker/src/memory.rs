@@ -20,6 +20,7 @@
 
 pub(crate) mod contents;
 pub(crate) mod extent;
+pub(crate) mod file;
 mod host;
 pub(crate) mod presence;
 pub(crate) mod spare;

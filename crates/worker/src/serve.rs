@@ -201,6 +201,10 @@ fn open(
         session.presence.begin_absent();
     }
     let _ = opened.session.set(Arc::clone(&session));
+    // On a software GPU, making pages would take processors from kernels.
+    if start.keeps_host_memory && is_library {
+        spare::make_ahead(&session);
+    }
     match &mut arriving {
         Some((state, from)) => arrive::take_over(&session, state, from)?,
         None => outbox.send(&frame_of(message)?)?,
@@ -291,10 +295,6 @@ fn run(
         let watched = Arc::clone(&session);
         ending::spawn("watchdog", move || watchdog::watch(&watched, device, kernel_limit));
     }
-    // On a software GPU, making pages would take processors from kernels.
-    if session.overcommits && session.is_loaded {
-        spare::make_ahead(&session);
-    }
     if has_arrived {
         let bytes = session.memory.committed().iter().map(|committed| committed.bytes).sum();
         let taken = (0..session.devices.len() as u32).map(|gpu| session.budget.taken(gpu)).collect();
@@ -361,7 +361,7 @@ fn listen(
             Packet::Notice(text) => answers.notice(text),
             asked @ (Packet::MoveOut { .. } | Packet::MoveIn { .. }) => {
                 if let Some(session) = session {
-                    move_memory(session, link, asked);
+                    move_memory(session, link, asked, fd.map(File::from));
                 }
             }
             Packet::Depart { work_limit_ms, compares } => {
@@ -419,11 +419,11 @@ fn listen(
 }
 
 /// On a thread of its own: it waits for the session's work, and copies.
-fn move_memory(session: &Arc<Session>, link: &Arc<Link>, asked: Packet) {
+fn move_memory(session: &Arc<Session>, link: &Arc<Link>, asked: Packet, file: Option<File>) {
     let (session, link) = (Arc::clone(session), Arc::clone(link));
     ending::spawn("memory mover", move || {
         // Without a daemon this process is about to end.
-        swap::obey(&session, &asked, |answer| _ = link.send(&answer));
+        swap::obey(&session, &asked, file, |answer| _ = link.send(&answer));
     });
 }
 

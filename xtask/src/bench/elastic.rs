@@ -28,6 +28,7 @@ const ALONE_S: f64 = 20.0;
 /// Measures, and returns the tables.
 pub(super) fn run() -> Result<String> {
     let moves = (0..RUNS).map(|_| moves()).collect::<Result<Vec<_>>>()?;
+    let filed = (0..RUNS).map(|_| by_way_of_a_file()).collect::<Result<Vec<_>>>()?;
     let migrations = (0..RUNS).map(|_| migration()).collect::<Result<Vec<_>>>()?;
     let over =
         |rate: &str, bits: f64| (0..RUNS).map(|_| between::migration(rate, bits)).collect::<Result<Vec<_>>>();
@@ -41,7 +42,8 @@ pub(super) fn run() -> Result<String> {
          two threads copy at once. Measured by `cargo xtask bench {NAME}`; median of {RUNS} runs, lowest and highest in brackets.\n\n\
          | {} MiB leave or return | rate, as a part of a plain copy's | ms |\n|---|---|---|\n\
          | to host memory | {} | {} |\n| back | {} | {} |\n| to host memory, while another program's return | {} | {} |\n\
-         | back, while another program's leave | {} | {} |\n| `sluice suspend`, from its start to its end | - | {} |\n\
+         | back, while another program's leave | {} | {} |\n\
+         | to a swap file | {} | {} |\n| back from there | {} | {} |\n| `sluice suspend`, from its start to its end | - | {} |\n\
          | `sluice resume`, and the first kernels over all of the memory | - | {} |\n\
          | `sluice migrate`: the program stands still | {} | {} |\n\
          | `sluice migrate`, and the first kernels over all of the memory | - | {} |\n\n\
@@ -62,6 +64,10 @@ pub(super) fn run() -> Result<String> {
         ms("both_out_ms"),
         ratio("copies_ms", "both_in_ms"),
         ms("both_in_ms"),
+        show(ratios(&filed, "copy_ms", "out_ms")),
+        show(values(&filed, "out_ms")),
+        show(ratios(&filed, "copy_ms", "in_ms")),
+        show(values(&filed, "in_ms")),
         ms("suspend_ms"),
         ms("resume_ms"),
         show(ratios(&migrations, "copy_ms", "stall_ms")),
@@ -114,6 +120,28 @@ fn moves() -> Result<Figures> {
     one.ends()?;
     two.ends()?;
     Ok(found)
+}
+
+/// A program is suspended and resumed whose memory goes to a file in the folder of the build.
+fn by_way_of_a_file() -> Result<Figures> {
+    let file = format!("{}:2GiB", crate::target_folder().display());
+    let options = ["--listen", "127.0.0.1:0", "--gpus", "software:1,1GiB", "--swap-memory", "1MiB"];
+    let node = Node::start(&[&options[..], &["--swap-file", &file]].concat())?;
+    let mut program = Program::start(&node, MOVED, 1)?;
+    program.hears("ready")?;
+    let lease = lease_of(&node, 0)?;
+    let copy_ms = copy_ms(&mut buffers());
+    ask(&node, "suspend", &lease)?.wait()?;
+    let out_ms = moving_ms(&node, 0)?;
+    let in_file = sessions(&node)?.first().and_then(|session| session["memory_in_file"].as_u64());
+    ensure!(in_file >= Some(MOVED), "{in_file:?} bytes are in the file");
+    ask(&node, "resume", &lease)?.wait()?;
+    let in_ms = moving_ms(&node, 0)? - out_ms;
+    program.says("check")?;
+    program.hears("right")?;
+    program.ends()?;
+    let figures = [("copy_ms", copy_ms), ("out_ms", out_ms), ("in_ms", in_ms)];
+    Ok(figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// A program moves to another GPU.

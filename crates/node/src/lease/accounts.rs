@@ -10,6 +10,8 @@ pub(super) struct Account {
     pub(super) taken: u64,
     /// The part of `taken` that is not on the GPU now.
     pub(super) swapped: u64,
+    /// The part of `swapped` that is in a file instead of in host memory.
+    pub(super) filed: u64,
     /// The part of `taken` that the session still waits for.
     pub(super) awaited: u64,
     /// Bytes that are reserved for it, so that its client may use them unasked. No other session
@@ -31,18 +33,19 @@ const RESERVE_PART: u64 = 64;
 const RESERVE_STEP: u64 = 2 << 20;
 
 impl Books {
-    /// `moved` bytes of a session have left each of its GPUs.
-    pub fn moved_out(&mut self, lease: u64, session: u64, moved: &[u64]) {
+    /// `moved` bytes of a session have left each of its GPUs, of which `filed` are in a file.
+    pub fn moved_out(&mut self, lease: u64, session: u64, moved: &[u64], filed: &[u64]) {
         let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
-        for (account, bytes) in accounts.into_iter().flatten().zip(moved) {
+        for (account, (bytes, filed)) in accounts.into_iter().flatten().zip(moved.iter().zip(filed)) {
             account.swapped = account.swapped.saturating_add(*bytes).min(account.taken);
+            account.filed = account.filed.saturating_add(*filed).min(account.swapped);
         }
     }
 
     /// All bytes of a session are on its GPUs again.
     pub fn moved_in(&mut self, lease: u64, session: u64) {
         let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
-        accounts.into_iter().flatten().for_each(|account| account.swapped = 0);
+        accounts.into_iter().flatten().for_each(|account| (account.swapped, account.filed) = (0, 0));
     }
 
     /// Opens an account for a session of a lease; false when the lease is no more.
@@ -134,6 +137,7 @@ impl Books {
         if let Some(account) = account {
             account.taken = account.taken.saturating_sub(bytes);
             account.swapped = account.swapped.min(account.taken);
+            account.filed = account.filed.min(account.swapped);
             account.awaited = account.awaited.min(account.taken);
         }
     }

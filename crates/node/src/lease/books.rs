@@ -13,7 +13,7 @@ use crate::lease::{Ask, Card, Lease, Refusal, Resize};
 pub struct Overcommit {
     /// The part of a GPU's memory that all of its leases may have together, in millionths.
     pub memory_ppm: u64,
-    /// Bytes of host memory for what is not on the GPUs.
+    /// Bytes of host memory, and of a file, for what is not on the GPUs.
     pub swap_memory: u64,
 }
 
@@ -42,8 +42,8 @@ impl Overcommit {
         let short = all.enumerate().filter(|(_, (leasable, wanted))| leasable < wanted);
         short.map(|(gpu, (leasable, wanted))| {
             format!(
-                "of the memory of GPU {gpu} {} may be leased, not {}: there is too little --swap-memory ({}) for all \
-                 that would have to leave GPUs",
+                "of the memory of GPU {gpu} {} may be leased, not {}: there is too little --swap-memory and \
+                 --swap-file ({}) for all that would have to leave GPUs",
                 bytes_text(leasable),
                 bytes_text(wanted),
                 bytes_text(self.swap_memory)
@@ -139,10 +139,10 @@ impl Books {
         self.on(gpu).map(|l| l.resident_on(gpu)).sum()
     }
 
-    /// Bytes of all sessions that are in host memory.
-    pub fn swapped(&self) -> u64 {
+    /// Bytes of all sessions that have left GPUs, and the part of them that is in a file.
+    pub fn swapped(&self) -> (u64, u64) {
         let accounts = self.leases.values().flat_map(|lease| lease.sessions.values().flatten());
-        accounts.map(|account| account.swapped).sum()
+        accounts.fold((0, 0), |(all, file), account| (all + account.swapped, file + account.filed))
     }
 
     fn on(&self, gpu: usize) -> impl Iterator<Item = &Lease> {

@@ -176,15 +176,16 @@ fn memory_that_has_left_the_gpu_is_free_until_its_lease_is_resumed() {
     books.grant(1, ask(250_000, 12 * GIB)).unwrap();
     books.open_session(1, 10);
     books.take(1, 10, 0, 10 * GIB, 0).unwrap();
-    books.moved_out(1, 10, &[GIB]);
+    books.moved_out(1, 10, &[GIB], &[GIB / 4]);
+    assert_eq!(books.swapped(), (GIB, GIB / 4));
     books.vacate(1);
     assert_eq!(books.leased_memory(0), 12 * GIB, "it is not suspended");
     books.moved_in(1, 10);
     books.suspend(1).unwrap();
-    books.moved_out(1, 10, &[9 * GIB]);
+    books.moved_out(1, 10, &[9 * GIB], &[0]);
     assert_eq!((books.leased_memory(0), books.used_memory(0)), (12 * GIB, GIB), "others of it may follow");
     books.vacate(1);
-    assert_eq!((books.leased_memory(0), books.swapped()), (GIB, 9 * GIB), "a part cannot leave");
+    assert_eq!((books.leased_memory(0), books.swapped()), (GIB, (9 * GIB, 0)), "a part cannot leave");
     assert_eq!(books.fill_reserve(1, 10, 0), 0, "nothing is set aside there meanwhile");
     let lease = books.lease(1).unwrap();
     assert_eq!((lease.used_by(10), lease.swapped_by(10)), (10 * GIB, 9 * GIB));
@@ -200,11 +201,11 @@ fn memory_that_has_left_the_gpu_is_free_until_its_lease_is_resumed() {
     books.resume(1).unwrap();
     assert_eq!(books.leased_memory(0), 16 * GIB, "its room is its own before its memory is back");
     books.moved_in(1, 10);
-    assert_eq!((books.used_memory(0), books.swapped()), (10 * GIB, 0));
-    books.moved_out(1, 10, &[u64::MAX]);
-    assert_eq!(books.swapped(), 10 * GIB, "no more than there is");
+    assert_eq!((books.used_memory(0), books.swapped()), (10 * GIB, (0, 0)));
+    books.moved_out(1, 10, &[u64::MAX], &[u64::MAX]);
+    assert_eq!(books.swapped(), (10 * GIB, 10 * GIB), "no more than there is");
     books.close_session(1, 10);
-    assert_eq!((books.swapped(), books.used_memory(0)), (0, 0));
+    assert_eq!((books.swapped(), books.used_memory(0)), ((0, 0), 0));
 }
 
 #[test]

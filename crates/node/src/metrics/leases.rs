@@ -41,7 +41,12 @@ const MEMORY_USED: Metric = Metric::gauge(
 .of("bytes");
 const MEMORY_SWAPPED: Metric = Metric::gauge(
     "sluice_lease_memory_swapped",
-    "Memory of its sessions that is in the node's memory instead of on a GPU",
+    "Memory of its sessions that is with the node instead of on a GPU",
+)
+.of("bytes");
+const MEMORY_IN_FILE: Metric = Metric::gauge(
+    "sluice_lease_memory_in_file",
+    "Memory of its sessions that is in the node's swap file, part of what is swapped",
 )
 .of("bytes");
 const MEMORY_MOVES: Metric = Metric::counter(
@@ -98,6 +103,7 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     gauge(&MEMORY, &|now| now.memory as f64)?;
     gauge(&MEMORY_USED, &|now| now.memory_used as f64)?;
     gauge(&MEMORY_SWAPPED, &|now| now.memory_swapped as f64)?;
+    gauge(&MEMORY_IN_FILE, &|now| now.memory_in_file as f64)?;
     gauge(&SESSIONS, &|now| f64::from(now.sessions))?;
     let link = labels.iter().zip(leases).flat_map(|(labels, lease)| {
         [("received", lease.bytes_in), ("sent", lease.bytes_out)].map(|(direction, bytes)| {

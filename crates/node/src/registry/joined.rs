@@ -316,6 +316,7 @@ fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
         memory: status.memory,
         memory_used: status.memory_used,
         memory_swapped: status.memory_swapped,
+        memory_in_file: status.memory_in_file,
         memory_pinned: status.memory_pinned,
         memory_state: status.memory_state,
         memory_moves: status.memory_moves,

@@ -159,7 +159,13 @@ mod tests {
         };
         let spawner = Spawner::start(WorkerCommand::default(), true).unwrap();
         let clock = Arc::new(SystemClock::new());
-        let registry = Registry::new(&NodeConfig::default(), inventory, spawner, None, clock);
+        let registry = Registry::new(
+            &NodeConfig::default(),
+            inventory,
+            (spawner, crate::swap_space::SwapSpace::open(0, None).unwrap()),
+            None,
+            clock,
+        );
         let once = |nonce, attempt| Once { nonce: OpeningNonce([nonce; 32]), attempt };
         let record = LeaseRecord::new(once(1, 0), String::new(), 0, 0, Duration::ZERO, None);
         let mut ledger = registry.lock();

@@ -125,19 +125,21 @@ impl Registry {
     fn act(&self, ledger: &mut Ledger, gpu: usize, action: Action) {
         match action {
             Action::MoveOut(SessionKey(session)) => {
-                let room = self.swap_room(ledger);
+                let room = self.swap_room(ledger, session);
                 if let Some(record) = ledger.sessions.get_mut(&session) {
-                    (record.residence, record.churns) = (Residence::leaving(), false);
+                    (record.residence, record.churns) = (Residence::leaving(room), false);
                 }
                 // Without time slices its work would not finish.
                 self.turns.set_suspended(session, false);
-                self.answer(ledger, session, &self.move_out(room));
+                self.move_out(ledger, session, room);
             }
             Action::MoveIn(SessionKey(session)) => {
+                // With a file, host memory is for more sessions than it has room for at a time.
+                let keeps = !self.swap.has_file();
                 if let Some(record) = ledger.sessions.get_mut(&session) {
                     record.residence = Residence::returning();
                 }
-                self.answer(ledger, session, &Packet::MoveIn { keeps: true });
+                self.answer(ledger, session, &Packet::MoveIn { keeps });
             }
             Action::Grant(SessionKey(session)) => {
                 if let Some((lease, place)) = ledger.place_of(session, gpu) {

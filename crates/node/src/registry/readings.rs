@@ -68,8 +68,10 @@ pub(crate) struct LeaseNow {
     /// Bytes on all its GPUs.
     pub(crate) memory: u64,
     pub(crate) memory_used: u64,
-    /// Bytes of them that are in host memory.
+    /// Bytes of them that have left the GPUs.
     pub(crate) memory_swapped: u64,
+    /// Bytes of these that are in a file.
+    pub(crate) memory_in_file: u64,
     pub(crate) sessions: u32,
 }
 
@@ -127,7 +129,8 @@ impl Registry {
                 received_ppm: record.pace.received_ppm,
                 memory: entry.memory * entry.gpus.len() as u64,
                 memory_used: ledger.memory_used(id),
-                memory_swapped: swapped.get(&id).copied().unwrap_or(0),
+                memory_swapped: swapped.get(&id).map_or(0, |of| of.0),
+                memory_in_file: swapped.get(&id).map_or(0, |of| of.1),
                 sessions: sessions.get(&id).copied().unwrap_or(0),
             });
             Some(reading)
@@ -194,12 +197,14 @@ impl Ledger {
         (counts, sessions)
     }
 
-    /// Bytes of each lease that are in host memory.
-    fn swapped_of_all(&self) -> BTreeMap<u64, u64> {
-        let mut swapped = BTreeMap::new();
+    /// Bytes of each lease that have left GPUs, and the part of them that is in a file.
+    fn swapped_of_all(&self) -> BTreeMap<u64, (u64, u64)> {
+        let mut swapped: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (&session, record) in &self.sessions {
-            let bytes = self.books.lease(record.lease).map_or(0, |entry| entry.swapped_by(session));
-            *swapped.entry(record.lease).or_default() += bytes;
+            let Some(entry) = self.books.lease(record.lease) else { continue };
+            let of_lease = swapped.entry(record.lease).or_default();
+            of_lease.0 += entry.swapped_by(session);
+            of_lease.1 += entry.filed_by(session);
         }
         swapped
     }

@@ -1,4 +1,5 @@
-//! Where the memory of sessions is: on their GPUs, or in host memory while they are suspended.
+//! Where the memory of sessions is: on their GPUs, or in host memory, and a file for what that has
+//! no room for, while they are suspended.
 //!
 //! ```text
 //!            MoveOut             MovedOut
@@ -16,6 +17,7 @@
 //! Where memory is overcommitted, the planner says when the memory of a session leaves and returns
 //! ([`overcommit`](super::overcommit)).
 
+use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use sluice_worker::link::{Kept, Packet};
 
 use super::{Ledger, Registry};
 use crate::lease::bytes_text;
+use crate::swap_space::Room;
 
 /// How long a session that is to leave its GPUs may take for the work that it has given them. After
 /// that its memory stays.
@@ -37,6 +40,8 @@ pub(super) struct Residence {
     /// What has not left, or why nothing has.
     kept: Vec<Kept>,
     reason: String,
+    /// What it may use of host memory and the file, while it leaves.
+    room: Room,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,8 +68,8 @@ impl Residence {
         Residence { place: Place::Away, ..Residence::default() }
     }
 
-    pub(super) fn leaving() -> Residence {
-        Residence { place: Place::Leaving, ..Residence::default() }
+    pub(super) fn leaving(room: Room) -> Residence {
+        Residence { place: Place::Leaving, room, ..Residence::default() }
     }
 
     pub(super) fn returning() -> Residence {
@@ -113,16 +118,16 @@ impl Registry {
         if ledger.planned_on(session).is_some() {
             return self.settle_planned(ledger, session);
         }
-        let room = self.swap_room(ledger);
+        let room = self.swap_room(ledger, session);
         let Some(record) = ledger.sessions.get(&session).filter(|record| record.is_up) else { return };
         let leaves = record.churns || ledger.session_is_suspended(record);
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let asked = match (record.residence.place, leaves) {
             (Place::Present, true) if record.residence.reason.is_empty() => {
-                record.residence = Residence::leaving();
+                record.residence = Residence::leaving(room);
                 // Without time slices its work would not finish.
                 self.turns.set_suspended(session, false);
-                self.move_out(room)
+                return self.move_out(ledger, session, room);
             }
             (Place::Away, false) => {
                 record.residence = Residence::returning();
@@ -139,15 +144,44 @@ impl Registry {
         let _ = record.link.send_now(&asked);
     }
 
-    /// Bytes of host memory that a session which leaves now may use.
-    pub(super) fn swap_room(&self, ledger: &Ledger) -> u64 {
-        self.swap_memory.saturating_sub(ledger.books.swapped() + ledger.memory_leaving())
+    /// What a session that leaves now may use of host memory and the file.
+    pub(super) fn swap_room(&self, ledger: &Ledger, session: u64) -> Room {
+        let (swapped, filed) = ledger.books.swapped();
+        let leaving = ledger.room_of_leaving();
+        let memory = swapped.saturating_sub(filed).saturating_add(leaving.memory);
+        let used = Room { memory, file: filed.saturating_add(leaving.file) };
+        let lease = ledger.sessions.get(&session).and_then(|record| ledger.books.lease(record.lease));
+        let needed =
+            lease.map_or(0, |lease| lease.used_by(session).saturating_sub(lease.swapped_by(session)));
+        self.swap.room(needed, used)
     }
 
-    /// What a worker is told whose session is to leave its GPUs.
-    pub(super) fn move_out(&self, room: u64) -> Packet {
-        let work_limit_ms = WORK_LIMIT.as_millis() as u64;
-        Packet::MoveOut { room, work_limit_ms, poisons: self.churn.is_some() }
+    /// Tells the worker of a session that its memory is to leave its GPUs.
+    pub(super) fn move_out(&self, ledger: &mut Ledger, session: u64, room: Room) {
+        let (file, room) = match self.swap.file(room) {
+            None => (None, room),
+            Some(Ok(file)) => (Some(file), room),
+            // Without room, the worker says what is missing, and nothing has moved.
+            Some(Err(error)) => {
+                tracing::warn!(session, "there is no swap file for session {session}: {error}");
+                (None, Room { file: 0, ..room })
+            }
+        };
+        let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        let asked = Packet::MoveOut {
+            room: room.memory,
+            file_room: room.file,
+            work_limit_ms: WORK_LIMIT.as_millis() as u64,
+            poisons: self.churn.is_some(),
+        };
+        let sent = match file {
+            Some(file) => record.link.send_fd(&asked, file.as_fd()),
+            None => record.link.send_now(&asked),
+        };
+        if sent.is_err() {
+            // One that has stopped reading; an error means that it has ended by itself.
+            let _ = record.worker.kill();
+        }
     }
 
     /// A worker says what has become of its session's memory.
@@ -160,16 +194,16 @@ impl Registry {
             record.churns = false;
         }
         match (residence.place, said) {
-            (Place::Leaving, Packet::MovedOut { moved, kept, took_us, .. }) => {
+            (Place::Leaving, Packet::MovedOut { moved, filed, kept, took_us, .. }) => {
                 record.moves += 1;
                 record.moving_us += took_us;
-                *residence = Residence { place: Place::Away, kept, reason: String::new() };
-                ledger.books.moved_out(lease, session, &moved);
+                *residence = Residence { place: Place::Away, kept, ..Residence::default() };
+                ledger.books.moved_out(lease, session, &moved, &filed);
                 ledger.note_move(lease, 1, took_us);
             }
             (Place::Leaving, Packet::NotMovedOut { reason }) => {
                 record.wants = false;
-                *residence = Residence { place: Place::Present, kept: Vec::new(), reason };
+                *residence = Residence { place: Place::Present, reason, ..Residence::default() };
             }
             (Place::Returning, Packet::MovedIn { took_us, .. }) => {
                 record.moving_us += took_us;
@@ -183,7 +217,7 @@ impl Registry {
                     session,
                     "the memory of session {session} cannot return to its GPU yet: {reason}"
                 );
-                *residence = Residence { place: Place::Away, kept: Vec::new(), reason };
+                *residence = Residence { place: Place::Away, reason, ..Residence::default() };
                 self.memory_moved.notify_all();
                 return self.plan_session(&mut ledger, session);
             }
@@ -262,14 +296,13 @@ impl Ledger {
         }
     }
 
-    /// The most that sessions which are leaving now may need of host memory.
-    fn memory_leaving(&self) -> u64 {
-        let of = |(session, record): (&u64, &super::SessionRecord)| {
-            let lease =
-                self.books.lease(record.lease).filter(|_| record.residence.place == Place::Leaving)?;
-            Some(lease.used_by(*session).saturating_sub(lease.swapped_by(*session)))
-        };
-        self.sessions.iter().filter_map(of).sum()
+    /// What sessions that are leaving now may use of host memory and the file.
+    fn room_of_leaving(&self) -> Room {
+        let leaving = self.sessions.values().filter(|record| record.residence.place == Place::Leaving);
+        leaving.fold(Room::default(), |sum, record| {
+            let Room { memory, file } = record.residence.room;
+            Room { memory: sum.memory.saturating_add(memory), file: sum.file.saturating_add(file) }
+        })
     }
 }
 

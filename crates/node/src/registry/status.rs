@@ -119,6 +119,7 @@ impl Ledger {
                 memory: entry.memory,
                 memory_used,
                 memory_swapped: entry.swapped_by(session),
+                memory_in_file: entry.filed_by(session),
                 memory_pinned: memory_used.saturating_sub(counts.movable),
                 memory_state: self.memory_state(session, record),
                 memory_moves: record.moves,
@@ -159,6 +160,7 @@ impl Ledger {
             gpu: gpu as u32,
             memory_used: entry.used_by_on(session.session, gpu) + exported(gpu),
             memory_swapped: entry.swapped_by_on(session.session, gpu),
+            memory_in_file: entry.filed_by_on(session.session, gpu),
             busy_us: busy_ns(gpu) / 1000,
             ..session.clone()
         };

@@ -200,6 +200,7 @@ impl Registry {
             host_memory: self.host_memory,
             suspended: entry.suspended,
             overcommits: self.overcommits,
+            keeps_host_memory: self.overcommits && !self.swap.has_file(),
             arrives: false,
             driver_patience_ms: u64::try_from(self.driver_patience.as_millis()).unwrap_or(u64::MAX),
         })

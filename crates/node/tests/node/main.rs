@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use sluice_cuda::CUresult;
-use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, WorkerCommand};
+use sluice_node::{GpuSelection, Listen, Node, NodeConfig, Stopper, SwapFileConfig, WorkerCommand};
 use sluice_wire::control::{Control, Status, StatusRequest, UsageRequest};
 use sluice_wire::handshake::{LeaseToken, Purpose};
 use sluice_wire::{DevicePtr, StreamId, commands};
@@ -123,8 +123,9 @@ fn main() {
     let shared = OVERCOMMITTED.iter().map(|test| (test, " (overcommitted)", overcommitted()));
     let both = OVERCOMMITTED_AND_MOVED.iter();
     let both = both.map(|test| (test, " (overcommitted, and moves)", moving(overcommitted())));
+    let filed = SWAPPED_TO_A_FILE.iter().map(|test| (test, " (swapped to a file)", swapped_to_a_file()));
     let idle = IDLE.iter().map(|test| (test, "", suspends_idle_ones()));
-    for ((name, test), how, config) in plain.chain(moved).chain(shared).chain(both).chain(idle) {
+    for ((name, test), how, config) in plain.chain(moved).chain(shared).chain(both).chain(filed).chain(idle) {
         let name = format!("{name}{how}");
         if filter.is_some_and(|filter| !name.contains(filter)) {
             continue;
@@ -229,6 +230,15 @@ const OVERCOMMITTED_AND_MOVED: &[Test] = tests! {
     a_program_that_ends_while_it_waits_for_memory_leaves_nothing
 };
 
+/// On such a node that has little host memory, and a file.
+const SWAPPED_TO_A_FILE: &[Test] = tests! {
+    programs_that_do_not_fit_together_share_a_gpu
+    memory_that_is_away_is_in_the_file
+    programs_that_wait_for_each_others_memory_both_get_it
+    a_program_that_ends_while_it_waits_for_memory_leaves_nothing
+    suspended_programs_return_to_an_overcommitted_gpu
+};
+
 fn moving(config: NodeConfig) -> NodeConfig {
     NodeConfig { churn: Some(1), ..config }
 }
@@ -240,6 +250,11 @@ fn overcommitted() -> NodeConfig {
         swap_memory: Some(4 * GIB),
         ..NodeConfig::default()
     }
+}
+
+fn swapped_to_a_file() -> NodeConfig {
+    let file = SwapFileConfig { folder: std::env::temp_dir(), bytes: Some(GIB) };
+    NodeConfig { swap_memory: Some(SWAP_MEMORY), swap_file: Some(file), ..overcommitted() }
 }
 
 /// A node in this process, on a free port.

@@ -13,6 +13,8 @@ use crate::{GpuSelection, MIB, PATIENCE, PTX, TestNode, commit, read, synchroniz
 
 pub(crate) const GPU: GpuSelection = GpuSelection::Software { count: 1, memory: Some(256 * MIB) };
 pub(crate) const OVERCOMMIT_PPM: u64 = 3_000_000;
+/// Host memory where there is a file too: for a part of one program.
+pub(crate) const SWAP_MEMORY: u64 = 96 * MIB;
 
 /// A program with 0.7 of the GPU.
 struct Program {
@@ -80,6 +82,26 @@ pub(crate) fn programs_that_do_not_fit_together_share_a_gpu(node: &TestNode) {
         assert_eq!((seen.memory_used, seen.memory_pinned), (HELD, 0));
         assert!(seen.memory_moving_us > 0 && !seen.suspended, "{seen:?}");
     }
+    drop(programs);
+    node.wait_until_idle();
+}
+
+/// Host memory is used first, and never more than may be.
+pub(crate) fn memory_that_is_away_is_in_the_file(node: &TestNode) {
+    let mut programs: Vec<Program> = (1..4).map(|seed| Program::begin(node, seed)).collect();
+    programs.iter_mut().for_each(Program::fill);
+    for _ in 0..2 {
+        programs.iter_mut().for_each(Program::check);
+        let seen: Vec<SessionStatus> = programs.iter().map(|program| program.seen(node)).collect();
+        let swapped: u64 = seen.iter().map(|seen| seen.memory_swapped).sum();
+        let in_file: u64 = seen.iter().map(|seen| seen.memory_in_file).sum();
+        assert_eq!(swapped, 2 * HELD, "{seen:?}");
+        assert!((1..=SWAP_MEMORY).contains(&(swapped - in_file)), "{seen:?}");
+    }
+    programs.truncate(1);
+    programs[0].check();
+    let seen = programs[0].seen(node);
+    assert_eq!((seen.memory_swapped, seen.memory_in_file), (0, 0));
     drop(programs);
     node.wait_until_idle();
 }

@@ -432,6 +432,7 @@ fn has_sessions(plane: &Plane, nodes: &[Mutex<Node>], count: usize) -> Result<()
             memory: 80 << 30,
             memory_used: 1 << 30,
             memory_swapped: 0,
+            memory_in_file: 0,
             memory_pinned: 0,
             memory_state: String::new(),
             memory_moves: 0,

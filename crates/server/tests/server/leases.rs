@@ -62,6 +62,7 @@ fn session(lease: u64) -> SessionReport {
         memory: 4 << 30,
         memory_used: 0,
         memory_swapped: 0,
+        memory_in_file: 0,
         memory_pinned: 0,
         memory_state: String::new(),
         memory_moves: 0,

@@ -6,7 +6,7 @@ use clap::Args;
 use sluice_node::Peering;
 
 use super::{MembershipArgs, NodeCommand};
-use crate::quantity::{Memory, Overcommit, Period};
+use crate::quantity::{Memory, Overcommit, Period, SwapFile};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -64,9 +64,16 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) swap_memory: Option<Memory>,
 
+    /// Where GPU memory goes for which --swap-memory has no room: files without names in this
+    /// folder of a local disk, sealed with keys that are in memory alone. All of them have SIZE at
+    /// most [default: half of what the disk has left]
+    #[arg(long, value_name = "FOLDER[:SIZE]")]
+    pub(crate) swap_file: Option<SwapFile>,
+
     /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
-    /// run in time slices, and the memory of those that wait is in --swap-memory. 1.0 leases what
-    /// the GPU has. With --join the server leases so much where the GPU's pool allows it
+    /// run in time slices, and the memory of those that wait is in --swap-memory and --swap-file.
+    /// 1.0 leases what the GPU has. With --join the server leases so much where the GPU's pool
+    /// allows it
     #[arg(long, value_name = "FACTOR", default_value = "1.0")]
     pub(crate) overcommit: Overcommit,
 

@@ -222,7 +222,7 @@ pub(crate) fn sessions(client: &Client, output: Output) -> Result<ExitCode> {
             compute_text(session.share_ppm, session.limit_ppm),
             memory(session.memory),
             memory(session.memory_used.saturating_sub(session.memory_swapped)),
-            memory(session.memory_swapped),
+            crate::query::swapped(session.memory_swapped, session.memory_in_file),
             memory(session.memory_pinned),
             Period::from_duration(Duration::from_micros(session.memory_moving_us)).to_string(),
             session.kernels.to_string(),

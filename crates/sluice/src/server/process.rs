@@ -14,7 +14,7 @@ use crate::cli::{
 use crate::output;
 use crate::place::{self, EndSignals};
 use crate::progress::Progress;
-use crate::quantity::Memory;
+use crate::quantity::{Memory, SwapFile};
 use crate::server::join::{data, membership};
 use crate::server::web;
 
@@ -160,6 +160,7 @@ fn lend(arguments: &UpArgs, server: &str, signals: EndSignals) -> Result<ExitCod
         driver_patience: place::driver_patience(arguments.driver_patience)?,
         host_memory: place::host_memory(arguments.host_memory)?,
         swap_memory: arguments.swap_memory.map(Memory::bytes),
+        swap_file: arguments.swap_file.as_ref().map(SwapFile::config),
         memory_overcommit_ppm: arguments.overcommit.ppm(),
         max_wait: arguments.max_wait.duration(),
         churn: arguments.churn,

@@ -47,8 +47,10 @@ message! {
         limit_ppm: u32,
         memory: u64,
         memory_used: u64,
-        /// The part of `memory_used` that is in host memory now.
+        /// The part of `memory_used` that has left the GPU.
         memory_swapped: u64,
+        /// The part of `memory_swapped` that is in a file instead of in host memory.
+        memory_in_file: u64,
         /// The part of `memory_used` that cannot leave the GPU.
         memory_pinned: u64,
         /// What is to be said of where its memory is; nothing where it is on the GPU.

@@ -6,6 +6,7 @@
 
 use sluice_cuda::{CUmemGenericAllocationHandle, CUmemLocation, CUresult, DriverTable};
 
+use super::file::FilePiece;
 use super::host::HostPiece;
 use super::{on_device, physical, unback};
 use crate::session::Device;
@@ -26,8 +27,15 @@ pub(crate) struct Extent {
 pub(crate) enum Place {
     /// On the device, and mapped.
     Device(CUmemGenericAllocationHandle),
-    /// In host memory, and nothing is mapped at its address.
-    Parked(HostPiece),
+    /// In host memory or a file, and nothing is mapped at its address.
+    Parked(Piece),
+}
+
+/// The bytes of an extent that is parked.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Host(HostPiece),
+    File(FilePiece),
 }
 
 impl Extent {

@@ -5,25 +5,35 @@
 //!   in:   create and map -> copy everything back -> open the session
 //! ```
 //!
+//! What host memory has no room for goes to a file ([`super::file`]), by way of host memory that is
+//! used for one extent after the other.
+//!
 //! Either direction has copied all bytes before it gives anything up. So a step that fails leaves
 //! the session where it was: on its GPUs with its memory untouched, or away with every byte still
-//! in host memory.
+//! in host memory or the file.
 //!
 //! Not everything can move. What stays on the GPUs is counted by reason ([`Kept`]): memory that
 //! other processes have, too, and memory that the program uses while device code runs are pinned by
 //! what shares them; what programs map by themselves, module variables, arrays, and what the driver
 //! allocates for itself are not made here.
 
+mod copies;
+mod filed;
+
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::time::{Duration, Instant};
 
-use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, DriverTable};
+use sluice_cuda::{CUresult, DriverTable};
 
-use super::extent::{self, Extent, Place};
+use self::copies::Copies;
+use self::filed::{Stage, copy_back, copy_to_file, divide, file_places};
+use super::extent::{self, Extent, Piece, Place};
+use super::file::Unread;
 use super::host::{self, HostPiece};
 use super::{Backing, State, unback};
 use crate::link::{Kept, Packet};
-use crate::session::{Device, Session, make_current};
+use crate::session::{Session, make_current};
 
 /// What is written to device memory that has been copied, where a node looks for uses of memory
 /// that is away.
@@ -34,33 +44,41 @@ const POISON: u8 = 0xA5;
 pub(crate) struct Out {
     /// Bytes on each GPU of the lease.
     pub(crate) moved: Vec<u64>,
+    /// The part of them that is in a file.
+    pub(crate) filed: Vec<u64>,
     /// Bytes of the session that are still there.
     pub(crate) stays: Vec<u64>,
     pub(crate) kept: Vec<Kept>,
 }
 
 /// How memory is to leave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Terms {
     /// Work that was submitted has this long to finish.
     pub(crate) patience: Duration,
     /// Bytes of host memory that may be used.
     pub(crate) room: u64,
+    /// For what that has no room for: an empty file, and how many bytes it may have.
+    pub(crate) file: Option<(File, u64)>,
     /// Whether device memory is overwritten before it is released.
     pub(crate) poisons: bool,
 }
 
-/// Why memory has not moved; the session is as it was before.
+/// Why memory has not moved; the session is as it was before, and continues unless memory is lost.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotMoved {
     #[error("its work on the GPU did not finish within {0} s")]
     Busy(u64),
     #[error(
-        "it needs {needed} bytes of host memory, and the node has {room} left for memory of suspended programs"
+        "it needs {needed} bytes of host memory or of a swap file, and the node has {room} left for memory of suspended programs"
     )]
     Room { needed: u64, room: u64 },
     #[error("the node has no host memory: {0}")]
     Host(#[from] std::io::Error),
+    #[error("the swap file has no room on its disk, or cannot be written ({0})")]
+    File(std::io::Error),
+    #[error("the memory of the program is lost: {0}")]
+    Lost(#[from] Unread),
     #[error("the driver's {step} failed ({result})")]
     Driver { step: &'static str, result: CUresult },
 }
@@ -78,7 +96,7 @@ pub(crate) fn move_out(session: &Session, terms: Terms) -> Result<Out, NotMoved>
     if session.presence.is_absent() {
         // Of a session that began suspended: it has nothing yet.
         let none = vec![0; session.devices.len()];
-        return Ok(Out { moved: none.clone(), stays: none, kept: Vec::new() });
+        return Ok(Out { moved: none.clone(), filed: none.clone(), stays: none, kept: Vec::new() });
     }
     with_quiet_session(session, terms.patience, || {
         let out = leave(session, terms)?;
@@ -172,15 +190,19 @@ pub(crate) fn while_drivers_run<R>(session: &Session, act: impl FnOnce() -> R) -
 }
 
 /// Does what the daemon asks for, and answers by `say`; anything but the two moves is passed over.
-pub(crate) fn obey(session: &Session, asked: &Packet, say: impl FnOnce(Packet)) {
+/// Of the file, a descriptor comes with the packet.
+pub(crate) fn obey(session: &Session, asked: &Packet, file: Option<File>, say: impl FnOnce(Packet)) {
     let begin = Instant::now();
     let took_us = || begin.elapsed().as_micros() as u64;
     let mut emptied = Vec::new();
     say(match *asked {
-        Packet::MoveOut { room, work_limit_ms, poisons } => {
+        Packet::MoveOut { room, file_room, work_limit_ms, poisons } => {
             let patience = Duration::from_millis(work_limit_ms);
-            match move_out(session, Terms { patience, room, poisons }) {
-                Ok(Out { moved, stays, kept }) => Packet::MovedOut { moved, stays, kept, took_us: took_us() },
+            let file = file.map(|file| (file, file_room));
+            match move_out(session, Terms { patience, room, file, poisons }) {
+                Ok(Out { moved, filed, stays, kept }) => {
+                    Packet::MovedOut { moved, filed, stays, kept, took_us: took_us() }
+                }
                 Err(error) => Packet::NotMovedOut { reason: error.to_string() },
             }
         }
@@ -189,6 +211,7 @@ pub(crate) fn obey(session: &Session, asked: &Packet, say: impl FnOnce(Packet)) 
                 emptied = back.emptied;
                 Packet::MovedIn { moved: back.moved, took_us: took_us() }
             }
+            Err(error @ NotMoved::Lost(_)) => crate::ending::failed(&error.to_string()),
             Err(error) => {
                 if let NotMoved::Driver { result: CUresult::OUT_OF_MEMORY, .. } = error {
                     say_what_is_free(session);
@@ -210,93 +233,6 @@ fn say_what_is_free(session: &Session) {
     {
         session.budget.say_full(0);
     }
-}
-
-/// Copies of extents in one direction, on a stream of its own for each GPU.
-struct Copies<'a> {
-    session: &'a Session,
-    streams: BTreeMap<u32, CUstream>,
-}
-
-impl<'a> Copies<'a> {
-    fn new(session: &'a Session) -> Copies<'a> {
-        Copies { session, streams: BTreeMap::new() }
-    }
-
-    fn device(&self, gpu: u32) -> Result<&'a Device, NotMoved> {
-        let step = "device table";
-        let result = CUresult::INVALID_DEVICE;
-        self.session.devices.get(gpu as usize).ok_or(NotMoved::Driver { step, result })
-    }
-
-    /// The stream of a GPU, whose context is current from now on.
-    fn stream(&mut self, gpu: u32) -> Result<CUstream, NotMoved> {
-        let table = &self.session.table;
-        make_current(table, self.device(gpu)?.context).map_err(NotMoved::driver("cuCtxSetCurrent"))?;
-        if let Some(&stream) = self.streams.get(&gpu) {
-            return Ok(stream);
-        }
-        let step = "cuStreamCreate";
-        let create = required(table.cuStreamCreate, step)?;
-        let mut stream = CUstream::NULL;
-        // SAFETY: the driver writes one handle to a local.
-        unsafe { create(&mut stream, CU_STREAM_NON_BLOCKING) }.ok().map_err(NotMoved::driver(step))?;
-        self.streams.insert(gpu, stream);
-        Ok(stream)
-    }
-
-    fn copy_out(&mut self, gpu: u32, piece: &HostPiece, address: u64, bytes: u64) -> Result<(), NotMoved> {
-        let (stream, step) = (self.stream(gpu)?, "cuMemcpyDtoHAsync");
-        let copy = required(self.session.table.cuMemcpyDtoHAsync_v2, step)?;
-        // SAFETY: the extent is mapped there, the piece has as many bytes and outlives the copy,
-        // since `finish` waits for it.
-        let done = unsafe { copy(piece.address(), address, bytes as usize, stream) };
-        done.ok().map_err(NotMoved::driver(step))
-    }
-
-    fn copy_in(&mut self, gpu: u32, address: u64, piece: &HostPiece, bytes: u64) -> Result<(), NotMoved> {
-        let (stream, step) = (self.stream(gpu)?, "cuMemcpyHtoDAsync");
-        let copy = required(self.session.table.cuMemcpyHtoDAsync_v2, step)?;
-        // SAFETY: as in `copy_out`.
-        let done = unsafe { copy(address, piece.address(), bytes as usize, stream) };
-        done.ok().map_err(NotMoved::driver(step))
-    }
-
-    fn poison(&mut self, gpu: u32, address: u64, bytes: u64) -> Result<(), NotMoved> {
-        let (stream, step) = (self.stream(gpu)?, "cuMemsetD8Async");
-        let fill = required(self.session.table.cuMemsetD8Async, step)?;
-        // SAFETY: the extent is mapped there.
-        unsafe { fill(address, POISON, bytes as usize, stream) }.ok().map_err(NotMoved::driver(step))
-    }
-
-    /// Waits for all copies so far.
-    fn finish(&mut self) -> Result<(), NotMoved> {
-        let (step, mut done) = ("cuStreamSynchronize", Ok(()));
-        let wait = required(self.session.table.cuStreamSynchronize, step)?;
-        let gpus: Vec<u32> = self.streams.keys().copied().collect();
-        for gpu in gpus {
-            let stream = self.stream(gpu)?;
-            // SAFETY: the stream is ours and live.
-            done = done.and(unsafe { wait(stream) }.ok());
-        }
-        done.map_err(NotMoved::driver(step))
-    }
-}
-
-impl Drop for Copies<'_> {
-    fn drop(&mut self) {
-        // The memory of copies goes after this, so none may be left, also after an error.
-        let _ = self.finish();
-        let Some(destroy) = self.session.table.cuStreamDestroy_v2 else { return };
-        for &stream in self.streams.values() {
-            // SAFETY: made here, nothing is left in it, and forgotten now.
-            let _ = unsafe { destroy(stream) };
-        }
-    }
-}
-
-fn required<F>(function: Option<F>, step: &'static str) -> Result<F, NotMoved> {
-    function.ok_or(NotMoved::Driver { step, result: CUresult::NOT_SUPPORTED })
 }
 
 /// An extent that moves: the start of its commitment, its place there, and its address.
@@ -346,14 +282,24 @@ fn plan(session: &Session, state: &mut State) -> (Vec<Moving>, Vec<Kept>) {
 fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
     let state = &mut *session.memory.lock();
     let (moving, mut kept) = plan(session, state);
-    let needed = moving.iter().map(|extent| extent.bytes).sum();
-    if needed > terms.room {
-        return Err(NotMoved::Room { needed, room: terms.room });
+    let (to_host, to_file) = divide(&moving, terms.room);
+    let sum = |extents: &[Moving]| extents.iter().map(|extent| extent.bytes).sum::<u64>();
+    let file_room = terms.file.as_ref().map_or(0, |(_, room)| *room);
+    if sum(&to_file) > file_room {
+        return Err(NotMoved::Room { needed: sum(&moving), room: terms.room.saturating_add(file_room) });
     }
+    let places = match terms.file.filter(|_| !to_file.is_empty()) {
+        Some((file, _)) => file_places(file, &to_file)?,
+        None => Vec::new(),
+    };
     let spare = std::mem::take(&mut state.spare);
-    let pieces = copy_out(session, &moving, spare)?;
+    let in_host = copy_out(session, &to_host, spare)?;
+    let in_file = copy_to_file(session, &to_file, places)?;
+    let pieces = in_host.into_iter().map(Piece::Host).chain(in_file.into_iter().map(Piece::File));
     let mut moved = vec![0; session.devices.len()];
-    for (extent, piece) in moving.iter().zip(pieces) {
+    let mut filed = moved.clone();
+    for (extent, piece) in to_host.iter().chain(&to_file).zip(pieces) {
+        let in_file = matches!(piece, Piece::File(_));
         if terms.poisons
             && let Err(error) = poison(session, extent)
         {
@@ -362,7 +308,10 @@ fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
             eprintln!("sluice worker: device memory that was copied could not be overwritten: {error}");
         }
         match park(&session.table, state, extent, piece) {
-            Ok(()) => moved[extent.gpu as usize] += extent.bytes,
+            Ok(()) => {
+                moved[extent.gpu as usize] += extent.bytes;
+                filed[extent.gpu as usize] += if in_file { extent.bytes } else { 0 };
+            }
             Err(Stays { result, piece }) => {
                 if terms.poisons {
                     piece.iter().for_each(|piece| put_back(session, extent, piece));
@@ -373,7 +322,7 @@ fn leave(session: &Session, terms: Terms) -> Result<Out, NotMoved> {
         }
     }
     let stays = (0_u32..).zip(&moved).map(|(gpu, moved)| session.budget.taken(gpu).saturating_sub(*moved));
-    Ok(Out { stays: stays.collect(), moved, kept })
+    Ok(Out { stays: stays.collect(), moved, filed, kept })
 }
 
 fn poison(session: &Session, extent: &Moving) -> Result<(), NotMoved> {
@@ -383,9 +332,10 @@ fn poison(session: &Session, extent: &Moving) -> Result<(), NotMoved> {
 }
 
 /// Writes the bytes of an extent to where they were.
-fn put_back(session: &Session, extent: &Moving, piece: &HostPiece) {
+fn put_back(session: &Session, extent: &Moving, piece: &Piece) {
+    let mut stage = Stage::default();
     let mut copies = Copies::new(session);
-    let copied = copies.copy_in(extent.gpu, extent.address, piece, extent.bytes);
+    let copied = copy_back(&mut copies, &mut stage, extent, piece);
     if let Err(error) = copied.and_then(|()| copies.finish()) {
         crate::ending::failed(&format!("device memory could be neither released nor restored: {error}"));
     }
@@ -419,12 +369,12 @@ fn copy_out(session: &Session, moving: &[Moving], spare: Vec<HostPiece>) -> Resu
 struct Stays {
     result: CUresult,
     /// Its bytes, if it is still mapped.
-    piece: Option<HostPiece>,
+    piece: Option<Piece>,
 }
 
-/// Releases the device memory of an extent whose bytes are in a piece of host memory. What the
-/// driver does not unmap stays there.
-fn park(table: &DriverTable, state: &mut State, moving: &Moving, piece: HostPiece) -> Result<(), Stays> {
+/// Releases the device memory of an extent whose bytes are in a piece. What the driver does not
+/// unmap stays there.
+fn park(table: &DriverTable, state: &mut State, moving: &Moving, piece: Piece) -> Result<(), Stays> {
     let stays = |result, piece| Stays { result, piece };
     let handle = match state.extent(moving.start, moving.index) {
         Some(Extent { place: Place::Device(handle), .. }) => *handle,
@@ -464,7 +414,7 @@ fn come_back(session: &Session) -> Result<Back, NotMoved> {
         .and_then(|()| fill_all(session, state, &moving));
     if let Err(error) = back {
         for (extent, handle) in moving.iter().zip(handles) {
-            // The bytes are still in host memory. What is not released now is when the process
+            // The bytes are still where they were. What is not released now is when the process
             // ends.
             let _ = unback(&session.table, extent.address, extent.bytes, handle);
         }
@@ -475,7 +425,10 @@ fn come_back(session: &Session) -> Result<Back, NotMoved> {
         if let Some(it) = state.extent_mut(extent.start, extent.index)
             && let Place::Parked(piece) = std::mem::replace(&mut it.place, Place::Device(handle))
         {
-            emptied.push(piece);
+            // A file is closed with its last piece, and its disk has the room again.
+            if let Piece::Host(piece) = piece {
+                emptied.push(piece);
+            }
         }
         moved[extent.gpu as usize] += extent.bytes;
     }
@@ -511,10 +464,11 @@ fn share_all(session: &Session, state: &State, moving: &[Moving]) -> Result<(), 
 }
 
 fn fill_all(session: &Session, state: &State, moving: &[Moving]) -> Result<(), NotMoved> {
+    let mut stage = Stage::default();
     let mut copies = Copies::new(session);
     for it in moving {
         if let Some(Extent { place: Place::Parked(piece), .. }) = state.extent(it.start, it.index) {
-            copies.copy_in(it.gpu, it.address, piece, it.bytes)?;
+            copy_back(&mut copies, &mut stage, it, piece)?;
         }
     }
     copies.finish()

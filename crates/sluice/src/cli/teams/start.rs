@@ -12,7 +12,7 @@ use crate::cli::mail::MailArgs;
 use crate::cli::{GpuChoice, LogArgs, MetricsArgs, TlsArgs};
 use crate::quantity::Units;
 #[cfg(feature = "control-plane")]
-use crate::quantity::{Memory, Overcommit, Period};
+use crate::quantity::{Memory, Overcommit, Period, SwapFile};
 
 #[cfg(feature = "control-plane")]
 #[derive(Debug, Args)]
@@ -227,9 +227,15 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) swap_memory: Option<Memory>,
 
+    /// Where GPU memory goes for which --swap-memory has no room: files without names in this
+    /// folder of a local disk, sealed with keys that are in memory alone. All of them have SIZE at
+    /// most [default: half of what the disk has left]
+    #[arg(long, value_name = "FOLDER[:SIZE]")]
+    pub(crate) swap_file: Option<SwapFile>,
+
     /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
-    /// run in time slices, and the memory of those that wait is in --swap-memory. 1.0 leases what
-    /// the GPU has; a pool that is declared says how much of it counts there
+    /// run in time slices, and the memory of those that wait is in --swap-memory and --swap-file.
+    /// 1.0 leases what the GPU has; a pool that is declared says how much of it counts there
     #[arg(long, value_name = "FACTOR", default_value = "1.0")]
     pub(crate) overcommit: Overcommit,
 

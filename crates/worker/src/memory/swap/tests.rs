@@ -1,9 +1,11 @@
 use std::ffi::c_void;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use sluice_cuda::{
     CUdeviceptr, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUstream,
 };
 use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
@@ -14,7 +16,7 @@ use crate::malformed::stage::{RESERVATION, Stage};
 use crate::memory::extent::EXTENT;
 
 const LONG: Duration = Duration::from_secs(60);
-const TERMS: Terms = Terms { patience: LONG, room: u64::MAX, poisons: true };
+const TERMS: Terms = Terms { patience: LONG, room: u64::MAX, file: None, poisons: true };
 /// Commitments of one extent, and of two.
 const RUNS: [(u64, u64); 2] = [(RESERVATION, CHUNK), (RESERVATION + 2 * CHUNK, EXTENT + 3 * CHUNK)];
 const BYTES: u64 = EXTENT + 4 * CHUNK;
@@ -80,7 +82,7 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
     assert!(reserve > 0);
     for keeps in [true, true, false] {
         let out = move_out(stage.session(), TERMS).unwrap();
-        assert_eq!(out, Out { moved: vec![BYTES], stays: vec![0], kept: Vec::new() });
+        assert_eq!(out, Out { moved: vec![BYTES], filed: vec![0], stays: vec![0], kept: Vec::new() });
         assert!(stage.session().presence.is_absent());
         assert_eq!(move_out(stage.session(), TERMS).unwrap().moved, [0], "nothing is left to move");
         assert_eq!(stage.session().budget.held(0), 0);
@@ -106,6 +108,118 @@ fn memory_leaves_the_gpu_and_comes_back_as_it_was() {
     assert_eq!(free(&stage), before + out.moved[0] + reserve);
     move_out(stage.session(), TERMS).unwrap();
     move_in(stage.session(), false).unwrap();
+}
+
+/// An empty file without a name.
+fn unnamed() -> File {
+    let flags = libc::O_TMPFILE | libc::O_CLOEXEC;
+    File::options().read(true).write(true).custom_flags(flags).mode(0o600).open(std::env::temp_dir()).unwrap()
+}
+
+#[test]
+fn what_host_memory_has_no_room_for_goes_to_a_file_and_comes_back() {
+    let mut stage = filled();
+    let before = free(&stage);
+    for (room, filed) in [(0, BYTES), (EXTENT, BYTES - EXTENT), (CHUNK, BYTES - CHUNK)] {
+        let file = unnamed();
+        let seen = file.try_clone().unwrap();
+        let terms = Terms { room, file: Some((file, filed)), ..TERMS };
+        let out = move_out(stage.session(), terms).unwrap();
+        assert_eq!((out.moved, out.filed, out.stays), (vec![BYTES], vec![filed], vec![0]));
+        assert!(seen.metadata().unwrap().len() >= filed);
+        let mut sealed = vec![0; 1 << 20];
+        seen.read_exact_at(&mut sealed, 0).unwrap();
+        let readable = RUNS.map(|(address, _)| contents(address)[..8].to_vec());
+        assert!(sealed.windows(8).all(|part| readable.iter().all(|word| word != part)));
+        move_in(stage.session(), false).unwrap();
+        RUNS.into_iter().for_each(|run| check(&stage, run));
+        assert_eq!(free(&stage), before);
+    }
+}
+
+#[test]
+fn a_file_without_room_leaves_the_session_where_it_is() {
+    let mut stage = filled();
+    let small = Terms { room: CHUNK, file: Some((unnamed(), BYTES - CHUNK - 1)), ..TERMS };
+    assert!(matches!(move_out(stage.session(), small), Err(NotMoved::Room { needed: BYTES, .. })));
+    let not_writable = File::open("/proc/self/exe").unwrap();
+    let unusable = Terms { room: 0, file: Some((not_writable, u64::MAX)), ..TERMS };
+    let error = move_out(stage.session(), unusable).unwrap_err();
+    assert!(error.to_string().starts_with("the swap file has no room on its disk"), "{error}");
+    assert!(!stage.session().presence.is_absent());
+    RUNS.into_iter().for_each(|run| check(&stage, run));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_session_where_it_is() {
+    let mut stage = filled();
+    let before = free(&stage);
+    // SAFETY: the name is a literal, and the descriptor that comes back is ours alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"swap".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        File::from_raw_fd(fd)
+    };
+    // SAFETY: plain numbers, and a descriptor that is open.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) }, 0);
+    let terms = Terms { room: CHUNK, file: Some((file, BYTES)), ..TERMS };
+    assert!(matches!(move_out(stage.session(), terms), Err(NotMoved::File(_))));
+    assert!(!stage.session().presence.is_absent());
+    RUNS.into_iter().for_each(|run| check(&stage, run));
+    assert_eq!(free(&stage), before);
+}
+
+#[test]
+fn what_was_changed_in_the_file_never_reaches_the_program() {
+    let mut stage = filled();
+    let file = unnamed();
+    let seen = file.try_clone().unwrap();
+    move_out(stage.session(), Terms { room: CHUNK, file: Some((file, BYTES)), ..TERMS }).unwrap();
+    let away = free(&stage);
+    let mut byte = [0];
+    seen.read_exact_at(&mut byte, 3 * CHUNK + 5).unwrap();
+    seen.write_all_at(&[byte[0] ^ 1], 3 * CHUNK + 5).unwrap();
+    for _ in 0..2 {
+        let error = move_in(stage.session(), false).unwrap_err();
+        assert!(matches!(error, NotMoved::Lost(Unread::Damaged)), "{error}");
+        assert!(stage.session().presence.is_absent());
+        assert_eq!(free(&stage), away, "nothing is left on the GPU");
+    }
+    seen.write_all_at(&byte, 3 * CHUNK + 5).unwrap();
+    move_in(stage.session(), false).unwrap();
+    RUNS.into_iter().for_each(|run| check(&stage, run));
+}
+
+/// Commitments come and go, and what there is leaves and returns by way of a new file each time,
+/// with as much host memory as chance has it.
+#[test]
+fn memory_that_leaves_again_and_again_stays_as_it_was() {
+    let mut stage = filled();
+    let (mut held, mut seed) = (RUNS.map(|_| true), 1_u64);
+    let mut chance = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    for _ in 0..24 {
+        let changed = chance(2) as usize;
+        let (address, bytes) = RUNS[changed];
+        if std::mem::replace(&mut held[changed], chance(3) > 0) != held[changed] {
+            if held[changed] {
+                commit(&stage, RUNS[changed]);
+                write(&stage, RUNS[changed]);
+            } else {
+                say(&stage, &commands::MemoryDecommit { address: DevicePtr(address), bytes }).unwrap();
+            }
+        }
+        let runs: Vec<_> = RUNS.into_iter().zip(held).filter(|(_, held)| *held).map(|(run, _)| run).collect();
+        let bytes: u64 = runs.iter().map(|run| run.1).sum();
+        let room = chance(BYTES / CHUNK + 1) * CHUNK;
+        let terms = Terms { room, file: Some((unnamed(), BYTES)), ..TERMS };
+        let out = move_out(stage.session(), terms).unwrap();
+        assert_eq!(out.moved, [bytes]);
+        assert!(bytes.saturating_sub(room) <= out.filed[0] && out.filed[0] <= bytes, "{out:?}, {room}");
+        move_in(stage.session(), false).unwrap();
+        runs.into_iter().for_each(|run| check(&stage, run));
+    }
 }
 
 #[test]
@@ -218,12 +332,21 @@ failing! {
 
 #[test]
 fn a_step_that_fails_costs_no_byte() {
+    each_step_fails(|| TERMS);
+}
+
+#[test]
+fn a_step_that_fails_costs_no_byte_where_a_part_goes_to_a_file() {
+    each_step_fails(|| Terms { room: EXTENT, file: Some((unnamed(), BYTES)), ..TERMS });
+}
+
+fn each_step_fails(terms: impl Fn() -> Terms) {
     let mut stage = filled();
     let before = free(&stage);
     let mut failures = 0;
     fail_each(&mut stage, |stage, function, nth| {
         let what = format!("{function}, call {nth}");
-        match move_out(stage.session(), TERMS) {
+        match move_out(stage.session(), terms()) {
             Ok(_) => assert!(stage.session().presence.is_absent(), "{what}"),
             Err(error) => {
                 failures += 1;
