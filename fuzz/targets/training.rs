@@ -17,12 +17,12 @@ fuzz_target!(|data: &[u8]| {
     let (first, _) = data.split_at(data.len() * usize::from(*cut) / 256);
     let rules = ["* diverges", "* stops falling for 2 steps", "* drops by 10%", "* above 0"];
     let mut watch = Watch::new(rules.map(|rule| rule.parse().unwrap()).into());
-    let mut source = Source::new(&path);
-    for written in [first, data] {
+    let mut source = Source::new(&path, "");
+    for (written, is_last) in [(first, false), (data, true)] {
         fs::write(&path, written).unwrap();
         loop {
-            let polled = source.poll().unwrap();
-            polled.points.iter().for_each(|point| _ = watch.take(point, Duration::ZERO));
+            let polled = source.poll(is_last);
+            polled.points.iter().for_each(|point| _ = watch.take(point, Some(Duration::ZERO)));
             if !polled.more {
                 break;
             }

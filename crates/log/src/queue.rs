@@ -39,32 +39,33 @@ impl Queue {
         Ok(queue)
     }
 
+    /// Lines that were left out before it are counted in front of it, in the same item: a notice of
+    /// its own would take the room of the line.
     pub(crate) fn push(&self, line: &[u8]) {
-        self.report_missing();
-        if self.lines.try_send(Item::Line(line.to_vec())).is_err() {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Says how many lines were left out, at their place in the log, once there is room for it.
-    fn report_missing(&self) {
         let missing = self.left_out.swap(0, Ordering::Relaxed);
-        if missing == 0 {
-            return;
-        }
-        let notice = format!("{missing} lines of the log were left out here: they were not read in time\n");
-        if self.lines.try_send(Item::Line(notice.into_bytes())).is_err() {
-            self.left_out.fetch_add(missing, Ordering::Relaxed);
+        let line = [notice(missing).as_bytes(), line].concat();
+        if self.lines.try_send(Item::Line(line)).is_err() {
+            self.left_out.fetch_add(missing + 1, Ordering::Relaxed);
         }
     }
 
     /// Waits until the lines so far are written, for a moment at most.
     pub(crate) fn finish(&self) {
-        self.report_missing();
+        let missing = self.left_out.swap(0, Ordering::Relaxed);
+        // Without room for it the count is lost with the process.
+        let _ = self.lines.try_send(Item::Line(notice(missing).into_bytes()));
         let (finished, wait) = channel();
         if self.lines.try_send(Item::Finished(finished)).is_ok() {
             let _ = wait.recv_timeout(FINISH_MAX);
         }
+    }
+}
+
+/// Nothing where no line is missing.
+fn notice(missing: u64) -> String {
+    match missing {
+        0 => String::new(),
+        _ => format!("{missing} lines of the log were left out here: they were not read in time\n"),
     }
 }
 
@@ -149,9 +150,8 @@ mod tests {
         let before: Vec<_> = reader.iter().take(LINES_MAX / 2).collect();
         assert_eq!(before.first().map(String::as_str), Some("0\n"));
         queue.push(b"later\n");
-        let after: Vec<_> = reader.iter().take_while(|text| text != "later\n").collect();
-        let notice = after.last().unwrap();
-        assert!(notice.contains("lines of the log were left out here"), "{notice}");
+        let later = reader.iter().find(|text| text.ends_with("later\n")).unwrap();
+        assert!(later.contains("lines of the log were left out here"), "{later}");
         drop(reader);
         queue.finish();
     }

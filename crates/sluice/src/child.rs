@@ -226,6 +226,12 @@ pub(crate) fn asked_to_end() -> bool {
     ASKED_TO_END.load(Ordering::SeqCst)
 }
 
+/// Asks the running program to end, as the signal to this process would.
+pub(crate) fn ask_to_end() {
+    ASKED_TO_END.store(true, Ordering::SeqCst);
+    signal(libc::SIGTERM);
+}
+
 /// The children that signals go to; 0 where there is none.
 static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 

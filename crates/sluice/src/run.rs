@@ -67,11 +67,11 @@ fn run_reported(arguments: &RunArgs, report: &mut Report, training: &Training) -
         return Err(failed(format!("{option} needs a control plane, {why}: --server, or `sluice up`")));
     }
     match source {
-        Source::Server(client) => run_through(client, arguments, &libraries, report),
+        Source::Server(client) => run_through(client, arguments, &libraries, report, training),
         Source::Nodes(parts) => {
             check_record(parts.len(), arguments)?;
             let held = lease_on_all(&parts, arguments)?;
-            training.runs_under(only_lease(&held));
+            training.starts(only_lease(&held));
             run_under(held, arguments, &libraries, report)
         }
         Source::Private => {
@@ -85,7 +85,7 @@ fn run_reported(arguments: &RunArgs, report: &mut Report, training: &Training) -
             sanitize::check(arguments, &held.lease)?;
             coverage::check(arguments, &held.lease)?;
             let held = vec![held];
-            training.runs_under(only_lease(&held));
+            training.starts(only_lease(&held));
             run_under(held, arguments, &libraries, report)
         }
     }
@@ -159,6 +159,7 @@ fn run_through(
     arguments: &RunArgs,
     libraries: &Libraries,
     report: &mut Report,
+    training: &Training,
 ) -> Result<i32, NotStarted> {
     let tenant = arguments.tenant.as_deref().map(str::parse).transpose();
     let nodes = arguments.nodes.unwrap_or(1);
@@ -218,7 +219,10 @@ fn run_through(
         let claims = lease.claims(kernel_timeout_ms(arguments), &ask.name);
         let running = Tasks::new(arguments, libraries, Some(claims))?;
         lease.watch(running.events());
-        let Outcome { statuses, preempted, uses } = running.run(tasks)?;
+        training.starts(None);
+        let outcome = running.run(tasks);
+        training.rests();
+        let Outcome { statuses, preempted, uses } = outcome?;
         report.add(uses);
         if !preempted || statuses.iter().all(ExitStatus::success) {
             lease.finish();

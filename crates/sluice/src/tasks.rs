@@ -31,6 +31,7 @@ use crate::place;
 use crate::run::{Held, failed, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
+use crate::training;
 use crate::used::{Uses, give_back};
 use ends::{Ends, unknown_status};
 use plan::{Plan, free_rank, plan_for};
@@ -187,6 +188,7 @@ impl<'a> Tasks<'a> {
         }
         if self.arguments.tasks.is_some() {
             environment.extend(task_environment(rank, count));
+            environment.extend(training::variable_of(rank));
         }
         let (events, quiet) = (self.events.clone(), self.arguments.quiet);
         let child = match self.children.start(&self.arguments.program, &environment, rank) {

@@ -2,6 +2,7 @@
 
 mod actions;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,115 +11,132 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use sluice_training::{Alert, Source, Watch};
+use sluice_training::{Alert, Rule, Source, Watch};
 use sluice_wire::address::Endpoint;
 use tempfile::TempDir;
 
-use crate::child::NotStarted;
-use crate::cli::{Action, Output, RunArgs, WatchArgs};
+use crate::child::{self, NotStarted};
+use crate::cli::{Action, Output, RunArgs, TrainingArgs, WatchArgs};
 use crate::run::failed;
 use actions::{Actions, Then};
 
 /// How often files are read.
 const EVERY: Duration = Duration::from_secs(1);
-/// With `--once`: there is nothing to apply the rules to.
-const EXIT_NO_METRIC: u8 = 2;
+/// How long the end of a program waits for what alerts have started.
+const FINISH_MAX: Duration = Duration::from_secs(30);
+/// With `--once`: there is nothing to apply the rules to, or something could not be read.
+const EXIT_NOT_JUDGED: u8 = 2;
+/// The name of the only program of a run.
+const PROGRAM: &str = "program";
 /// Names the file to which a program under `sluice run --when` adds its metrics.
 const VARIABLE: &str = "SLUICE_METRICS";
 
 /// Watches until an action ends it; with `--once`, until all is read.
 pub(crate) fn watch(arguments: &WatchArgs) -> Result<ExitCode> {
-    if let Some(Action::Checkpoint(folder)) =
-        arguments.actions.iter().find(|action| matches!(action, Action::Checkpoint(_)))
-    {
+    let kept = arguments.actions.iter().find_map(|action| match action {
+        Action::Checkpoint(folder) => Some(folder.display()),
+        _ => None,
+    });
+    if let Some(folder) = kept {
         bail!(
-            "checkpoint:{0} is for `sluice run`, which knows the lease; here it is exec:'sluice checkpoint LEASE {0} --stop'",
-            folder.display()
+            "checkpoint:{folder} is for `sluice run`, which knows the lease; here it is exec:'sluice checkpoint LEASE \
+             {folder} --stop'"
         );
     }
-    let mut following = Following::new(&arguments.paths, &arguments.rules);
+    let following = Following::new(&arguments.paths, &arguments.rules);
     let actions = Actions::new(&arguments.actions);
-    let mut is_broken = false;
-    // Nothing is ever sent.
-    let (_end, ended) = channel();
+    let code = if arguments.once {
+        judge_once(following, &actions, arguments.output)?
+    } else {
+        watch_on(following, &actions, arguments.output)
+    };
+    actions.finish(None);
+    Ok(code)
+}
+
+/// Judges the last values of all that is there.
+fn judge_once(mut following: Following, actions: &Actions, output: Output) -> Result<ExitCode> {
+    if following.rules.iter().any(Rule::is_about_silence) {
+        bail!("--once: whether a metric is silent is seen only by a watch that continues");
+    }
+    following.look(true);
+    let broken = following.watch.broken();
+    for alert in &broken {
+        print(alert, output);
+        actions.act(alert, None);
+    }
+    Ok(match (following.has_failed, following.watch.followed()) {
+        (false, 0) => {
+            let files = following.sources.iter().map(Source::files).sum::<usize>();
+            eprintln!("sluice: no metric of these rules was found, in {files} files with metrics");
+            ExitCode::from(EXIT_NOT_JUDGED)
+        }
+        _ if !broken.is_empty() => ExitCode::FAILURE,
+        (true, _) => ExitCode::from(EXIT_NOT_JUDGED),
+        (false, _) => ExitCode::SUCCESS,
+    })
+}
+
+fn watch_on(mut following: Following, actions: &Actions, output: Output) -> ExitCode {
     loop {
-        for alert in following.look() {
-            is_broken = true;
-            match arguments.output {
-                Output::Table => println!("{}", alert.message),
-                Output::Json => println!("{}", actions::json(&alert)),
-            }
+        for alert in following.look(false) {
+            print(&alert, output);
             if actions.act(&alert, None) == Then::End {
-                actions.finish();
-                return Ok(ExitCode::FAILURE);
+                return ExitCode::FAILURE;
             }
         }
-        if arguments.once {
-            actions.finish();
-            if following.followed() == 0 {
-                let files = following.files();
-                eprintln!("sluice: no metric of these rules was found, in {files} files with metrics");
-                return Ok(ExitCode::from(EXIT_NO_METRIC));
-            }
-            return Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS });
-        }
-        wait(&ended);
+        std::thread::sleep(EVERY);
     }
 }
 
-/// Whether it is to end.
-fn wait(ended: &Receiver<()>) -> bool {
-    !matches!(ended.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout))
+fn print(alert: &Alert, output: Output) {
+    match output {
+        Output::Table => println!("{}", alert.message),
+        Output::Json => println!("{}", actions::json(alert)),
+    }
 }
 
 /// Sources and rules.
 struct Following {
+    rules: Vec<Rule>,
     sources: Vec<Source>,
     watch: Watch,
     began: Instant,
-    /// The last thing that was wrong with each source.
-    failures: Vec<String>,
+    /// What was there before the watch is history, whose silence is no trouble.
+    is_history: bool,
+    /// Something could not be read at the last look.
+    has_failed: bool,
 }
 
 impl Following {
-    fn new(paths: &[PathBuf], rules: &[sluice_training::Rule]) -> Following {
-        let sources: Vec<_> = paths.iter().map(|path| Source::new(path)).collect();
-        let failures = vec![String::new(); sources.len()];
-        Following { sources, watch: Watch::new(rules.to_vec()), began: Instant::now(), failures }
+    /// Runs are named by their paths; of several sources, with the source before it.
+    fn new(paths: &[PathBuf], rules: &[Rule]) -> Following {
+        let label = |path: &PathBuf| if paths.len() > 1 { path.display().to_string() } else { String::new() };
+        Following::of(paths.iter().map(|path| Source::new(path, &label(path))).collect(), rules)
     }
 
-    fn files(&self) -> usize {
-        self.sources.iter().map(Source::files).sum()
-    }
-
-    fn followed(&self) -> usize {
-        self.watch.followed()
+    fn of(sources: Vec<Source>, rules: &[Rule]) -> Following {
+        let (rules, watch, began) = (rules.to_vec(), Watch::new(rules.to_vec()), Instant::now());
+        Following { rules, sources, watch, began, is_history: true, has_failed: false }
     }
 
     /// The alerts of what has been written since the last look.
-    fn look(&mut self) -> Vec<Alert> {
+    fn look(&mut self, is_last: bool) -> Vec<Alert> {
         let mut alerts = Vec::new();
-        for (source, failure) in self.sources.iter_mut().zip(&mut self.failures) {
+        self.has_failed = false;
+        for source in &mut self.sources {
             loop {
-                let polled = match source.poll() {
-                    Ok(polled) => polled,
-                    Err(error) => {
-                        let error = error.to_string();
-                        if *failure != error {
-                            eprintln!("sluice: {error}");
-                        }
-                        *failure = error;
-                        break;
-                    }
-                };
+                let polled = source.poll(is_last);
                 polled.notices.iter().for_each(|notice| eprintln!("sluice: {notice}"));
-                let now = self.began.elapsed();
+                self.has_failed |= polled.has_failed;
+                let now = (!self.is_history).then(|| self.began.elapsed());
                 alerts.extend(polled.points.iter().flat_map(|point| self.watch.take(point, now)));
                 if !polled.more {
                     break;
                 }
             }
         }
+        self.is_history = false;
         alerts.extend(self.watch.silence(self.began.elapsed()));
         alerts
     }
@@ -132,9 +150,16 @@ pub(crate) struct Training {
 struct Watched {
     end: Sender<()>,
     thread: JoinHandle<()>,
-    place: Arc<Mutex<Option<Lease>>>,
-    /// Holds the file of the program's metrics.
+    state: Arc<Mutex<State>>,
+    /// Holds the files of the program's metrics.
     _folder: TempDir,
+}
+
+/// What the thread that watches knows of the program.
+#[derive(Clone, Debug, Default)]
+struct State {
+    is_running: bool,
+    lease: Option<Lease>,
 }
 
 /// A lease of a node without a server.
@@ -147,32 +172,43 @@ pub(crate) struct Lease {
 impl Training {
     /// Begins to watch. The program finds in the environment where its metrics go.
     pub(crate) fn begin(arguments: &RunArgs) -> Result<Training, NotStarted> {
-        if arguments.training.rules.is_empty() {
+        let TrainingArgs { rules, actions, paths } = &arguments.training;
+        if rules.is_empty() {
             return Ok(Training { watched: None });
+        }
+        let keeps = actions.iter().any(|action| matches!(action, Action::Checkpoint(_)));
+        if keeps && actions.contains(&Action::End) {
+            return Err(failed("--then checkpoint: keeps the program and --then end ends it: choose one"));
         }
         let folder = tempfile::Builder::new().prefix("sluice-metrics-").tempdir();
         let folder = folder.map_err(|error| failed(format!("a folder for metrics: {error}")))?;
-        let file = folder.path().join("program.jsonl");
-        std::fs::write(&file, "").map_err(|error| failed(format!("{}: {error}", file.display())))?;
-        set_variable(&file);
-        let mut paths = vec![file];
-        paths.extend(arguments.training.paths.iter().cloned());
-        let following = Following::new(&paths, &arguments.training.rules);
-        let actions = Actions::new(&arguments.training.actions);
+        set_variable(&folder.path().join(format!("{PROGRAM}.jsonl")));
+        let mut sources = vec![Source::new(folder.path(), "")];
+        sources.extend(paths.iter().map(|path| Source::new(path, &path.display().to_string())));
+        let (following, actions) = (Following::of(sources, rules), Actions::new(actions));
         let (end, ended) = channel();
-        let place = Arc::new(Mutex::new(None));
-        let lease = Arc::clone(&place);
+        let state = Arc::<Mutex<State>>::default();
+        let seen = Arc::clone(&state);
         let thread = std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || follow(following, &actions, &lease, &ended))
+            .spawn(move || follow(following, &actions, &seen, &ended))
             .map_err(|error| failed(format!("a thread for metrics: {error}")))?;
-        Ok(Training { watched: Some(Watched { end, thread, place, _folder: folder }) })
+        Ok(Training { watched: Some(Watched { end, thread, state, _folder: folder }) })
     }
 
-    /// The lease under which the program runs.
-    pub(crate) fn runs_under(&self, lease: Option<Lease>) {
+    /// The program starts, under this lease if it has only one.
+    pub(crate) fn starts(&self, lease: Option<Lease>) {
+        self.set(State { is_running: true, lease });
+    }
+
+    /// The program waits for another place.
+    pub(crate) fn rests(&self) {
+        self.set(State::default());
+    }
+
+    fn set(&self, state: State) {
         if let Some(watched) = &self.watched {
-            *watched.place.lock().unwrap_or_else(PoisonError::into_inner) = lease;
+            *watched.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
         }
     }
 
@@ -186,22 +222,34 @@ impl Training {
     }
 }
 
-fn follow(mut following: Following, actions: &Actions, lease: &Mutex<Option<Lease>>, ended: &Receiver<()>) {
+fn follow(mut following: Following, actions: &Actions, state: &Mutex<State>, ended: &Receiver<()>) {
+    let mut is_asked = false;
     loop {
-        let is_last = wait(ended);
-        for alert in following.look() {
+        let is_last = !matches!(ended.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout));
+        let State { is_running, lease } = state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !is_running {
+            following.watch.rested(following.began.elapsed());
+        }
+        for alert in following.look(is_last) {
             eprintln!("sluice: {}", alert.message);
-            let lease = lease.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if actions.act(&alert, lease.as_ref()) == Then::End && !is_last {
+            let then = actions.act(&alert, lease.as_ref());
+            // Being asked twice may keep a program from saving its work.
+            if then == Then::End && !is_last && !is_asked {
+                is_asked = true;
                 eprintln!("sluice: the program is asked to end");
-                // SAFETY: kill touches no memory; this process passes the signal on to the program.
-                unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+                child::ask_to_end();
             }
         }
         if is_last {
-            return actions.finish();
+            return actions.finish(Some(FINISH_MAX));
         }
     }
+}
+
+/// Where the program of a rank adds its metrics, where several run side by side.
+pub(crate) fn variable_of(rank: usize) -> Option<(OsString, OsString)> {
+    let folder = PathBuf::from(std::env::var_os(VARIABLE)?);
+    Some((VARIABLE.into(), folder.with_file_name(format!("rank{rank}.jsonl")).into()))
 }
 
 fn set_variable(file: &Path) {

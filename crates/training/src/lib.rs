@@ -16,7 +16,7 @@ mod tensorboard;
 mod watch;
 
 pub use rule::{Rule, RuleError};
-pub use source::{Polled, Source, SourceError};
+pub use source::{Polled, Source};
 pub use watch::{Alert, Watch};
 
 /// Longest name of a metric or run, in bytes. What is longer is cut.

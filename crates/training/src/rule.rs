@@ -79,6 +79,13 @@ fn duration(text: &str) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
+impl Rule {
+    /// Whether it is about values that do not come, which a watch alone can see.
+    pub fn is_about_silence(&self) -> bool {
+        matches!(self.trouble, Trouble::SilentFor(_))
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

@@ -13,6 +13,7 @@ const PROGRESS: f64 = 0.001;
 #[derive(Debug)]
 pub(crate) struct Series {
     last: f64,
+    first_step: u64,
     step: u64,
     lowest: Best,
     highest: Best,
@@ -20,8 +21,8 @@ pub(crate) struct Series {
     /// The lowest mean and the highest median of a whole window so far.
     lowest_mean: f64,
     highest_median: f64,
-    /// When the last value came, on the clock of the caller.
-    heard: Duration,
+    /// When the last value came, on the clock of the caller; `None` while all were there before.
+    heard: Option<Duration>,
 }
 
 /// The best value so far, and the step of the last one that was progress.
@@ -32,21 +33,35 @@ struct Best {
 }
 
 impl Series {
-    pub(crate) fn new(step: u64, now: Duration) -> Series {
+    pub(crate) fn new(step: u64) -> Series {
         Series {
             last: f64::NAN,
+            first_step: step,
             step,
             lowest: Best { value: f64::INFINITY, step },
             highest: Best { value: f64::NEG_INFINITY, step },
             window: VecDeque::with_capacity(WINDOW),
             lowest_mean: f64::INFINITY,
             highest_median: f64::NEG_INFINITY,
-            heard: now,
+            heard: None,
         }
     }
 
-    pub(crate) fn add(&mut self, step: u64, value: f64, now: Duration) {
-        (self.last, self.step, self.heard) = (value, step, now);
+    /// Whether a value of this step is of a run that has begun anew: it goes back by more than half
+    /// of the steps so far. One that continues from a checkpoint goes back by less.
+    pub(crate) fn begins_anew(&self, step: u64) -> bool {
+        step < self.first_step + self.step.saturating_sub(self.first_step) / 2
+    }
+
+    /// Silence counts from `now` on, if it counts.
+    pub(crate) fn is_heard(&mut self, now: Duration) {
+        self.heard = self.heard.map(|_| now);
+    }
+
+    /// Takes a value that came at `now`; `None` for one that was there before.
+    pub(crate) fn add(&mut self, step: u64, value: f64, now: Option<Duration>) {
+        (self.last, self.step) = (value, step);
+        self.heard = now.or(self.heard);
         if !value.is_finite() {
             return;
         }
@@ -92,7 +107,7 @@ impl Series {
             Trouble::Above(bound) => (self.last > bound).then(|| format!("it is {}", self.last)),
             Trouble::Below(bound) => (self.last < bound).then(|| format!("it is {}", self.last)),
             Trouble::SilentFor(time) => {
-                let silent = now.saturating_sub(self.heard);
+                let silent = now.saturating_sub(self.heard?);
                 (silent >= time).then(|| format!("no value has come for {} s", silent.as_secs()))
             }
         }

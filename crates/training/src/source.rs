@@ -1,6 +1,7 @@
 //! Files with metrics that grow while they are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -14,32 +15,31 @@ const FILES_MAX: usize = 10_000;
 /// What one look reads of a file. A line must fit into it.
 const PIECE: u64 = 1 << 20;
 /// Records of an event file that one look reads.
-const RECORDS: usize = 10_000;
+const RECORDS: usize = 1000;
+/// Points after which a look ends, so that they fit into memory.
+const POINTS: usize = 100_000;
 
 /// A file, or a folder with files, that a training run writes.
 #[derive(Debug)]
 pub struct Source {
     root: PathBuf,
+    /// Stands before the names of runs; may be empty.
+    label: String,
     files: BTreeMap<PathBuf, Followed>,
-    is_missing: bool,
+    /// What has been reported, so that it is said once.
+    reported: BTreeSet<String>,
 }
 
 /// What has come since the last look.
 #[derive(Debug, Default)]
 pub struct Polled {
     pub points: Vec<Point>,
-    /// What a person should know, said once: a file that is damaged or has another form.
+    /// What a person should know, said once: a file that is damaged or cannot be read.
     pub notices: Vec<String>,
+    /// A file or folder could not be read.
+    pub has_failed: bool,
     /// There is more to read at once.
     pub more: bool,
-}
-
-/// A file or folder that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {error}")]
-pub struct SourceError {
-    path: String,
-    error: io::Error,
 }
 
 #[derive(Debug)]
@@ -64,9 +64,10 @@ enum Kind {
 }
 
 impl Source {
-    /// Follows `root`, which may come into being later.
-    pub fn new(root: &Path) -> Source {
-        Source { root: root.to_owned(), files: BTreeMap::new(), is_missing: false }
+    /// Follows `root`, which may come into being later. Runs are named by their paths below it,
+    /// behind the `label` if there is one, so that those of several sources differ.
+    pub fn new(root: &Path, label: &str) -> Source {
+        Source { root: root.into(), label: label.into(), files: BTreeMap::new(), reported: BTreeSet::new() }
     }
 
     /// How many files are followed.
@@ -74,41 +75,55 @@ impl Source {
         self.files.len()
     }
 
-    /// Reads what has been written since the last call.
-    pub fn poll(&mut self) -> Result<Polled, SourceError> {
+    /// Reads what has been written since the last call. With `is_last` a line that has no end yet
+    /// counts too.
+    pub fn poll(&mut self, is_last: bool) -> Polled {
         let mut polled = Polled::default();
         match fs::metadata(&self.root) {
-            Ok(metadata) if metadata.is_dir() => self.search(&self.root.clone(), DEPTH_MAX)?,
+            Ok(metadata) if metadata.is_dir() => self.search(&self.root.clone(), DEPTH_MAX, &mut polled),
             Ok(_) => self.follow(&self.root.clone(), true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !std::mem::replace(&mut self.is_missing, true) {
-                    polled.notices.push(format!("{} does not exist yet", self.root.display()));
+                let notice = format!("{} does not exist yet", self.root.display());
+                report(&mut self.reported, &mut polled, notice);
+            }
+            Err(error) => fail(&mut self.reported, &mut polled, &self.root, &error),
+        }
+        // A file is read to its end before the next: those of a run that was resumed follow each
+        // other by their names.
+        for (path, followed) in self.files.iter_mut().filter(|(_, followed)| !followed.is_given_up) {
+            loop {
+                match followed.read(path, is_last, &mut polled) {
+                    Ok(true) if polled.points.len() < POINTS => {}
+                    Ok(false) => break,
+                    Ok(true) => {
+                        polled.more = true;
+                        return polled;
+                    }
+                    Err(error) => {
+                        fail(&mut self.reported, &mut polled, path, &error);
+                        break;
+                    }
                 }
             }
-            Err(error) => return Err(failed(&self.root, error)),
         }
-        for (path, followed) in self.files.iter_mut().filter(|(_, followed)| !followed.is_given_up) {
-            followed.read(path, &mut polled).map_err(|error| failed(path, error))?;
-        }
-        Ok(polled)
+        polled
     }
 
-    fn search(&mut self, folder: &Path, depth: usize) -> Result<(), SourceError> {
+    fn search(&mut self, folder: &Path, depth: usize, polled: &mut Polled) {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             // It may have been removed since its folder was listed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(failed(folder, error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return fail(&mut self.reported, polled, folder, &error),
         };
         for entry in entries.flatten() {
             // Links are not followed, so there is no circle.
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() && depth > 0 => self.search(&entry.path(), depth - 1)?,
+                Ok(kind) if kind.is_dir() && depth > 0 => self.search(&entry.path(), depth - 1, polled),
                 Ok(kind) if kind.is_file() => self.follow(&entry.path(), false),
                 _ => {}
             }
         }
-        Ok(())
     }
 
     /// Follows a file if it has metrics. One that was `named` has JSON lines if nothing speaks for
@@ -117,30 +132,41 @@ impl Source {
         if self.files.len() >= FILES_MAX || self.files.contains_key(path) {
             return;
         }
-        let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let (file, ending) = (text(path.file_name()), text(path.extension()));
-        let folder = path.parent().filter(|folder| *folder != self.root).and_then(Path::file_name);
+        let is_lines = ["jsonl", "ndjson"].contains(&&*ending);
         let (kind, run) = if file.contains(".tfevents.") {
-            (Kind::TensorBoard, text(folder.or(self.root.file_name())))
-        } else if ["jsonl", "ndjson"].contains(&&*ending) {
-            (Kind::JsonLines, text(path.file_stem()))
-        } else if let Some((run, metric)) = mlflow::names(path) {
+            (Kind::TensorBoard, self.run_of(path.parent().unwrap_or(path)))
+        } else if let Some((run, metric)) = mlflow::names(path).filter(|_| !is_lines) {
             (Kind::MlFlow { metric }, run)
-        } else if named {
-            (Kind::JsonLines, text(path.file_stem()))
+        } else if is_lines || named {
+            (Kind::JsonLines, self.run_of(&path.with_extension("")))
         } else {
             return;
         };
         let followed = Followed { kind, run, offset: 0, lines: 0, is_given_up: false, is_reported: false };
         self.files.insert(path.to_owned(), followed);
     }
+
+    /// The name of what lies at a path: its path below the root, or the root's own name.
+    fn run_of(&self, path: &Path) -> String {
+        let below = path.strip_prefix(&self.root).ok().filter(|below| !below.as_os_str().is_empty());
+        let own = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match (self.label.as_str(), below.map(|below| below.to_string_lossy())) {
+            ("", Some(below)) => below.into_owned(),
+            ("", None) => own(),
+            (label, Some(below)) => format!("{label}/{below}"),
+            (label, None) => label.to_owned(),
+        }
+    }
 }
 
 impl Followed {
-    fn read(&mut self, path: &Path, polled: &mut Polled) -> io::Result<()> {
+    /// Reads a piece; whether there is more.
+    fn read(&mut self, path: &Path, is_last: bool, polled: &mut Polled) -> io::Result<bool> {
         let mut file = match File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
         let size = file.metadata()?.len();
@@ -149,11 +175,11 @@ impl Followed {
             (self.offset, self.lines) = (0, 0);
         }
         if size == self.offset {
-            return Ok(());
+            return Ok(false);
         }
         match self.kind {
             Kind::TensorBoard => self.read_records(path, &mut file, size, polled),
-            Kind::JsonLines | Kind::MlFlow { .. } => self.read_lines(path, &mut file, size, polled),
+            Kind::JsonLines | Kind::MlFlow { .. } => self.read_lines(path, &mut file, is_last, polled),
         }
     }
 
@@ -163,64 +189,82 @@ impl Followed {
         file: &mut File,
         size: u64,
         polled: &mut Polled,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         for _ in 0..RECORDS {
             match tensorboard::record(file, size, self.offset, &self.run)? {
                 Next::Record(points, next) => {
                     polled.points.extend(points);
                     self.offset = next;
                 }
-                Next::Unfinished => return Ok(()),
+                Next::Unfinished => return Ok(false),
                 Next::Damaged => {
                     self.is_given_up = true;
                     let place = self.offset;
                     let notice = format!("{}: damaged at byte {place}; not read further", path.display());
                     polled.notices.push(notice);
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
-        polled.more = true;
-        Ok(())
+        Ok(true)
     }
 
-    fn read_lines(&mut self, path: &Path, file: &mut File, size: u64, polled: &mut Polled) -> io::Result<()> {
+    fn read_lines(
+        &mut self,
+        path: &Path,
+        file: &mut File,
+        is_last: bool,
+        polled: &mut Polled,
+    ) -> io::Result<bool> {
         file.seek(SeekFrom::Start(self.offset))?;
         let mut piece = Vec::new();
         file.take(PIECE).read_to_end(&mut piece)?;
+        let is_full = piece.len() as u64 == PIECE;
         // The last line may be unfinished.
-        let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') else {
-            if piece.len() as u64 == PIECE {
+        let end = match piece.iter().rposition(|byte| *byte == b'\n') {
+            _ if is_last && !is_full => piece.len(),
+            Some(end) => end + 1,
+            None if is_full => {
                 self.is_given_up = true;
                 polled.notices.push(format!("{}: a line is longer than {PIECE} bytes", path.display()));
+                return Ok(false);
             }
-            return Ok(());
+            None => return Ok(false),
         };
-        for line in piece[..end].split(|byte| *byte == b'\n') {
-            let line = String::from_utf8_lossy(line);
-            let points = match &self.kind {
-                Kind::MlFlow { metric } => mlflow::point(&line, &self.run, metric).map(|point| vec![point]),
-                _ => json_lines::points(&line, &self.run, self.lines),
-            };
-            self.lines += 1;
-            match points {
-                Some(points) => polled.points.extend(points),
-                None if line.trim().is_empty() || self.is_reported => {}
-                None => {
-                    self.is_reported = true;
-                    let notice = format!("{}: line {} has no metrics", path.display(), self.lines);
-                    polled.notices.push(notice);
-                }
+        for line in piece[..end].split_inclusive(|byte| *byte == b'\n') {
+            self.take_line(path, &String::from_utf8_lossy(line), polled);
+        }
+        self.offset += end as u64;
+        Ok(is_full)
+    }
+
+    fn take_line(&mut self, path: &Path, line: &str, polled: &mut Polled) {
+        let line = line.trim();
+        let points = match &self.kind {
+            Kind::MlFlow { metric } => mlflow::point(line, &self.run, metric).map(|point| vec![point]),
+            _ => json_lines::points(line, &self.run, self.lines),
+        };
+        self.lines += 1;
+        match points {
+            Some(points) => polled.points.extend(points),
+            None if line.is_empty() || self.is_reported => {}
+            None => {
+                self.is_reported = true;
+                polled.notices.push(format!("{}: line {} has no metrics", path.display(), self.lines));
             }
         }
-        self.offset += end as u64 + 1;
-        polled.more |= self.offset < size && piece.len() as u64 == PIECE;
-        Ok(())
     }
 }
 
-fn failed(path: &Path, error: io::Error) -> SourceError {
-    SourceError { path: path.display().to_string(), error }
+fn fail(reported: &mut BTreeSet<String>, polled: &mut Polled, path: &Path, error: &io::Error) {
+    polled.has_failed = true;
+    report(reported, polled, format!("{}: {error}", path.display()));
+}
+
+fn report(reported: &mut BTreeSet<String>, polled: &mut Polled, notice: String) {
+    if reported.insert(notice.clone()) {
+        polled.notices.push(notice);
+    }
 }
 
 #[cfg(test)]
@@ -230,17 +274,17 @@ mod tests {
     use super::*;
 
     fn values(source: &mut Source) -> Vec<(String, String, u64, f64)> {
-        let points = source.poll().unwrap().points;
+        let points = source.poll(false).points;
         points.into_iter().map(|point| (point.run, point.metric, point.step, point.value)).collect()
     }
 
     #[test]
     fn a_folder_is_followed_in_all_forms() {
         let folder = tempfile::tempdir().unwrap();
-        let mut source = Source::new(&folder.path().join("runs"));
-        let polled = source.poll().unwrap();
+        let mut source = Source::new(&folder.path().join("runs"), "");
+        let polled = source.poll(false);
         assert!(polled.points.is_empty() && polled.notices[0].ends_with("runs does not exist yet"));
-        assert!(source.poll().unwrap().notices.is_empty(), "said once");
+        assert!(source.poll(false).notices.is_empty(), "said once");
         let runs = folder.path().join("runs");
         fs::create_dir_all(runs.join("one")).unwrap();
         fs::create_dir_all(runs.join("0/8f2c/metrics/val")).unwrap();
@@ -252,7 +296,7 @@ mod tests {
         fs::write(runs.join("0/8f2c/metrics/val/loss"), "17 0.5 3\n17 0.2").unwrap();
         fs::write(runs.join("two.jsonl"), "{\"step\": 9, \"loss\": 1}\n\nhello\n{\"loss\": 2}\n").unwrap();
         fs::write(runs.join("notes.txt"), "{\"loss\": 7}\n").unwrap();
-        let polled = source.poll().unwrap();
+        let polled = source.poll(false);
         let of = |run: &str, metric: &str, step, value| Point::new(run, metric, step, value);
         let expected = [
             of("8f2c", "val/loss", 3, 0.5),
@@ -275,21 +319,12 @@ mod tests {
         let path = folder.path().join("metrics");
         let lines: String = (0..100_000).map(|step| format!("{{\"step\": {step}, \"loss\": 1}}\n")).collect();
         fs::write(&path, &lines).unwrap();
-        let mut source = Source::new(&path);
-        let (mut count, mut looks) = (0, 0);
-        loop {
-            let polled = source.poll().unwrap();
-            count += polled.points.len();
-            looks += 1;
-            if !polled.more {
-                break;
-            }
-        }
-        assert_eq!((count, looks > 1), (100_000, true));
+        let mut source = Source::new(&path, "");
+        assert_eq!(source.poll(false).points.len(), 100_000);
         fs::write(&path, vec![b'x'; PIECE as usize + 1]).unwrap();
-        let notices = source.poll().unwrap().notices;
+        let notices = source.poll(false).notices;
         assert!(notices[0].ends_with("a line is longer than 1048576 bytes"), "{notices:?}");
-        assert!(source.poll().unwrap().notices.is_empty(), "it is given up");
+        assert!(source.poll(false).notices.is_empty(), "it is given up");
     }
 
     #[test]
@@ -300,13 +335,47 @@ mod tests {
         let mut bytes = [good.clone(), good.clone()].concat();
         bytes[good.len()] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let mut source = Source::new(folder.path());
-        let polled = source.poll().unwrap();
+        let mut source = Source::new(folder.path(), "");
+        let polled = source.poll(false);
         assert_eq!(polled.points.len(), 1);
         assert!(
             polled.notices[0].contains(&format!("damaged at byte {}", good.len())),
             "{:?}",
             polled.notices
         );
+    }
+
+    #[test]
+    fn runs_of_one_name_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        for run in ["a", "b"] {
+            fs::create_dir_all(folder.path().join(run).join("train")).unwrap();
+            fs::write(folder.path().join(run).join("metrics.jsonl"), "{\"loss\": 1}").unwrap();
+            let events = folder.path().join(run).join("train/events.out.tfevents.1.host");
+            fs::write(events, tensorboard::written(1, "loss", 4.0)).unwrap();
+        }
+        let runs = |label: &str, is_last| -> Vec<String> {
+            let points = Source::new(folder.path(), label).poll(is_last).points;
+            points.into_iter().map(|point| point.run).collect()
+        };
+        assert_eq!(runs("", false), ["a/train", "b/train"], "lines without an end may be unfinished");
+        assert_eq!(runs("", true), ["a/metrics", "a/train", "b/metrics", "b/train"]);
+        assert_eq!(runs("x", false), ["x/a/train", "x/b/train"]);
+        let named = Source::new(&folder.path().join("a/metrics.jsonl"), "").poll(true);
+        assert_eq!(named.points[0].run, "metrics");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_once_and_the_rest_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        // A circle of links can be opened by no user, not even by root.
+        std::os::unix::fs::symlink("a.jsonl", folder.path().join("a.jsonl")).unwrap();
+        fs::write(folder.path().join("b.jsonl"), "{\"loss\": 1}\n").unwrap();
+        let mut source = Source::new(folder.path(), "");
+        source.follow(&folder.path().join("a.jsonl"), false);
+        let polled = source.poll(false);
+        assert!(polled.has_failed && polled.points.len() == 1 && polled.notices.len() == 1, "{polled:?}");
+        let again = source.poll(false);
+        assert!(again.has_failed && again.notices.is_empty());
     }
 }

@@ -79,8 +79,8 @@ fn table(figures: &Value) -> Result<String> {
     let of = |list: &str, name: &str| figures[list][name].as_u64().unwrap_or(0);
     let number = |name: &str| figures[name].as_f64().unwrap_or(f64::NAN);
     let mut text = format!(
-        "{} GPUs on {NODES} scripted nodes, {LEASES} running leases of 50 tenants, in SQLite; Chromium without a \
-         window. Measured by `cargo xtask bench {NAME}` on {}.\n\n| what | figure | goal |\n|---|---|---|\n",
+        "{} GPUs on {NODES} scripted nodes, {LEASES} running leases of 50 tenants, in SQLite;\n\
+         Chromium without a window. Measured by `cargo xtask bench {NAME}` on {}.\n\n| what | figure | goal |\n|---|---|---|\n",
         NODES * GPUS_OF_NODE,
         machine()
     );

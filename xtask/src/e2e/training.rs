@@ -125,7 +125,7 @@ fn files_are_judged() -> Result<()> {
     ensure!(kept == (Some(0), String::new()), "{kept:?}");
     let (code, line) = judged("accuracy stops rising for 20 steps")?;
     let alert: serde_json::Value = serde_json::from_str(&line).with_context(|| line.clone())?;
-    ensure!(code == Some(1) && alert["run"] == "8f2c" && alert["step"] == 60, "{code:?}: {alert}");
+    ensure!(code == Some(1) && alert["run"] == "8f2c" && alert["step"] == 99, "{code:?}: {alert}");
     let (code, _) = judged("perplexity diverges")?;
     ensure!(code == Some(2), "there is no such metric: {code:?}");
     Ok(())

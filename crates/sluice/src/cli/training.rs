@@ -39,8 +39,8 @@ pub(crate) struct WatchArgs {
     #[arg(long = "then", value_name = "ACTION")]
     pub(crate) actions: Vec<Action>,
 
-    /// Read what is there, and end: with exit code 1 if a rule is broken, 2 if there is no such
-    /// metric
+    /// Judge the last values of what is there, and end: with exit code 1 if a rule is broken, 2 if
+    /// there is no such metric or a file cannot be read
     #[arg(long)]
     pub(crate) once: bool,
 

@@ -1,9 +1,9 @@
 //! What follows an alert.
 
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use sluice_training::Alert;
@@ -17,17 +17,20 @@ use crate::server::lists::now_ms;
 /// How long the receiver of a webhook may take, and how often it is tried.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
+/// Commands and webhooks at once.
+const RUNNING_MAX: usize = 8;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether the watch continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    GoOn,
+    Continue,
     End,
 }
 
 pub(super) struct Actions {
     actions: Vec<Action>,
-    /// Commands and webhooks, which the watch does not wait for before it ends.
+    /// Commands and webhooks that are under way, each in a thread that waits for it.
     running: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -38,7 +41,7 @@ impl Actions {
 
     /// Does all of them, in their order. One that fails is reported, and the next one follows.
     pub(super) fn act(&self, alert: &Alert, lease: Option<&Lease>) -> Then {
-        let mut then = Then::GoOn;
+        let mut then = Then::Continue;
         for action in &self.actions {
             match action {
                 Action::Exec(command) => self.beside({
@@ -56,27 +59,40 @@ impl Actions {
         then
     }
 
-    /// Waits for commands and webhooks.
-    pub(super) fn finish(&self) {
+    /// Waits for commands and webhooks, at most this long if a time is given; those that have not
+    /// ended then continue by themselves.
+    pub(super) fn finish(&self, most: Option<Duration>) {
+        let until = most.map(|most| Instant::now() + most);
         let running = std::mem::take(&mut *self.lock());
-        // One that panicked has said so.
-        running.into_iter().for_each(|thread| _ = thread.join());
+        for thread in running {
+            while until.is_some_and(|until| Instant::now() < until) && !thread.is_finished() {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            if until.is_some() && !thread.is_finished() {
+                eprintln!("sluice: what an alert has started still runs; it is left to itself");
+                return;
+            }
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
     }
 
     fn beside(&self, work: impl FnOnce() -> Result<()> + Send + 'static) {
-        let thread = std::thread::Builder::new().name("alert".into()).spawn(move || report(work()));
-        match thread {
-            Ok(thread) => {
-                let mut running = self.lock();
-                running.retain(|thread| !thread.is_finished());
-                running.push(thread);
-            }
+        let mut running = self.lock();
+        running.retain(|thread| !thread.is_finished());
+        if running.len() >= RUNNING_MAX {
+            return report(Err(anyhow::anyhow!(
+                "nothing is started, since {RUNNING_MAX} earlier actions still run"
+            )));
+        }
+        match std::thread::Builder::new().name("alert".into()).spawn(move || report(work())) {
+            Ok(thread) => running.push(thread),
             Err(error) => report(Err(error.into())),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
