@@ -5,7 +5,7 @@
 //! second what it has found ([`sluice_worker::health`]). If it says nothing for
 //! [`NodeConfig::driver_patience`], the driver hangs. A worker says so of a driver that does not
 //! return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs
-//! in it too ([`Registry::await_end`]).
+//! in it too, unless it may be waiting for the disk of a swap file ([`Registry::await_end`]).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -253,6 +253,7 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
     use crate::lease::Card;
+    use crate::registry::MayHang;
     use crate::spawn::Spawner;
 
     fn finding(gpu: u32, harm: Harm) -> Finding {
@@ -358,7 +359,7 @@ mod tests {
         let registry = Arc::new(registry());
         let mut worker = endless();
         let (waits, pid) = (Arc::clone(&registry), worker.id());
-        let waiter = std::thread::spawn(move || waits.await_end(pid, &[1], || ()));
+        let waiter = std::thread::spawn(move || waits.await_end(pid, &MayHang::Driver(vec![1]), || ()));
         while registry.faults.all().1 == 0 {
             assert!(!waiter.is_finished(), "it waits for the worker");
             std::thread::yield_now();
@@ -366,6 +367,22 @@ mod tests {
         let (faults, _) = registry.faults.all();
         assert_eq!(faults.iter().map(|fault| fault.gpu).collect::<Vec<_>>(), [1]);
         assert!(faults[0].what.contains("its driver hangs: a worker was killed"), "{faults:?}");
+        worker.kill().unwrap();
+        waiter.join().unwrap();
+        worker.wait().unwrap();
+    }
+
+    #[test]
+    fn a_worker_that_may_wait_for_the_disk_says_nothing_of_the_driver() {
+        let registry = Arc::new(registry());
+        let mut worker = endless();
+        let (waits, pid) = (Arc::clone(&registry), worker.id());
+        let (says, hangs) = sync_channel(1);
+        let waiter = std::thread::spawn(move || {
+            waits.await_end(pid, &MayHang::Disk, || says.send(()).unwrap());
+        });
+        hangs.recv().unwrap();
+        assert_eq!(registry.faults.all().0, []);
         worker.kill().unwrap();
         waiter.join().unwrap();
         worker.wait().unwrap();

@@ -103,6 +103,22 @@ impl Lease {
         self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(Account::has).sum())
     }
 
+    /// Bytes that one session has on its GPUs now, with those that are reserved for it.
+    pub(crate) fn unmoved_of(&self, session: u64) -> u64 {
+        let unmoved = |account: &Account| account.has().saturating_sub(account.swapped) + account.reserve;
+        self.sessions.get(&session).map_or(0, |accounts| accounts.iter().map(unmoved).sum())
+    }
+
+    /// The most that one session can have on its GPUs in a moment: also what is left of the lease,
+    /// and what it waits for.
+    pub(crate) fn within_reach_of(&self, session: u64) -> u64 {
+        let Some(accounts) = self.sessions.get(&session) else { return 0 };
+        let reach = |(gpu, account): (usize, &Account)| {
+            account.taken.saturating_sub(account.swapped) + account.reserve + self.left(gpu)
+        };
+        accounts.iter().enumerate().map(reach).sum()
+    }
+
     /// The same on one GPU of the lease.
     pub(crate) fn used_by_on(&self, session: u64, gpu: usize) -> u64 {
         self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, Account::has)

@@ -63,6 +63,8 @@ use crate::turns::Turns;
 
 pub(crate) use self::leases::Granted;
 pub(crate) use self::secrets::random;
+#[cfg(test)]
+pub(crate) use self::workers::MayHang;
 pub(crate) use self::workers::SessionRefusal;
 
 /// Everything alive on a node.

@@ -214,9 +214,11 @@ impl Planner {
         }
     }
 
-    /// The session's memory has not left, since its work does not finish.
-    pub(crate) fn not_moved_out(&mut self, now_ns: u64, key: SessionKey) {
-        let again_ns = now_ns.saturating_add(self.policy.leave_again_ns);
+    /// The session's memory has not left, since its work does not finish, or, where it may be asked
+    /// again `soon`, since there was no file yet.
+    pub(crate) fn not_moved_out(&mut self, now_ns: u64, key: SessionKey, soon: bool) {
+        let pause_ns = if soon { self.policy.return_again_ns } else { self.policy.leave_again_ns };
+        let again_ns = now_ns.saturating_add(pause_ns);
         if let Some(session) = self.moving(key, Place::MovingOut) {
             session.place = Place::Present;
             session.leaves_now = false;

@@ -3,14 +3,17 @@
 //! Each session that needs the file gets one of its own when its memory leaves, without a name and
 //! for its worker alone, which seals what it writes. With its last descriptor the file is gone, and
 //! its disk has the room again: when the memory returns, and when the worker ends, however it does.
+//!
+//! A disk can take long to make a file, or not answer at all. So a thread makes files ahead, of
+//! which a session gets one that is ready, or is asked to leave again later.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Mutex, PoisonError};
 
 use crate::lease::bytes_text;
 
@@ -27,16 +30,26 @@ pub struct SwapFileConfig {
 /// memory of a session moves in pieces of up to this size.
 const PIECE: u64 = 64 << 20;
 
+/// Files that are ready beforehand.
+const READY: usize = 8;
+
 /// Why there is no file.
 #[derive(Debug, thiserror::Error)]
 pub enum SwapFileError {
     #[error("--swap-file: {}: {source}", folder.display())]
     Folder { folder: PathBuf, source: io::Error },
     #[error(
-        "--swap-file: {}: a file without a name, with room that is kept for it, cannot be made there ({source}); name a folder of a local disk, such as ext4, XFS or tmpfs",
+        "--swap-file: {}: a file without a name, with room that is kept for it, cannot be made there ({source}); name a folder of a local disk, such as ext4 or XFS",
         folder.display()
     )]
     Unnamed { folder: PathBuf, source: io::Error },
+    #[error(
+        "--swap-file: {}: files there are in this machine's memory (tmpfs), which --swap-memory has already; name a folder of a local disk, such as ext4 or XFS",
+        .0.display()
+    )]
+    InMemory(PathBuf),
+    #[error("--swap-file: no thread can be started that makes files: {0}")]
+    Thread(#[source] io::Error),
     #[error("--swap-file: {}: {} are asked for, and its disk has {} left", folder.display(), bytes_text(*asked), bytes_text(*free))]
     Full { folder: PathBuf, asked: u64, free: u64 },
     #[error("--swap-file: {} are too little; memory moves in pieces of {}", bytes_text(*.0), bytes_text(PIECE))]
@@ -50,6 +63,15 @@ pub(crate) struct Room {
     pub(crate) file: u64,
 }
 
+impl Room {
+    /// The part of it that a session with this number of bytes may fill.
+    pub(crate) fn part_for(self, bytes: u64) -> Room {
+        let more = if self.memory > 0 { PIECE } else { 0 };
+        let file = if bytes > self.memory { (bytes - self.memory).saturating_add(more) } else { 0 };
+        Room { memory: self.memory.min(bytes), file: self.file.min(file) }
+    }
+}
+
 /// All that there is.
 #[derive(Debug)]
 pub(crate) struct SwapSpace {
@@ -59,8 +81,9 @@ pub(crate) struct SwapSpace {
 
 #[derive(Debug)]
 struct Folder {
-    open: OwnedFd,
     bytes: u64,
+    /// Empty files without names, or why there is none.
+    ready: Mutex<Receiver<io::Result<File>>>,
 }
 
 impl SwapSpace {
@@ -91,9 +114,10 @@ impl SwapSpace {
         Room { memory, file }
     }
 
-    /// A new file for a session, if it may use any.
+    /// A new file for a session, if it may use any. Does not wait for the disk: where no file is
+    /// ready, there is an error.
     pub(crate) fn file(&self, room: Room) -> Option<io::Result<File>> {
-        self.file.as_ref().filter(|_| room.file > 0).map(Folder::unnamed)
+        self.file.as_ref().filter(|_| room.file > 0).map(Folder::take)
     }
 }
 
@@ -103,15 +127,17 @@ impl Folder {
         let wrong = |source| SwapFileError::Folder { folder: folder.clone(), source };
         let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
         let open = File::options().read(true).custom_flags(flags).open(folder).map_err(wrong)?;
-        let free = free_bytes(folder).map_err(wrong)?;
+        if is_in_memory(open.as_fd()).map_err(wrong)? {
+            return Err(SwapFileError::InMemory(folder.clone()));
+        }
+        let free = free_bytes(open.as_fd()).map_err(wrong)?;
         let bytes = bytes.unwrap_or(free / 2);
-        let opened = Folder { open: open.into(), bytes };
-        let unnamed = |source| SwapFileError::Unnamed { folder: folder.clone(), source };
-        let file = opened.unnamed().map_err(unnamed)?;
+        let unnamed_error = |source| SwapFileError::Unnamed { folder: folder.clone(), source };
+        let file = unnamed(open.as_fd()).map_err(unnamed_error)?;
         // Workers have the disk keep room for what they are about to write.
         // SAFETY: plain numbers, and a descriptor that is open.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 1) } != 0 {
-            return Err(unnamed(io::Error::last_os_error()));
+            return Err(unnamed_error(io::Error::last_os_error()));
         }
         if bytes <= PIECE {
             return Err(SwapFileError::Small(bytes));
@@ -119,29 +145,69 @@ impl Folder {
         if free < bytes {
             return Err(SwapFileError::Full { folder: folder.clone(), asked: bytes, free });
         }
-        Ok(opened)
+        let (ready, taken) = sync_channel(READY);
+        for _ in 0..READY {
+            let file = unnamed(open.as_fd()).map_err(unnamed_error)?;
+            // The channel has room for all.
+            let _ = ready.try_send(Ok(file));
+        }
+        let make = move || make_files(&open, &ready);
+        let thread = std::thread::Builder::new().name("swap files".into()).spawn(make);
+        thread.map_err(SwapFileError::Thread)?;
+        Ok(Folder { bytes, ready: Mutex::new(taken) })
     }
 
-    /// `O_EXCL`: it never gets a name (open(2), `O_TMPFILE`).
-    fn unnamed(&self) -> io::Result<File> {
-        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL | libc::O_CLOEXEC;
-        // SAFETY: the path is a literal, and the folder's descriptor is open.
-        let fd = unsafe { libc::openat(self.open.as_raw_fd(), c".".as_ptr(), flags, 0o600) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+    /// A file that is ready. Errors are those of earlier attempts, so later files go before them.
+    fn take(&self) -> io::Result<File> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut why = io::Error::new(io::ErrorKind::WouldBlock, "the disk has yet to make one");
+        loop {
+            match ready.try_recv() {
+                Ok(Ok(file)) => return Ok(file),
+                Ok(Err(error)) => why = error,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Err(why),
+            }
         }
-        // SAFETY: the call succeeded, so this is an open descriptor that nothing else owns.
-        Ok(unsafe { File::from_raw_fd(fd) })
     }
 }
 
-/// What users without privileges can still write on the disk of a folder.
-fn free_bytes(folder: &Path) -> io::Result<u64> {
-    let path = CString::new(folder.as_os_str().as_bytes())?;
+/// Makes files in a folder for as long as there is a receiver.
+fn make_files(folder: &File, ready: &SyncSender<io::Result<File>>) {
+    while ready.send(unnamed(folder.as_fd())).is_ok() {}
+}
+
+/// `O_EXCL`: it never gets a name (open(2), `O_TMPFILE`).
+fn unnamed(folder: BorrowedFd<'_>) -> io::Result<File> {
+    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL | libc::O_CLOEXEC;
+    // SAFETY: the path is a literal, and the folder's descriptor is open.
+    let fd = unsafe { libc::openat(folder.as_raw_fd(), c".".as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so this is an open descriptor that nothing else owns.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// What file systems without a disk say of themselves (statfs(2)): tmpfs and ramfs.
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether the files of this file system are in memory.
+fn is_in_memory(open: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: all fields are plain numbers, for which zero is a value.
+    let mut disk: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the system writes one structure.
+    if unsafe { libc::fstatfs(open.as_raw_fd(), &mut disk) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(IN_MEMORY.contains(&(disk.f_type as u32)))
+}
+
+/// What users without privileges can still write on the disk of an open folder.
+fn free_bytes(open: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all fields are plain numbers, for which zero is a value.
     let mut disk: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends in a zero, and the system writes one structure.
-    if unsafe { libc::statvfs(path.as_ptr(), &mut disk) } != 0 {
+    // SAFETY: the descriptor is open, and the system writes one structure.
+    if unsafe { libc::fstatvfs(open.as_raw_fd(), &mut disk) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -155,8 +221,10 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    /// The folder of this program, which is on a disk.
     fn config(bytes: u64) -> SwapFileConfig {
-        SwapFileConfig { folder: std::env::temp_dir(), bytes: Some(bytes) }
+        let program = std::env::current_exe().unwrap();
+        SwapFileConfig { folder: program.parent().unwrap().to_owned(), bytes: Some(bytes) }
     }
 
     #[test]
@@ -211,6 +279,47 @@ mod tests {
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "sealed");
+    }
+
+    #[test]
+    fn no_more_is_kept_for_a_session_than_it_has() {
+        let room = Room { memory: 2 * GIB, file: 4 * GIB };
+        assert_eq!(room.part_for(GIB), Room { memory: GIB, file: 0 });
+        assert_eq!(room.part_for(3 * GIB), Room { memory: 2 * GIB, file: GIB + PIECE });
+        assert_eq!(room.part_for(9 * GIB), room);
+        assert_eq!(Room { memory: 0, file: GIB }.part_for(GIB / 2), Room { memory: 0, file: GIB / 2 });
+    }
+
+    /// At first no thread makes files, and then one does.
+    #[test]
+    fn a_file_is_taken_or_asked_for_again_and_never_waited_for() {
+        let (ready, taken) = sync_channel(2);
+        let folder = Folder { bytes: GIB, ready: Mutex::new(taken) };
+        assert_eq!(folder.take().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        ready.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
+        assert_eq!(folder.take().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        ready.send(Err(io::ErrorKind::StorageFull.into())).unwrap();
+        ready.send(Ok(File::open("/dev/null").unwrap())).unwrap();
+        folder.take().expect("an error of before is over");
+        let open = File::open(config(GIB).folder).unwrap();
+        let maker = std::thread::spawn(move || make_files(&open, &ready));
+        for _ in 0..3 {
+            folder.ready.lock().unwrap().recv().unwrap().unwrap();
+        }
+        drop(folder);
+        maker.join().expect("it ends with the receiver");
+    }
+
+    #[test]
+    fn files_in_memory_are_not_taken_for_a_disk() {
+        // SAFETY: the name is a literal, and the descriptor that comes back is ours alone.
+        let memory = unsafe {
+            let fd = libc::memfd_create(c"swap".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            File::from_raw_fd(fd)
+        };
+        assert!(is_in_memory(memory.as_fd()).unwrap(), "which is on a tmpfs of the kernel's");
+        assert!(!is_in_memory(File::open(config(GIB).folder).unwrap().as_fd()).unwrap());
     }
 
     #[test]

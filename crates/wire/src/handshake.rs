@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Counts changes of the protocol.
-pub const PROTOCOL: u16 = 19;
+pub const PROTOCOL: u16 = 20;
 /// What this build speaks.
 pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
 /// The largest `Hello` with its length, in bytes.

@@ -170,6 +170,31 @@ fn the_compute_of_a_suspended_lease_is_free_and_its_memory_is_not() {
     books.grant(3, ask(500_000, GIB)).unwrap();
 }
 
+/// Its client takes what is reserved unasked, and other memory of the lease until it leaves.
+#[test]
+fn a_session_that_leaves_may_have_more_than_it_has_taken() {
+    let mut books = node(1);
+    books.grant(1, ask(250_000, 12 * GIB)).unwrap();
+    for session in [10, 11] {
+        books.open_session(1, session);
+    }
+    books.take(1, 10, 0, 5 * GIB, 0).unwrap();
+    books.take(1, 11, 0, GIB, 0).unwrap();
+    let reserve = books.fill_reserve(1, 10, 0);
+    assert!(reserve > 0);
+    let seen = |books: &Books| {
+        let lease = books.lease(1).unwrap();
+        (lease.unmoved_of(10), lease.within_reach_of(10))
+    };
+    assert_eq!(seen(&books), (5 * GIB + reserve, 11 * GIB));
+    books.spend(1, 10, 0, reserve);
+    books.take(1, 10, 0, GIB, 0).unwrap();
+    assert_eq!(seen(&books), (6 * GIB + reserve, 11 * GIB));
+    books.moved_out(1, 10, &[2 * GIB], &[0]);
+    assert_eq!(seen(&books), (4 * GIB + reserve, 9 * GIB));
+    assert_eq!(books.lease(1).unwrap().within_reach_of(12), 0);
+}
+
 #[test]
 fn memory_that_has_left_the_gpu_is_free_until_its_lease_is_resumed() {
     let mut books = node(1);

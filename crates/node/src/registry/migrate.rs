@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use sluice_wire::control::Migrated;
 use sluice_worker::link::{Link, Packet, Start};
 
+use super::workers::MayHang;
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
 use crate::lease::{Ask, Refusal};
 
@@ -282,7 +283,7 @@ impl Registry {
         self.memory_moved.notify_all();
         if let Some(mut before) = before {
             let _ = before.kill();
-            self.await_end(before.id(), &[from], || {});
+            self.await_end(before.id(), &MayHang::Driver(vec![from]), || {});
             let _ = before.wait();
         }
         Migrated { session, gpu: to as u32, bytes, stall_us }

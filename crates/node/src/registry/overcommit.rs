@@ -246,11 +246,12 @@ impl Ledger {
 
     /// Tells a session's planner what its worker says of the session's memory.
     pub(super) fn tell_planner(&mut self, session: u64, said: &Packet, now_ns: u64) {
+        let lacked_file = self.lacked_file(session);
         let planner = self.planned_on(session).and_then(|gpu| self.planners.get_mut(gpu));
         let (Some(planner), key) = (planner, SessionKey(session)) else { return };
         match said {
             Packet::MovedOut { stays, .. } => planner.moved_out(now_ns, key, stays.iter().sum()),
-            Packet::NotMovedOut { .. } => planner.not_moved_out(now_ns, key),
+            Packet::NotMovedOut { .. } => planner.not_moved_out(now_ns, key, lacked_file),
             Packet::MovedIn { .. } => planner.moved_in(now_ns, key),
             Packet::NotMovedIn { .. } => planner.not_moved_in(now_ns, key),
             Packet::Wanted => planner.want(key),

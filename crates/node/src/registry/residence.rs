@@ -30,8 +30,11 @@ use crate::swap_space::Room;
 /// How long a session that is to leave its GPUs may take for the work that it has given them. After
 /// that its memory stays.
 const WORK_LIMIT: Duration = Duration::from_secs(10);
-/// How long a request waits for its outcome: for the work, and for hundreds of gigabytes.
+/// How long a request waits for its outcome: for the work, and for hundreds of gigabytes of host
+/// memory.
 const MOVE_LIMIT: Duration = Duration::from_secs(60);
+/// Bytes that a slow disk writes or reads in a second; a request waits longer for a swap file.
+const DISK_PACE: u64 = 100_000_000;
 
 /// Where a session's memory is.
 #[derive(Debug, Default)]
@@ -42,6 +45,8 @@ pub(super) struct Residence {
     reason: String,
     /// What it may use of host memory and the file, while it leaves.
     room: Room,
+    /// There was no file for it when it was to leave, so it is asked again soon.
+    lacked_file: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,23 +156,23 @@ impl Registry {
         let memory = swapped.saturating_sub(filed).saturating_add(leaving.memory);
         let used = Room { memory, file: filed.saturating_add(leaving.file) };
         let lease = ledger.sessions.get(&session).and_then(|record| ledger.books.lease(record.lease));
-        let needed =
-            lease.map_or(0, |lease| lease.used_by(session).saturating_sub(lease.swapped_by(session)));
-        self.swap.room(needed, used)
+        // It may take more until its worker begins.
+        self.swap.room(lease.map_or(0, |lease| lease.within_reach_of(session)), used)
     }
 
     /// Tells the worker of a session that its memory is to leave its GPUs.
     pub(super) fn move_out(&self, ledger: &mut Ledger, session: u64, room: Room) {
-        let (file, room) = match self.swap.file(room) {
-            None => (None, room),
-            Some(Ok(file)) => (Some(file), room),
+        let (file, room, lacked_file) = match self.swap.file(room) {
+            None => (None, room, false),
+            Some(Ok(file)) => (Some(file), room, false),
             // Without room, the worker says what is missing, and nothing has moved.
             Some(Err(error)) => {
-                tracing::warn!(session, "there is no swap file for session {session}: {error}");
-                (None, Room { file: 0, ..room })
+                tracing::warn!(session, "there is no swap file for session {session} yet: {error}");
+                (None, Room { file: 0, ..room }, true)
             }
         };
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
+        (record.residence.room, record.residence.lacked_file) = (room, lacked_file);
         let asked = Packet::MoveOut {
             room: room.memory,
             file_room: room.file,
@@ -201,9 +206,13 @@ impl Registry {
                 ledger.books.moved_out(lease, session, &moved, &filed);
                 ledger.note_move(lease, 1, took_us);
             }
-            (Place::Leaving, Packet::NotMovedOut { reason }) => {
+            (Place::Leaving, Packet::NotMovedOut { mut reason }) => {
                 record.wants = false;
-                *residence = Residence { place: Place::Present, reason, ..Residence::default() };
+                let lacked_file = residence.lacked_file;
+                if lacked_file {
+                    reason.push_str("; there is no swap file for it yet, and it is asked again soon");
+                }
+                *residence = Residence { place: Place::Present, reason, lacked_file, ..Residence::default() };
             }
             (Place::Returning, Packet::MovedIn { took_us, .. }) => {
                 record.moving_us += took_us;
@@ -240,22 +249,30 @@ impl Registry {
         self.tell_server();
     }
 
-    /// Asks sessions again whose memory could not return.
+    /// Asks sessions again whose memory could not return, or had no file to leave to.
     pub(super) fn retry_moves(&self, ledger: &mut Ledger) {
-        let away = |(&session, record): (&u64, &super::SessionRecord)| {
-            let is_away = record.planned_on.is_none()
-                && record.residence.place == Place::Away
-                && !record.residence.reason.is_empty();
-            is_away.then_some(session)
-        };
-        let sessions: Vec<u64> = ledger.sessions.iter().filter_map(away).collect();
-        sessions.into_iter().for_each(|session| self.settle(ledger, session));
+        let mut again = Vec::new();
+        for (&session, record) in &mut ledger.sessions {
+            let residence = &mut record.residence;
+            let tries_again = match residence.place {
+                Place::Away => !residence.reason.is_empty(),
+                Place::Present => residence.lacked_file,
+                Place::Leaving | Place::Returning => false,
+            };
+            if record.planned_on.is_none() && tries_again {
+                if residence.place == Place::Present {
+                    *residence = Residence::default();
+                }
+                again.push(session);
+            }
+        }
+        again.into_iter().for_each(|session| self.settle(ledger, session));
     }
 
     /// Waits until the memory of these sessions is where it is to be, as far as it can.
     pub(crate) fn await_moves(&self, sessions: &[u64]) -> Moves {
-        let until = Instant::now() + MOVE_LIMIT;
         let mut ledger = self.lock();
+        let until = Instant::now() + ledger.move_limit(sessions);
         loop {
             let moving = |ledger: &Ledger| {
                 let of = sessions.iter().filter_map(|session| ledger.sessions.get(session));
@@ -296,11 +313,34 @@ impl Ledger {
         }
     }
 
-    /// What sessions that are leaving now may use of host memory and the file.
+    /// Whether a session that is leaving has got no file, though it may need one.
+    pub(super) fn lacked_file(&self, session: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|record| record.residence.lacked_file)
+    }
+
+    /// Bytes of a session that its worker may be writing to a file, or reading from it.
+    pub(super) fn bytes_on_disk(&self, session: u64) -> u64 {
+        let Some(record) = self.sessions.get(&session) else { return 0 };
+        match record.residence.place {
+            Place::Leaving => record.residence.room.file,
+            _ => self.books.lease(record.lease).map_or(0, |lease| lease.filed_by(session)),
+        }
+    }
+
+    /// How long a request waits until the memory of these sessions is where it is to be.
+    fn move_limit(&self, sessions: &[u64]) -> Duration {
+        let bytes: u64 = sessions.iter().map(|&session| self.bytes_on_disk(session)).sum();
+        MOVE_LIMIT + Duration::from_secs(bytes / DISK_PACE)
+    }
+
+    /// What sessions that are leaving now keep of host memory and the file. What they may take
+    /// beyond what they have is not kept from others: they share that with the other sessions of
+    /// their lease, and seldom take it.
     fn room_of_leaving(&self) -> Room {
-        let leaving = self.sessions.values().filter(|record| record.residence.place == Place::Leaving);
-        leaving.fold(Room::default(), |sum, record| {
-            let Room { memory, file } = record.residence.room;
+        let leaving = self.sessions.iter().filter(|(_, record)| record.residence.place == Place::Leaving);
+        leaving.fold(Room::default(), |sum, (&session, record)| {
+            let has = self.books.lease(record.lease).map_or(0, |lease| lease.unmoved_of(session));
+            let Room { memory, file } = record.residence.room.part_for(has);
             Room { memory: sum.memory.saturating_add(memory), file: sum.file.saturating_add(file) }
         })
     }

@@ -50,6 +50,15 @@ pub(crate) struct RunningSession<'a> {
     keys: Option<Keys>,
 }
 
+/// What a worker hangs in that was killed and does not end.
+#[derive(Debug)]
+pub(crate) enum MayHang {
+    /// The driver of these GPUs.
+    Driver(Vec<usize>),
+    /// The disk of the swap file, which has bytes of the session: the GPUs need not have failed.
+    Disk,
+}
+
 /// Most processes under one lease at a time.
 const SESSIONS_PER_LEASE_MAX: usize = 256;
 
@@ -214,11 +223,14 @@ impl Registry {
         record.migration.is_over();
         let _ = record.worker.kill();
         let (pid, lease) = (record.worker.id(), record.lease);
-        let gpus = ledger.gpus(lease);
+        let may_hang = match ledger.bytes_on_disk(session) {
+            0 => MayHang::Driver(ledger.gpus(lease)),
+            _ => MayHang::Disk,
+        };
         drop(ledger);
         // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say
         // free when the memory is. One that never ends must not keep the turn.
-        self.await_end(pid, &gpus, || self.turns.leave(session));
+        self.await_end(pid, &may_hang, || self.turns.leave(session));
         let mut ledger = self.lock();
         let (mut crashed, mut end) = (false, why.clone().unwrap_or_default());
         let because = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -277,17 +289,20 @@ impl Registry {
         self.tell_server();
     }
 
-    /// Waits for the end of a worker that was killed; one that takes too long hangs in its driver,
-    /// with these GPUs.
-    pub(crate) fn await_end(&self, pid: u32, gpus: &[usize], hangs: impl FnOnce()) {
+    /// Waits for the end of a worker that was killed; one that takes too long hangs in what it may
+    /// be using.
+    pub(crate) fn await_end(&self, pid: u32, may_hang: &MayHang, hangs: impl FnOnce()) {
         let patience = 2 * self.driver_patience;
         if !cuts::ends_within(pid, patience) {
-            for &gpu in gpus {
-                let what = format!(
-                    "its driver hangs: a worker was killed and did not end for {} s",
-                    patience.as_secs()
-                );
-                self.faults.add(gpu as u32, &what, Clearing::End);
+            let what = format!("a worker was killed and did not end for {} s", patience.as_secs());
+            match may_hang {
+                MayHang::Driver(gpus) => {
+                    let what = format!("its driver hangs: {what}");
+                    gpus.iter().for_each(|&gpu| self.faults.add(gpu as u32, &what, Clearing::End));
+                }
+                MayHang::Disk => {
+                    tracing::warn!(worker = pid, "the disk of the swap file does not answer: {what}");
+                }
             }
             hangs();
             self.tell_server();

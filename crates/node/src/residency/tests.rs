@@ -163,10 +163,14 @@ fn one_that_cannot_leave_is_left_alone_for_a_while() {
     }
     assert_eq!(planner.step(0).actions, [Action::Grant(key(1))]);
     assert_eq!(planner.step(30 * S).actions, [Action::MoveOut(key(1))]);
-    planner.not_moved_out(40 * S, key(1));
+    planner.not_moved_out(40 * S, key(1), false);
     let decision = planner.step(40 * S);
     assert_eq!((decision.actions, decision.wake_at_ns), (vec![], Some(50 * S)));
     assert_eq!(planner.step(50 * S).actions, [Action::MoveOut(key(1))]);
+    planner.not_moved_out(60 * S, key(1), true);
+    let decision = planner.step(60 * S);
+    assert_eq!((decision.actions, decision.wake_at_ns), (vec![], Some(61 * S)));
+    assert_eq!(planner.step(61 * S).actions, [Action::MoveOut(key(1))]);
 }
 
 /// Mixes of sessions of any size, which work, rest, grow, shrink, cannot leave and end.

@@ -253,7 +253,7 @@ fn overcommitted() -> NodeConfig {
 }
 
 fn swapped_to_a_file() -> NodeConfig {
-    let file = SwapFileConfig { folder: std::env::temp_dir(), bytes: Some(GIB) };
+    let file = SwapFileConfig { folder: env!("CARGO_TARGET_TMPDIR").into(), bytes: Some(GIB) };
     NodeConfig { swap_memory: Some(SWAP_MEMORY), swap_file: Some(file), ..overcommitted() }
 }
 

@@ -2,9 +2,9 @@
 //! with its last descriptor; the daemon opens it, since a confined worker opens no files.
 //!
 //! What is written is sealed, block by block (AES-256-GCM): the key and the tags of all blocks are
-//! in this process alone. A file is written once and read from then on, with a key of its own, so a
-//! block's number is its nonce. A change of the file, also back to what was in it before, is
-//! noticed when it is read.
+//! in the memory of this process alone. A file is written once and read from then on, with a key of
+//! its own, so a block's number is its nonce. A change of the file, also back to what was in it
+//! before, is noticed when it is read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -77,7 +77,7 @@ impl SwapFile {
         let failed = |_| io::Error::other("the system has no random numbers");
         SystemRandom::new().fill(&mut secret).map_err(failed)?;
         let key = UnboundKey::new(&AES_256_GCM, &secret).map_err(failed)?;
-        // What is left of it is in the key alone.
+        // This copy is not needed; the key has its own, and a compiler may have made others.
         std::hint::black_box(&mut secret).fill(0);
         let shared = Arc::new(SwapFile { file, key: LessSafeKey::new(key) });
         let mut next = 0;
@@ -96,6 +96,11 @@ impl SwapFile {
         Ok(tag)
     }
 
+    /// Waits until the disk has what was written.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
     fn read(&self, block: u32, tag: Tag, bytes: &mut [u8]) -> Result<(), Unread> {
         self.file.read_exact_at(bytes, offset(block)).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => Unread::Damaged,
@@ -109,6 +114,11 @@ impl SwapFile {
 impl FilePiece {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The file, with the pieces of all other extents.
+    pub(crate) fn file(&self) -> &SwapFile {
+        &self.shared
     }
 
     /// Writes the bytes of an extent, which are of no use in `piece` afterwards.

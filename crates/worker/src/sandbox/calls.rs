@@ -26,7 +26,7 @@ macro_rules! calls {
 /// descriptors that are open already.
 pub(super) const WHOLE: &[Call] = calls! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_recvfrom SYS_recvmsg SYS_sendto SYS_sendmsg SYS_shutdown SYS_ppoll SYS_close
-    SYS_lseek SYS_ftruncate SYS_fstat SYS_pread64 SYS_pwrite64 SYS_fallocate
+    SYS_lseek SYS_ftruncate SYS_fstat SYS_pread64 SYS_pwrite64 SYS_fdatasync
     SYS_brk SYS_munmap SYS_mremap SYS_mincore
     SYS_set_robust_list SYS_rseq SYS_sched_yield SYS_getpid SYS_gettid SYS_exit SYS_exit_group
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
@@ -60,6 +60,7 @@ pub(super) fn filtered() -> Result<Vec<Filtered>, BackendError> {
         (("SYS_fcntl", libc::SYS_fcntl), fcntl()?),
         (("SYS_mmap", libc::SYS_mmap), vec![vec![without(2, libc::PROT_EXEC)?]]),
         (("SYS_mprotect", libc::SYS_mprotect), mprotect()?),
+        (("SYS_fallocate", libc::SYS_fallocate), any_of(1, &[0])?),
         (("SYS_madvise", libc::SYS_madvise), any_of(2, &ADVICE)?),
         (("SYS_membarrier", libc::SYS_membarrier), any_of(0, &BARRIERS)?),
         (

@@ -228,8 +228,9 @@ pub(crate) struct UpArgs {
     pub(crate) swap_memory: Option<Memory>,
 
     /// Where GPU memory goes for which --swap-memory has no room: files without names in this
-    /// folder of a local disk, sealed with keys that are in memory alone. All of them have SIZE at
-    /// most [default: half of what the disk has left]
+    /// folder of a local disk (not tmpfs), sealed with keys that are in memory alone; turn off or
+    /// encrypt the system's own swap. All of them have SIZE at most [default: half of what the disk
+    /// has left]
     #[arg(long, value_name = "FOLDER[:SIZE]")]
     pub(crate) swap_file: Option<SwapFile>,
 

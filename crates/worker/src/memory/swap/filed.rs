@@ -44,7 +44,8 @@ impl Stage {
     }
 }
 
-/// Writes extents to their places in a file. Nothing has changed on the device when this returns.
+/// Writes extents to their places in a file. The disk has them when this returns, and nothing has
+/// changed on the device.
 pub(super) fn copy_to_file(
     session: &Session,
     moving: &[Moving],
@@ -58,6 +59,10 @@ pub(super) fn copy_to_file(
         copies.copy_out(extent.gpu, piece, extent.address, extent.bytes)?;
         copies.finish()?;
         place.fill(piece).map_err(NotMoved::File)?;
+    }
+    // A disk that fails says so here, as long as the memory is still on the device.
+    if let Some(place) = places.first() {
+        place.file().sync().map_err(NotMoved::File)?;
     }
     Ok(places)
 }
