@@ -75,12 +75,13 @@ pub(super) async fn to_the_leader(
     }
 }
 
-/// Reading it tells the leader that somebody waits, or shows what nodes have reported.
+/// Reading it tells the leader that a program waits, or shows what nodes have reported or the
+/// scheduler has decided last.
 fn only_leader_knows(path: &str) -> bool {
     let path = path.strip_prefix("/api/v1").unwrap_or_default();
     let one_lease = path.strip_prefix("/leases/").is_some_and(|id| id.parse::<u64>().is_ok());
     let one_node = path.strip_prefix("/nodes/").is_some_and(|name| !name.is_empty());
-    one_lease || one_node || ["/gpus", "/nodes", "/sessions"].contains(&path)
+    one_lease || one_node || ["/gpus", "/nodes", "/sessions", "/tenants"].contains(&path)
 }
 
 async fn forward(server: &Arc<Server>, leader: &str, request: Request) -> Result<Response, Refusal> {
