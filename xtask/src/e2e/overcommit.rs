@@ -144,14 +144,15 @@ fn swap_folder() -> Result<(PathBuf, String)> {
     Ok((folder, file))
 }
 
-/// The files without names in a folder that the node and its workers have open.
+/// The files without names in a folder that the node and its workers have filled and hold open.
 fn open_files(node: &Node, folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for process in node.workers().into_iter().chain([node.pid()]) {
         for entry in std::fs::read_dir(format!("/proc/{process}/fd"))? {
             let entry = entry?.path();
-            // One that was closed meanwhile has no target.
-            if std::fs::read_link(&entry).is_ok_and(|file| file.parent() == Some(folder)) {
+            // One that was closed meanwhile has no target, and those that a node keeps ready are empty.
+            let is_there = std::fs::read_link(&entry).is_ok_and(|file| file.parent() == Some(folder));
+            if is_there && std::fs::metadata(&entry).is_ok_and(|file| file.len() > 0) {
                 files.push(entry);
             }
         }
