@@ -150,7 +150,7 @@ fn open_files(node: &Node, folder: &Path) -> Result<Vec<PathBuf>> {
     for process in node.workers().into_iter().chain([node.pid()]) {
         for entry in std::fs::read_dir(format!("/proc/{process}/fd"))? {
             let entry = entry?.path();
-            // One that was closed meanwhile has no target, and those that a node keeps ready are empty.
+            // One that was closed meanwhile has no target; those that a node keeps ready are empty.
             let is_there = std::fs::read_link(&entry).is_ok_and(|file| file.parent() == Some(folder));
             if is_there && std::fs::metadata(&entry).is_ok_and(|file| file.len() > 0) {
                 files.push(entry);
