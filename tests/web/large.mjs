@@ -18,7 +18,11 @@ const PATIENCE_MS = 120_000;
 
 const figures = {};
 const median = (values) => values.toSorted((one, other) => one - other)[Math.floor(values.length / 2)];
-const spread = (name, values) => (figures[name] = [median(values), Math.min(...values), Math.max(...values)].map((value) => Math.round(value)));
+/** Of a page that was never painted the browser has no moment, and such a run does not count. */
+const spread = (name, all) => {
+  const values = all.filter((value) => value !== undefined);
+  figures[name] = [median(values), Math.min(...values), Math.max(...values)].map((value) => Math.round(value));
+};
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox', '--enable-precise-memory-info'] });
 

@@ -82,7 +82,7 @@ fn received(receiver: &TcpListener) -> Result<String> {
     Ok(String::from_utf8(body)?)
 }
 
-/// The program's memory is in a folder, its GPU is free, and after a restore it goes on.
+/// The program's memory is in a folder, its GPU is free, and after a restore it continues.
 fn is_kept() -> Result<()> {
     let folder = folder("kept")?;
     let (saved, last) = (folder.join("saved"), folder.join("last"));

@@ -1,8 +1,8 @@
 //! What follows an alert.
 
 use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -19,7 +19,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
 /// Commands and webhooks at once.
 const RUNNING_MAX: usize = 8;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether the watch continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +29,12 @@ pub(super) enum Then {
 
 pub(super) struct Actions {
     actions: Vec<Action>,
-    /// Commands and webhooks that are under way, each in a thread that waits for it.
-    running: Mutex<Vec<JoinHandle<()>>>,
+    /// The ends of commands and webhooks that are under way, each in a thread of its own.
+    running: Mutex<Vec<Running>>,
 }
+
+/// Its sender is dropped at its end.
+type Running = Receiver<()>;
 
 impl Actions {
     pub(super) fn new(actions: &[Action]) -> Actions {
@@ -63,35 +65,35 @@ impl Actions {
     /// ended then continue by themselves.
     pub(super) fn finish(&self, most: Option<Duration>) {
         let until = most.map(|most| Instant::now() + most);
-        let running = std::mem::take(&mut *self.lock());
-        for thread in running {
-            while until.is_some_and(|until| Instant::now() < until) && !thread.is_finished() {
-                std::thread::sleep(LOOK_EVERY);
-            }
-            if until.is_some() && !thread.is_finished() {
+        for running in std::mem::take(&mut *self.lock()) {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if running.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("sluice: what an alert has started still runs; it is left to itself");
                 return;
             }
-            // One that panicked has said so.
-            let _ = thread.join();
         }
     }
 
     fn beside(&self, work: impl FnOnce() -> Result<()> + Send + 'static) {
         let mut running = self.lock();
-        running.retain(|thread| !thread.is_finished());
+        running.retain(|one| one.try_recv() == Err(TryRecvError::Empty));
         if running.len() >= RUNNING_MAX {
             return report(Err(anyhow::anyhow!(
                 "nothing is started, since {RUNNING_MAX} earlier actions still run"
             )));
         }
-        match std::thread::Builder::new().name("alert".into()).spawn(move || report(work())) {
-            Ok(thread) => running.push(thread),
+        let (ends, end) = channel::<()>();
+        let work = move || {
+            report(work());
+            drop(ends);
+        };
+        match std::thread::Builder::new().name("alert".into()).spawn(work) {
+            Ok(_) => running.push(end),
             Err(error) => report(Err(error.into())),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
