@@ -154,6 +154,16 @@ impl Separation {
         Ok(process::output_of(&mut command)?.trim().to_owned())
     }
 
+    /// What the client's kernel receives for a connection before the client reads it has this many
+    /// bytes at most (`tcp_rmem` in tcp(7)).
+    pub(crate) fn bound_receive_buffers(&self, bytes: u32) -> Result<()> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.client_network, "sh", "-c"]);
+        command.arg(format!("echo 4096 {bytes} {bytes} > /proc/sys/net/ipv4/tcp_rmem"));
+        process::output_of(&mut command)?;
+        Ok(())
+    }
+
     /// `sluice` in the client's network namespace, to be completed.
     pub(crate) fn sluice(&self) -> Command {
         let mut command = Command::new("ip");
