@@ -1,6 +1,7 @@
 """Gives a stopped server six weeks of usage: of a month that is over, for invoices, and for pictures of spending and plans.
 
 The records are what nodes would have delivered, in the server's own database; everything that is shown follows from them.
+With a number after the database, so many tenants (`team00` and on) have used something in each hour; that server may run.
 """
 
 import hashlib
@@ -43,8 +44,14 @@ def records(now_ms):
                 yield user, tenant, from_ms, step_ms, ppm, int(ppm * busy)
 
 
-def main(path):
-    base = sqlite3.connect(path)
+# A server that runs writes in between.
+COMMIT_AFTER = 500
+
+
+def main(path, teams=0):
+    if teams:
+        USERS[:] = [(f"team{team:02}", 0.40, 1.4, range(0, 24), range(0, 7)) for team in range(int(teams))]
+    base = sqlite3.connect(path, timeout=30)
     now_ms = int(time.time() * 1000)
     for number, (user, tenant, from_ms, held_ms, ppm, used_ppm) in enumerate(records(now_ms)):
         identity = hashlib.sha256(f"{tenant} {from_ms}".encode()).hexdigest()[:32]
@@ -58,8 +65,10 @@ def main(path):
         }
         names, places = ", ".join(row), ", ".join("?" for _ in row)
         base.execute(f"INSERT INTO usage_record ({names}) VALUES ({places})", list(row.values()))
+        if number % COMMIT_AFTER == 0:
+            base.commit()
     base.commit()
     base.close()
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

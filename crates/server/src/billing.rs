@@ -5,6 +5,7 @@ mod invoices;
 mod quote;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluice_api::bill::{
     BeforeAndAfter, Bill, Correction, CostChange, Goods, Line, Meter, Price, PricePer, Rate, Seller,
@@ -13,6 +14,7 @@ use sluice_api::lease::LeaseId;
 use sluice_api::pool::{Personality, PoolPrice};
 use sluice_api::tenant::TenantPath;
 
+use crate::kept::Kept;
 use crate::store::{Declared, Store, StoreError, Sum};
 
 pub(crate) use charges::{Day, Place, day_of};
@@ -94,6 +96,37 @@ pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -
     Ledger::new(store).await?.bill(tenant, period).await
 }
 
+/// What all bills of a period are made of.
+#[derive(Debug)]
+pub(crate) struct Billed {
+    period: Period,
+    terms: Terms,
+    parts: Parts,
+}
+
+/// The bill of a tenant and all below it from a moment until now, as pages show it that are open
+/// for long: that of the period whose basis is kept, where it begins at the same moment.
+pub(crate) async fn bill_until_now(
+    store: &Store,
+    kept: &Kept<Arc<Billed>>,
+    tenant: TenantPath,
+    period: Period,
+) -> Result<Bill, StoreError> {
+    let known = kept.get().filter(|known| known.period.from_ms == period.from_ms);
+    let billed = match known {
+        Some(known) => known,
+        None => {
+            let terms = Terms::read(store).await?;
+            let parts = terms.parts(store, period).await?;
+            let records = parts.iter().flat_map(|(_, sums)| sums).map(|sum| sum.records).sum();
+            let billed = Arc::new(Billed { period, terms, parts });
+            kept.keep(&billed, records);
+            billed
+        }
+    };
+    Ok(billed.terms.bill(tenant, billed.period, &billed.parts))
+}
+
 /// The bill of one lease alone, for what it has used until a moment. Corrections are of tenants, so
 /// none is on it.
 pub(crate) async fn bill_of_lease(
@@ -102,13 +135,13 @@ pub(crate) async fn bill_of_lease(
     tenant: TenantPath,
     period: Period,
 ) -> Result<Bill, StoreError> {
-    let ledger = Ledger::new(store).await?;
-    let until_ms = period.until_ms.min(ledger.last_ms.saturating_add(1)).max(period.from_ms);
-    let rates = Rates::new(&ledger.prices, &ledger.declared, Period { until_ms, ..period });
+    let terms = Terms::read(store).await?;
+    let until_ms = period.until_ms.min(terms.last_ms.saturating_add(1)).max(period.from_ms);
+    let rates = Rates::new(&terms.prices, &terms.declared, Period { until_ms, ..period });
     let parts = rates.parts(period);
     let sums = store.usage_sums_of(lease, &parts).await?;
     let parts: Parts = parts.into_iter().zip(sums).collect();
-    let Seller { currency, issuer, .. } = ledger.seller.clone();
+    let Seller { currency, issuer, .. } = terms.seller.clone();
     Ok(Bill { currency, issuer, ..bill(tenant, period, &rates, &parts, &[]) })
 }
 
@@ -145,7 +178,7 @@ pub(crate) async fn cost_changes(
         for is_after in [false, true] {
             let mut ledger = Ledger::new(store).await?;
             if is_after {
-                ledger.prices.extend(new.iter().cloned());
+                ledger.terms.prices.extend(new.iter().cloned());
             }
             for line in ledger.bill(TenantPath::root(), period).await?.lines {
                 let tenant = crate::fleet::top(&line.tenant);
@@ -168,49 +201,71 @@ pub(crate) async fn cost_changes(
 /// What was used in the parts of a period.
 type Parts = Vec<(Period, Vec<Sum>)>;
 
-/// What bills are made of, as far as it has been read.
-struct Ledger<'a> {
-    store: &'a Store,
+/// What bills say beside what was used.
+#[derive(Debug)]
+struct Terms {
     seller: Seller,
     prices: Vec<Price>,
     declared: Vec<Declared>,
     corrections: Vec<Correction>,
     /// When the last record begins.
     last_ms: u64,
-    /// Of the periods that were asked for, cut at every change of a price.
-    sums: Vec<(Period, Parts)>,
 }
 
-impl<'a> Ledger<'a> {
-    async fn new(store: &'a Store) -> Result<Ledger<'a>, StoreError> {
-        Ok(Ledger {
-            store,
+impl Terms {
+    async fn read(store: &Store) -> Result<Terms, StoreError> {
+        Ok(Terms {
             seller: store.seller().await?,
             prices: store.prices().await?,
             declared: store.pool_declarations().await?,
             corrections: store.corrections().await?,
             last_ms: store.last_usage_ms().await?,
-            sums: Vec::new(),
         })
     }
 
-    async fn bill(&mut self, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
+    fn rates(&self, period: Period) -> Rates<'_> {
         let until_ms = period.until_ms.min(self.last_ms.saturating_add(1));
-        let rates = Rates::new(&self.prices, &self.declared, Period { until_ms, ..period });
+        Rates::new(&self.prices, &self.declared, Period { until_ms, ..period })
+    }
+
+    /// What all tenants used in a period, cut at every change of a price.
+    async fn parts(&self, store: &Store, period: Period) -> Result<Parts, StoreError> {
+        let parts = self.rates(period).parts(period);
+        let mut sums = store.usage_sums(&parts).await?;
+        sums.iter_mut().for_each(|sums| sums.sort_by(|one, other| one.tenant.cmp(&other.tenant)));
+        Ok(parts.into_iter().zip(sums).collect())
+    }
+
+    fn bill(&self, tenant: TenantPath, period: Period, parts: &Parts) -> Bill {
+        let Seller { currency, issuer, .. } = self.seller.clone();
+        let bill = bill(tenant, period, &self.rates(period), parts, &self.corrections);
+        Bill { currency, issuer, ..bill }
+    }
+}
+
+/// What bills are made of, as far as it has been read.
+struct Ledger<'a> {
+    store: &'a Store,
+    terms: Terms,
+    /// Of the periods that were asked for.
+    sums: Vec<(Period, Parts)>,
+}
+
+impl<'a> Ledger<'a> {
+    async fn new(store: &'a Store) -> Result<Ledger<'a>, StoreError> {
+        Ok(Ledger { store, terms: Terms::read(store).await?, sums: Vec::new() })
+    }
+
+    async fn bill(&mut self, tenant: TenantPath, period: Period) -> Result<Bill, StoreError> {
         let known = self.sums.iter().position(|(of, _)| *of == period);
         let at = match known {
             Some(at) => at,
             None => {
-                let parts = rates.parts(period);
-                let mut sums = self.store.usage_sums(&parts).await?;
-                sums.iter_mut().for_each(|sums| sums.sort_by(|one, other| one.tenant.cmp(&other.tenant)));
-                self.sums.push((period, parts.into_iter().zip(sums).collect()));
+                self.sums.push((period, self.terms.parts(self.store, period).await?));
                 self.sums.len() - 1
             }
         };
-        let Seller { currency, issuer, .. } = self.seller.clone();
-        let bill = bill(tenant, period, &rates, &self.sums[at].1, &self.corrections);
-        Ok(Bill { currency, issuer, ..bill })
+        Ok(self.terms.bill(tenant, period, &self.sums[at].1))
     }
 }
 

@@ -27,6 +27,7 @@ mod disk;
 mod fleet;
 mod history;
 mod identity;
+mod kept;
 mod keys;
 mod plan;
 mod policy;

@@ -30,8 +30,9 @@ use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Lost, Ticket};
 use crate::disk::{self, Disk};
 use crate::fleet::{LeaseRecord, Patience};
-use crate::http::{KeptSums, Link, Network, Streams};
+use crate::http::{Link, Network, Streams};
 use crate::identity;
+use crate::kept::KeptSums;
 use crate::keys::KeysInUse;
 use crate::leader::{Role, Seen};
 use crate::metrics::{Counters, FleetPicture, Picture};
@@ -61,7 +62,7 @@ pub(crate) struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
-    pub(crate) gpu_sums: KeptSums,
+    pub(crate) kept: KeptSums,
     /// As the last transaction found it.
     pub(crate) disk: Disk,
     pub(crate) keys: KeysInUse,
@@ -145,7 +146,7 @@ impl Server {
             recognised: Recognised::default(),
             watches: Watches::default(),
             streams: Streams::default(),
-            gpu_sums: KeptSums::default(),
+            kept: KeptSums::default(),
             disk: Disk::default(),
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),

@@ -60,7 +60,21 @@ impl Fleet {
         let read = BufReader::new(child.stdout.take().context("piped")?).read_line(&mut line);
         let fleet = Fleet { child, line };
         ensure!(read? > 0, "the fleet did not start");
+        fleet.use_for_weeks()?;
         Ok(fleet)
+    }
+}
+
+impl Fleet {
+    /// Gives each tenant a record for each hour of the last weeks, so that bills have something to
+    /// add up.
+    fn use_for_weeks(&self) -> Result<()> {
+        let place: Value = serde_json::from_str(&self.line)?;
+        let database = place["database"].as_str().context("the fleet names its database")?;
+        let mut command = Command::new("python3");
+        command.arg(crate::root().join("tests/web/history.py")).arg(database);
+        process::output_of(command.arg(place["tenants"].to_string()))?;
+        Ok(())
     }
 }
 

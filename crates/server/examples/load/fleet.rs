@@ -68,7 +68,7 @@ pub(crate) fn fleet(arguments: &Arguments) -> Result<()> {
         let held = filled.and_then(|()| {
             let ready = json!({
                 "url": plane.url, "token": plane.token("/", Role::Platform)?, "users": users,
-                "server": plane.server.id(), "gpus": arguments.nodes * arguments.gpus, "leases": arguments.requests,
+                "database": plane.database(), "tenants": TENANTS, "server": plane.server.id(), "gpus": arguments.nodes * arguments.gpus, "leases": arguments.requests,
             });
             println!("{ready}");
             std::io::stdout().flush()?;

@@ -13,7 +13,7 @@ mod processes;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -96,7 +96,7 @@ struct Plane {
     server: Child,
     url: String,
     admin: Client,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// A node that says what is true of what it was told.
@@ -131,10 +131,15 @@ impl Plane {
         BufReader::new(server.stdout.take().context("piped")?).read_line(&mut line)?;
         let url = line.trim().strip_prefix("listening on ").context("the server did not start")?.to_owned();
         let settings = Settings::read(&folder.path().join("data/admin.json"))?.context("a token")?;
-        let plane = Plane { postgres, server, url, admin: settings.client(), _folder: folder };
+        let plane = Plane { postgres, server, url, admin: settings.client(), folder };
         let tenants = "tenants: [{path: load}]\nprices: [{meter: reserved, micro: 2000000}]\n";
         let _: Applied = plane.admin.post_text("/apply", "application/yaml", tenants)?;
         Ok(plane)
+    }
+
+    /// Its database file, where it is in SQLite.
+    fn database(&self) -> PathBuf {
+        self.folder.path().join("data/sluice.db")
     }
 
     fn token(&self, tenant: &str, role: Role) -> Result<String> {

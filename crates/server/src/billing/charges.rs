@@ -70,7 +70,7 @@ impl Ledger<'_> {
         most: usize,
         name: impl Fn(NodeId) -> String,
     ) -> Result<(Vec<Charge>, Option<LeaseId>), StoreError> {
-        let rates = Rates::new(&self.prices, &self.declared, day);
+        let rates = Rates::new(&self.terms.prices, &self.terms.declared, day);
         let mut amounts: BTreeMap<Key, u64> = BTreeMap::new();
         for part in rates.parts(day) {
             // An hour at a time, so that no question takes the database long.

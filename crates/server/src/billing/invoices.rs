@@ -46,7 +46,7 @@ impl<'a> Invoicer<'a> {
         let bill = self.ledger.bill(tenant.clone(), period).await?;
         let carried = self.carried(&tenant, earlier).await?;
         let details = self.details(&tenant, period).await?;
-        let invoicing = self.ledger.seller.invoicing.clone().unwrap_or_default();
+        let invoicing = self.ledger.terms.seller.invoicing.clone().unwrap_or_default();
         Ok(document(bill, carried, details, invoicing, bill_to.unwrap_or_default(), now_ms))
     }
 

@@ -103,6 +103,9 @@ pub(super) struct BillOptions {
 }
 
 /// What a tenant and all below it used, and what that costs
+///
+/// Without `until_ms` it is as of a moment of the last four seconds where it has many records, and
+/// says of which.
 #[utoipa::path(get, path = "/bill", tag = "ledger", params(BillOptions),
     responses((status = 200, body = Bill)))]
 pub(super) async fn bill(
@@ -110,8 +113,12 @@ pub(super) async fn bill(
     principal: Principal,
     Options(options): Options<BillOptions>,
 ) -> Answer<Bill> {
+    let is_until_now = options.until_ms.is_none();
     let (tenant, period) = options.read(&server, &principal).await?;
-    Ok(Json(billing::bill_of(&server.store, tenant, period).await?))
+    Ok(Json(match is_until_now {
+        true => billing::bill_until_now(&server.store, &server.kept.billed, tenant, period).await?,
+        false => billing::bill_of(&server.store, tenant, period).await?,
+    }))
 }
 
 /// What a tenant and all below it spent on each day of a period

@@ -54,7 +54,6 @@ use crate::server::Server;
 use answer::Refusal;
 use document::Declared;
 pub(crate) use forward::{Link, Network};
-pub(crate) use gpu_sums::KeptSums;
 pub(crate) use limits::Limits;
 pub(crate) use listen::{bind, serve};
 pub(crate) use places::Places;

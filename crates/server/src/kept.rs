@@ -1,0 +1,81 @@
+//! Answers that take long to work out and that many ask for: kept for a moment.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_api::node::GpuSums;
+use sluice_api::tenant::TenantPath;
+
+use crate::billing::Billed;
+
+/// The longest for which an answer counts as current. Pages ask again after five seconds or more.
+const KEPT_FOR_MAX: Duration = Duration::from_secs(4);
+
+/// The answer that was worked out last, for as long as it counts as current.
+///
+/// That time grows with the number of things that were added up, of which each takes a small part
+/// of its time. Hundreds of open pages of a large fleet cost little then, and what a small fleet's
+/// pages show is current.
+#[derive(Debug)]
+pub(crate) struct Kept<T> {
+    for_each: Duration,
+    answer: Mutex<Option<(Instant, T)>>,
+}
+
+impl<T: Clone> Kept<T> {
+    /// Keeps an answer for this time for each thing that was added up.
+    pub(crate) fn new(for_each: Duration) -> Kept<T> {
+        Kept { for_each, answer: Mutex::new(None) }
+    }
+
+    pub(crate) fn get(&self) -> Option<T> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        answer.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, answer)| answer.clone())
+    }
+
+    /// Keeps an answer to which `things` were added up.
+    pub(crate) fn keep(&self, answer: &T, things: u64) {
+        let things = u32::try_from(things).unwrap_or(u32::MAX);
+        let until = Instant::now() + self.for_each.saturating_mul(things).min(KEPT_FOR_MAX);
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, answer.clone()));
+    }
+}
+
+/// What many open pages ask for.
+#[derive(Debug)]
+pub(crate) struct KeptSums {
+    /// Over all GPUs.
+    pub(crate) gpus: Kept<GpuSums>,
+    /// The units that each tenant holds, in thousandths, over all leases.
+    pub(crate) units: Kept<Arc<BTreeMap<TenantPath, u64>>>,
+    /// What bills until now are made of, over usage records.
+    pub(crate) billed: Kept<Arc<Billed>>,
+}
+
+impl Default for KeptSums {
+    fn default() -> KeptSums {
+        KeptSums {
+            gpus: Kept::new(Duration::from_micros(400)),
+            units: Kept::new(Duration::from_micros(80)),
+            billed: Kept::new(Duration::from_micros(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_a_large_fleet_are_kept_and_those_of_a_small_one_are_not() {
+        let kept = Kept::new(Duration::from_micros(400));
+        assert_eq!(kept.get(), None);
+        kept.keep(&7, 0);
+        assert_eq!(kept.get(), None, "nothing takes no time to add up");
+        kept.keep(&8, u64::MAX);
+        let until = kept.answer.lock().unwrap().as_ref().unwrap().0;
+        assert!(until <= Instant::now() + KEPT_FOR_MAX);
+        assert_eq!(kept.get(), Some(8));
+    }
+}
