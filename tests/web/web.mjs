@@ -50,7 +50,7 @@ async function signedIn(role, options) {
 
 const PAGES = {
   member: ['/', '/new', '/leases', '/programs', '/queue', '/tenants', '/bill', '/usage', '/rightsize', '/invoices', '/gpus', '/nodes', '/health'],
-  tenant_admin: ['/webhooks', '/bill', '/', '/tenants', '/tokens', '/rightsize', '/declarations'],
+  tenant_admin: ['/webhooks', '/bill', '/audit', '/', '/tenants', '/tokens', '/rightsize', '/declarations'],
   provider: ['/earnings', '/capacity', '/pools', '/webhooks', '/invoices', '/tokens', '/nodes/gpu1', '/servers', '/declarations'],
   platform: ['/', '/leases/1', '/declarations', '/servers', '/usage', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
 };
@@ -345,6 +345,21 @@ async function steps() {
     assert.equal((await installation.ask('/servers', installation.tokens.tenant_admin)).status, 403);
     await page.context().close();
     await other.context().close();
+  });
+
+  await step('an administrator sees what was done in their tenant, and nothing of others', async () => {
+    const page = await signedIn('tenant_admin');
+    await open(page, '/audit');
+    const { items } = await installation.ask('/audit/latest?limit=100', installation.tokens.tenant_admin);
+    const own = items.find(({ action }) => action === 'lease.granted');
+    const row = page.locator('tr', { hasText: own.sequence.toLocaleString('en') }).filter({ hasText: own.action });
+    await row.getByText(own.subject, { exact: true }).waitFor();
+    const all = (await installation.ask('/audit?limit=1000')).items;
+    const foreign = all.filter(({ action, subject }) => action.startsWith('tenant.') && subject.startsWith('globex'));
+    assert.ok(foreign.length > 0 && items.length > 0, JSON.stringify(all.map(({ action, subject }) => [action, subject])));
+    assert.deepEqual(items.filter(({ sequence }) => foreign.some((one) => one.sequence === sequence)), []);
+    assert.equal((await installation.ask('/audit', installation.tokens.tenant_admin)).status, 403);
+    await page.context().close();
   });
 
   await step('usage is shown as it arrives, and adds up to what the ledger has', async () => {

@@ -61,6 +61,9 @@ type OnExpiry = Arc<dyn Fn(u64) + Send + Sync>;
 /// The header of an answer to a token that expires soon: when, in milliseconds since 1970.
 pub const EXPIRY_HEADER: &str = "sluice-token-expires-ms";
 
+/// The name of a request, which the lines of the server's log have that are about it.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
 /// Gets a new token; none where there is none to be had.
 type Renew = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
@@ -350,6 +353,12 @@ fn success(server: &str, answer: Answer) -> Result<ureq::Body, Failure> {
     }
     let bytes = read(server, answer.body_mut())?;
     match serde_json::from_slice::<Problem>(&bytes) {
+        // Its operators look for the cause in the log.
+        Ok(mut problem) if problem.is(Kind::Internal) => {
+            let id = answer.headers().get(REQUEST_ID_HEADER).and_then(|id| id.to_str().ok());
+            id.iter().for_each(|id| problem.detail += &format!(" (request {id} in the server's log)"));
+            Err(Failure::Refused(problem))
+        }
         Ok(problem) => Err(Failure::Refused(problem)),
         Err(_) => Err(makes_no_sense(server, format!("HTTP status {}", answer.status()))),
     }

@@ -138,7 +138,7 @@ where
 {
     // An error while writing would be reported on standard error, which panics where it is closed.
     let lines = tracing_subscriber::fmt().log_internal_errors(false);
-    let lines = lines.with_env_filter(filter).with_writer(writer);
+    let lines = lines.with_env_filter(filter).with_writer(writer).with_ansi(false);
     lines.event_format(text::Lines { are_bare: format == Format::Messages }).finish()
 }
 
@@ -148,7 +148,7 @@ where
 {
     let lines = tracing_subscriber::fmt().log_internal_errors(false);
     let lines = lines.with_env_filter(filter).with_writer(writer).json();
-    lines.flatten_event(true).with_current_span(false).with_span_list(false).finish()
+    lines.flatten_event(true).with_current_span(true).with_span_list(false).finish()
 }
 
 #[cfg(test)]

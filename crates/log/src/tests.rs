@@ -65,6 +65,18 @@ fn a_line_of_json_is_an_object_with_the_fields() {
 }
 
 #[test]
+fn a_line_says_which_request_it_is_part_of() {
+    let events = || {
+        let span = tracing::info_span!(target: "sluice_server::http", "request", request = %"4f2a");
+        span.in_scope(|| tracing::info!(target: "sluice_server::change", lease = 7_u64, "granted"));
+    };
+    let lines = logged(Format::Text, "", events);
+    assert!(lines[0].ends_with("granted lease=7 request=4f2a"), "{lines:?}");
+    let object: serde_json::Value = serde_json::from_str(&logged(Format::Json, "", events)[0]).unwrap();
+    assert_eq!((&object["lease"], &object["span"]["request"]), (&7.into(), &"4f2a".into()));
+}
+
+#[test]
 fn a_level_is_about_sluice_and_parts_have_their_own() {
     let events = || {
         tracing::debug!(target: "sluice_server::plan", "planned");

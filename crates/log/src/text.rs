@@ -1,4 +1,4 @@
-//! A line of text: time, level, program, message, fields.
+//! A line of text: time, level, program, message, fields, and those of the span that it is in.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The programs of which the crates are, as their messages name them.
@@ -29,7 +29,7 @@ where
 {
     fn format_event(
         &self,
-        _context: &FmtContext<'_, S, N>,
+        context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
@@ -44,7 +44,14 @@ where
             return writeln!(writer, "{program}{message}");
         }
         SystemTime.format_time(&mut writer)?;
-        writeln!(writer, " {:<5} {program}{message}{fields}", metadata.level())
+        write!(writer, " {:<5} {program}{message}{fields}", metadata.level())?;
+        // What the event is part of, such as a request.
+        if let Some(span) = context.lookup_current()
+            && let Some(fields) = span.extensions().get::<FormattedFields<N>>()
+        {
+            write!(writer, " {}", one_line(fields))?;
+        }
+        writeln!(writer)
     }
 }
 

@@ -23,6 +23,7 @@ mod autonomy;
 mod backup;
 mod billing;
 mod commits;
+mod concern;
 mod disk;
 mod fleet;
 mod history;

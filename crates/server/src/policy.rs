@@ -66,7 +66,7 @@ pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &Te
             own || action == Token(Role::Node)
         }
         Role::TenantAdmin => match action {
-            See | Lease | Preempt | SeeTokens | SetDefault | Webhook => true,
+            See | Lease | Preempt | SeeTokens | SeeAudit | SetDefault | Webhook => true,
             Token(role) => matches!(role, Role::TenantAdmin | Role::Member | Role::Viewer),
             SetQuota => tenant != scope,
             _ => false,
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn each_role_at_home() {
         let check = |role, expect| assert_eq!(row(role, "acme", "acme/research"), expect, "{role:?}");
-        check(Role::TenantAdmin, "fleet see lease preempt quota member tokens default webhook");
+        check(Role::TenantAdmin, "fleet see lease preempt quota member tokens default webhook audit");
         check(Role::Member, "fleet see lease");
         check(Role::Viewer, "fleet see");
         check(Role::Auditor, "fleet see tokens audit");

@@ -60,7 +60,7 @@ export const GROUPS: { title: string; entries: Entry[] }[] = [
       { path: '/tokens', title: 'Tokens', icon: 'key', key: 'k', component: Tokens, shown: () => session.can('seeTokens') },
       { path: '/audit', title: 'Audit log', icon: 'audit', key: 'a', component: Audit, shown: () => session.can('seeAudit') },
       { path: '/webhooks', title: 'Webhooks', icon: 'bell', key: 'w', component: Webhooks, shown: () => session.can('webhook') },
-      { path: '/declarations', title: 'Declarations', icon: 'file', key: 'd', component: Declarations, shown: () => session.can('setQuota') || session.can('setPrice') || session.can('seeAudit') },
+      { path: '/declarations', title: 'Declarations', icon: 'file', key: 'd', component: Declarations, shown: () => session.can('setQuota') || session.can('setPrice') || (session.can('seeAudit') && session.isRoot) },
     ],
   },
   {

@@ -94,7 +94,7 @@ const ALLOWED = {
   bill: ['platform', 'provider'],
   makeToken: ['platform', 'provider', 'tenant_admin'],
   seeTokens: ['platform', 'provider', 'tenant_admin', 'auditor'],
-  seeAudit: ['platform', 'auditor'],
+  seeAudit: ['platform', 'auditor', 'tenant_admin'],
   forget: ['platform'],
   setDefault: ['platform', 'tenant_admin'],
   webhook: ['platform', 'provider', 'tenant_admin'],
@@ -105,7 +105,7 @@ const ALLOWED = {
 export type Action = keyof typeof ALLOWED;
 
 /** What counts for the whole installation only. */
-const OF_ROOT = new Set<Action>(['setPrice', 'setPool', 'fence', 'seeAudit', 'seeServers', 'forget']);
+const OF_ROOT = new Set<Action>(['setPrice', 'setPool', 'fence', 'seeServers', 'forget']);
 
 export const session = new SignedIn();
 

@@ -17,9 +17,9 @@ use futures_util::future::BoxFuture;
 use sluice_api::client::{EXPIRY_HEADER, NoUrl, ServerUrl};
 use sluice_api::problem::{Kind, Problem};
 
-use super::BODY_SIZE_MAX;
 use super::answer::Refusal;
 use super::extract::{bearer, note_principal, whole};
+use super::{BODY_SIZE_MAX, request_id};
 use crate::auth::{self, Principal};
 use crate::leader::Role;
 use crate::lease_key;
@@ -34,12 +34,13 @@ const UNAUTHENTICATED_BODY_MAX: usize = 64 << 10;
 /// More than any answer waits for something to happen.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// What of a request and of its answer means something to the other side.
-const REQUEST_HEADERS: [HeaderName; 5] = [
+const REQUEST_HEADERS: [HeaderName; 6] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
     header::IF_MATCH,
     header::IF_NONE_MATCH,
     HeaderName::from_static("idempotency-key"),
+    request_id::HEADER,
 ];
 const ANSWER_HEADERS: [HeaderName; 7] = [
     header::CONTENT_TYPE,

@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use sluice_api::Page;
-use sluice_api::audit::Entry;
 use sluice_api::bill::{Bill, Charge, Correction, DaySpent, NewCorrection, Price};
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
@@ -294,20 +293,3 @@ pub(super) async fn correct(
 
 const MICRO_MAX: u64 = 1_000_000_000_000_000;
 const REASON_MAX: usize = 400;
-
-/// The audit log, from its beginning
-///
-/// Each entry's hash covers the one before; `sluice audit verify` follows them.
-#[utoipa::path(get, path = "/audit", tag = "audit", params(PageOptions),
-    responses((status = 200, body = Page<Entry>)))]
-pub(super) async fn audit(
-    State(server): State<Arc<Server>>,
-    principal: Principal,
-    Options(options): Options<PageOptions>,
-) -> Answer<Page<Entry>> {
-    principal.need(Action::SeeAudit, &TenantPath::root())?;
-    let limit = options.limit()?;
-    let after = options.cursor(|text| text.parse().ok())?.unwrap_or(0);
-    let entries = server.store.audit(after, limit).await?;
-    Ok(Json(page(entries, limit, |entry| entry.sequence.to_string())))
-}

@@ -17,6 +17,7 @@ mod tags;
 mod admin;
 mod apply;
 mod aside;
+mod audit;
 mod autonomy;
 mod declared;
 mod estimates;
@@ -32,6 +33,7 @@ mod nodes;
 mod plans;
 mod recommendations;
 mod reports;
+mod request_id;
 mod servers;
 mod upkeep;
 mod watch;
@@ -46,6 +48,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use sluice_api::problem::{Kind, Problem};
+use tracing::Instrument;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -131,7 +134,8 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(webhooks::enable))
         .routes(routes!(webhooks::test_webhook))
         .routes(routes!(webhooks::deliveries))
-        .routes(routes!(ledger::audit));
+        .routes(routes!(audit::audit))
+        .routes(routes!(audit::audit_latest));
     OpenApiRouter::with_openapi(Declared::openapi()).nest("/api/v1", api)
 }
 
@@ -167,6 +171,7 @@ pub(crate) fn router(server: Arc<Server>, limits: Limits) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&server), session::from_cookie))
         .layer(middleware::from_fn(to_its_end))
         .layer(middleware::from_fn_with_state(Arc::clone(&server), metrics::count))
+        .layer(middleware::from_fn(request_id::name))
         .with_state(server)
 }
 
@@ -181,10 +186,10 @@ fn named(names: &[String]) -> String {
 /// nothing leaves a change half made.
 async fn to_its_end(request: Request, next: Next) -> Response {
     let asked = format!("{} {}", request.method(), request.uri().path());
-    match tokio::spawn(next.run(request)).await {
+    match tokio::spawn(next.run(request).in_current_span()).await {
         Ok(response) => response,
         Err(error) => {
-            tracing::error!(request = asked, "a request failed: {error}");
+            tracing::error!("{asked} failed: {error}");
             Refusal(Problem::new(Kind::Internal, "the server's log says what happened")).into_response()
         }
     }

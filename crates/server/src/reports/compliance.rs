@@ -1,11 +1,7 @@
 //! Who could do what, and who did: the tokens of a tenant, and its part of the audit log.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::Value;
 use sluice_api::audit::Entry;
 use sluice_api::identity::Identity;
-use sluice_api::lease::LeaseId;
 use sluice_api::problem::Problem;
 use sluice_api::report::ReportKind;
 use sluice_api::tenant::TenantPath;
@@ -14,6 +10,7 @@ use sluice_api::written::moment;
 
 use super::{facts, time, title};
 use crate::billing::Period;
+use crate::concern::Concern;
 use crate::printed::{Column, Report, Section};
 use crate::server::{Books, Server, unwell};
 use crate::store::Store;
@@ -54,7 +51,7 @@ pub(crate) async fn compliance(
     let tokens = tokens(store, tenant, period).await?;
     let of_provider = |books: &Books, _| books.identity.clone();
     let identity = server.read(of_provider).await?;
-    let mut own = Own::new(server, tenant, &tokens);
+    let mut own = Concern::new(server, tenant, &tokens);
     let (entries, is_cut) = entries(&mut own, period).await?;
     let mut sections = vec![token_section(&tokens, now_ms)];
     sections.extend(identity.map(|identity| rule_section(&identity, tenant)));
@@ -98,58 +95,9 @@ async fn tokens(store: &Store, tenant: &TenantPath, period: Period) -> Result<Ve
     }
 }
 
-/// Decides which entries of the audit log concern a tenant.
-struct Own<'a> {
-    server: &'a Server,
-    tenant: &'a TenantPath,
-    tokens: BTreeSet<&'a str>,
-    /// Leases that were looked up, and whether they are the tenant's.
-    leases: BTreeMap<LeaseId, bool>,
-}
-
-impl<'a> Own<'a> {
-    fn new(server: &'a Server, tenant: &'a TenantPath, tokens: &'a [Token]) -> Own<'a> {
-        let tokens = tokens.iter().map(|token| token.id.as_str()).collect();
-        Own { server, tenant, tokens, leases: BTreeMap::new() }
-    }
-
-    /// An entry concerns a tenant if it was made with one of the tenant's tokens, or is about the
-    /// tenant, a token, a lease, or something else that is the tenant's.
-    async fn concerns(&mut self, entry: &Entry) -> Result<bool, Problem> {
-        if self.tenant.is_root() {
-            return Ok(true);
-        }
-        let actor = entry.actor.split(' ').next().unwrap_or_default();
-        let kind = entry.action.split('.').next().unwrap_or_default();
-        if self.tokens.contains(actor) || (kind == "token" && self.tokens.contains(entry.subject.as_str())) {
-            return Ok(true);
-        }
-        if kind == "lease" {
-            return self.has_lease(&entry.subject).await;
-        }
-        let contains = |text: &str| text.parse::<TenantPath>().is_ok_and(|path| self.tenant.contains(&path));
-        if ["tenant", "budget", "bill"].contains(&kind) && contains(&entry.subject) {
-            return Ok(true);
-        }
-        let detail: Value = serde_json::from_str(&entry.detail).unwrap_or_default();
-        Ok(detail["tenant"].as_str().is_some_and(contains))
-    }
-
-    async fn has_lease(&mut self, subject: &str) -> Result<bool, Problem> {
-        let Ok(id) = subject.parse::<LeaseId>() else { return Ok(false) };
-        if let Some(known) = self.leases.get(&id) {
-            return Ok(*known);
-        }
-        let lease = self.server.lease(id).await?;
-        let is_own = lease.is_some_and(|lease| self.tenant.contains(&lease.tenant));
-        self.leases.insert(id, is_own);
-        Ok(is_own)
-    }
-}
-
 /// Returns the entries of the period that concern the tenant, and whether there are more than fit.
-async fn entries(own: &mut Own<'_>, period: Period) -> Result<(Vec<Entry>, bool), Problem> {
-    let store = &own.server.store;
+async fn entries(own: &mut Concern<'_>, period: Period) -> Result<(Vec<Entry>, bool), Problem> {
+    let store = &own.store();
     let mut after = before(store, period.from_ms).await?;
     let (mut found, mut seen) = (Vec::new(), 0);
     loop {

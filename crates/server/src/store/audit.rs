@@ -44,7 +44,15 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// The same of one lease.
+    /// Entries before `before`, the latest first.
+    pub(crate) async fn audit_before(&self, before: u64, limit: u32) -> Result<Vec<Entry>> {
+        let query = sqlx::query("SELECT * FROM audit WHERE sequence < $1 ORDER BY sequence DESC LIMIT $2");
+        let before = i64::try_from(before).unwrap_or(i64::MAX);
+        let rows = query.bind(before).bind(i64::from(limit)).fetch_all(&self.pool).await?;
+        rows.iter().map(entry).collect()
+    }
+
+    /// Entries of one lease after `after`, in their order.
     pub(crate) async fn audit_of(&self, lease: LeaseId, after: u64, limit: u32) -> Result<Vec<Entry>> {
         let query = sqlx::query(
             "SELECT * FROM audit WHERE subject = $1 AND sequence > $2 AND action LIKE 'lease.%' ORDER BY sequence LIMIT $3",

@@ -119,6 +119,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("enable webhook", "enable", |c, t| c.post(&format!("/webhooks/{}/enable", t.webhook), &json!({}))),
     ("remove webhook", "remove_webhook", |c, t| c.delete(&format!("/webhooks/{}", t.webhook))),
     ("audit", "audit", |c, _| c.get("/audit")),
+    ("tenant's audit", "audit_latest", |c, _| c.get("/audit/latest?tenant=acme")),
     ("join", "join", |c, _| {
         c.post("/nodes", &json!({ "name": "n", "address": "h:1", "gpus": [], "release": "0" }))
     }),
@@ -272,16 +273,19 @@ fn every_endpoint_for_every_role() {
     let defaults = ["set default", "remove default", "consent", "undo", "allow"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
     let money = ["bill", "bill days", "charges", "cost report", "get invoice", "invoice document"];
+    let audited =
+        ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
     let administrator = [
         &leases[..],
         &["preempt", "move", "resize"],
-        &money,
+        &audited,
         &["quota"],
         &tenants,
         &fleet,
         &tokens,
         &defaults,
         &webhooks,
+        &["tenant's audit"],
         &gpus,
     ]
     .concat();
@@ -289,10 +293,18 @@ fn every_endpoint_for_every_role() {
     let seen = [&money[..], &["watch", "pools", "get tenant"], &fleet].concat();
     check(Role::Member, "acme", &[&leases[..], &seen, &["undo"], &["gpus", "gpu sums", "drift"]].concat());
     check(Role::Viewer, "acme", &[&leases[..3], &seen, &["gpus", "gpu sums", "drift"]].concat());
-    let audits =
-        ["tokens", "get token", "audit", "gpus", "gpu sums", "drift", "servers", "plans", "identity"];
-    let audited =
-        ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
+    let audits = [
+        "tokens",
+        "get token",
+        "audit",
+        "tenant's audit",
+        "gpus",
+        "gpu sums",
+        "drift",
+        "servers",
+        "plans",
+        "identity",
+    ];
     let audited = [&audited[..], &["watch", "pools", "get tenant"], &fleet].concat();
     check(Role::Auditor, "/", &[&leases[..3], &audited, &audits].concat());
     let sold = [

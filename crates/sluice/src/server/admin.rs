@@ -258,9 +258,13 @@ pub(crate) fn gpu(command: &GpuCommand) -> Result<ExitCode> {
 
 pub(crate) fn audit(command: &AuditCommand) -> Result<ExitCode> {
     match command {
-        AuditCommand::Log { at } => {
+        AuditCommand::Log { at, tenant } => {
             let mut failed = None;
-            client(at)?.each("/audit", |entry: Entry| match serde_json::to_string(&entry) {
+            let path = match tenant {
+                None => "/audit".to_owned(),
+                Some(tenant) => format!("/audit/latest?tenant={}", segment(tenant.as_str())),
+            };
+            client(at)?.each(&path, |entry: Entry| match serde_json::to_string(&entry) {
                 Ok(line) => println!("{line}"),
                 Err(error) => failed = Some(error),
             })?;

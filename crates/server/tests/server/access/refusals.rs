@@ -8,7 +8,7 @@ use sluice_api::lease::Lease;
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::token::Role;
 
-use crate::{PATIENCE, Server, problem, settings};
+use crate::{PATIENCE, Server, ServerProcess, problem, settings};
 
 #[test]
 fn bad_input_gets_a_problem_that_names_the_field() {
@@ -65,6 +65,38 @@ pub(super) fn raw(server: &Server, request: &str) -> (u16, String, String) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[test]
+fn a_request_is_named_in_its_answer_and_in_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut command = ServerProcess::command(folder.path(), None);
+    command.env("SLUICE_LOG", "debug");
+    let process = ServerProcess::spawn(command.stderr(std::fs::File::create(&log).unwrap()));
+    let token = settings(folder.path()).token;
+    let ask = |named: &str| {
+        let mut stream = TcpStream::connect(process.url.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = json!({ "tenant": "/", "share_ppm": 1000 }).to_string();
+        let head = format!("Host: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n{named}");
+        let kind = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
+        let request = format!("POST /api/v1/leases HTTP/1.1\r\n{head}{kind}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let name = answer.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+        name.unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+    };
+    assert_eq!(ask("X-Request-Id: from-a.proxy_7\r\n"), "from-a.proxy_7");
+    let made = ask("X-Request-Id: a b\r\n");
+    assert!(made.len() == 16 && made != ask(""), "{made}");
+    drop(process);
+    let log = std::fs::read_to_string(&log).unwrap();
+    for name in ["from-a.proxy_7", &made] {
+        let is_named = |line: &str| line.contains("POST /api/v1/leases: 422") && line.ends_with(name);
+        assert!(log.lines().any(is_named), "{name}: {log}");
+    }
 }
 
 #[test]

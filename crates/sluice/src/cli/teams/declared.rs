@@ -214,10 +214,14 @@ pub(crate) enum GpuCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Print the log, one JSON object per line
+    /// Print the log, one JSON object per line, from its beginning
     Log {
         #[command(flatten)]
         at: AtServer,
+        /// Only what concerns this tenant and all below it, the latest entry first: what an
+        /// administrator of the tenant may see
+        #[arg(long, value_name = "PATH")]
+        tenant: Option<TenantPath>,
     },
     /// Follow the chain of the log from its beginning
     Verify {
