@@ -15,4 +15,4 @@ mod page;
 pub use certificate::expiry_s;
 pub use exporter::{Exporter, ExporterConfig, Source};
 pub use format::Format;
-pub use page::{Metric, Page};
+pub use page::{Histogram, Metric, Page};

@@ -28,6 +28,11 @@ impl Metric {
         Metric { name, unit: None, help, kind: MetricType::Counter }
     }
 
+    /// How many values lie where.
+    pub const fn histogram(name: &'static str, help: &'static str) -> Metric {
+        Metric { name, unit: None, help, kind: MetricType::Histogram }
+    }
+
     /// A value under a name that another exporter has made known, exactly as that exporter writes
     /// it: a counter by OpenMetrics' rules would get the suffix `_total`.
     pub const fn foreign(name: &'static str, help: &'static str) -> Metric {
@@ -38,6 +43,16 @@ impl Metric {
     pub const fn of(self, unit: &'static str) -> Metric {
         Metric { unit: Some(unit), ..self }
     }
+}
+
+/// The sample of a histogram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    pub sum: f64,
+    /// Upper bounds, each with the number of values above the bound before and up to this one.
+    pub buckets: Vec<(f64, u64)>,
+    /// The number of values above all bounds.
+    pub beyond: u64,
 }
 
 /// One scrape's answer under construction.
@@ -72,6 +87,26 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
+    /// The same of histograms.
+    pub fn histogram<L: EncodeLabelSet>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (L, Histogram)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let unit = metric.unit.map(|unit| Unit::Other(unit.into()));
+        let mut family = self.0.encode_descriptor(metric.name, metric.help, unit.as_ref(), metric.kind)?;
+        for (labels, Histogram { sum, buckets, beyond }) in samples {
+            let count = buckets.iter().map(|(_, count)| count).sum::<u64>() + beyond;
+            let buckets: Vec<(f64, u64)> = buckets.into_iter().chain([(f64::INFINITY, beyond)]).collect();
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+
     /// Writes a metric with one sample and no labels, if there is a value.
     pub fn single(&mut self, metric: &Metric, value: impl Into<Option<f64>>) -> fmt::Result {
         const NO_LABELS: [(&str, &str); 0] = [];
@@ -89,6 +124,7 @@ mod tests {
 
     const SECONDS: Metric = Metric::counter("sluice_test_gpu", "GPU time").of("seconds");
     const FOREIGN: Metric = Metric::foreign("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy in mJ");
+    const WAITS: Metric = Metric::histogram("sluice_test_wait", "Waits").of("seconds");
     const EMPTY: Metric = Metric::gauge("sluice_test_empty", "Nothing");
 
     #[derive(Debug)]
@@ -99,6 +135,8 @@ mod tests {
             let mut page = Page::new(encoder);
             let hostile = "a\"b\\c\nd\u{1b}[31m";
             page.family(&SECONDS, [([("tenant", hostile)], 1.5), ([("tenant", "b")], 0.000_000_001)])?;
+            let waits = Histogram { sum: 2.5, buckets: vec![(0.1, 2)], beyond: 1 };
+            page.histogram(&WAITS, [([("tenant", "b")], waits)])?;
             page.single(&FOREIGN, 7.0)?;
             page.single(&EMPTY, None)
         }
@@ -114,6 +152,11 @@ mod tests {
             "# TYPE sluice_test_gpu_seconds counter",
             "# UNIT sluice_test_gpu_seconds seconds",
             "sluice_test_gpu_seconds_total{tenant=\"a\\\"b\\\\c\\nd\u{1b}[31m\"} 1.5",
+            "# TYPE sluice_test_wait_seconds histogram",
+            "sluice_test_wait_seconds_sum{tenant=\"b\"} 2.5",
+            "sluice_test_wait_seconds_count{tenant=\"b\"} 3",
+            "sluice_test_wait_seconds_bucket{le=\"0.1\",tenant=\"b\"} 2",
+            "sluice_test_wait_seconds_bucket{le=\"+Inf\",tenant=\"b\"} 3",
             "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown",
             "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION 7.0",
         ] {

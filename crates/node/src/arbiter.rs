@@ -52,6 +52,7 @@
 mod buckets;
 mod decisions;
 mod pace;
+mod waits;
 mod weight;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,7 @@ use std::collections::BTreeMap;
 use self::buckets::Precedence;
 
 pub use self::pace::Pace;
+pub use self::waits::{WAIT_BOUNDS_NS, Waits};
 pub use self::weight::Weight;
 
 /// Parts in a million: the unit of shares.
@@ -140,8 +142,8 @@ struct Lease {
     exhausted: bool,
     /// What is left of a premium lease's precedence.
     precedence: Precedence,
-    /// Time for which its sessions had work and waited for the GPU, as far as those waits are over.
-    waited_ns: u64,
+    /// Of its sessions for the GPU, as far as they are over.
+    waits: Waits,
 }
 
 /// A lease comes back after it had no work.
@@ -216,7 +218,7 @@ impl Arbiter {
             refilled_at_ns: now_ns,
             exhausted: false,
             precedence: Precedence::full(now_ns, weight, self.pace.burst_ns),
-            waited_ns: 0,
+            waits: Waits::default(),
         });
         let idle = Session { lease, state: State::Idle, recall_ns: 0, suspended: None };
         self.sessions.entry(session).or_insert(idle);
@@ -282,19 +284,20 @@ impl Arbiter {
         self.sessions.remove(&session);
     }
 
-    /// For how long the sessions of a lease have had work and waited for this GPU, added up over
-    /// its sessions.
-    pub fn waited_ns(&self, now_ns: u64, lease: LeaseKey) -> u64 {
-        let past_ns = self.leases.get(&lease).map_or(0, |lease| lease.waited_ns);
+    /// For how long the sessions of a lease have had work and waited for this GPU.
+    pub fn waits(&self, now_ns: u64, lease: LeaseKey) -> Waits {
+        let past = self.leases.get(&lease).map_or_else(Waits::default, |lease| lease.waits);
         let waiting = self.waiting().filter(|(_, session)| session.lease == lease);
-        waiting.map(|(_, session)| session.waited_ns(now_ns)).fold(past_ns, u64::saturating_add)
+        let total_ns =
+            waiting.map(|(_, session)| session.waited_ns(now_ns)).fold(past.total_ns, u64::saturating_add);
+        Waits { total_ns, ..past }
     }
 
     /// Counts the wait of a session that is about to leave the queue.
     fn end_wait(&mut self, now_ns: u64, session: SessionKey) {
         let Some(session) = self.sessions.get(&session) else { return };
-        if let Some(lease) = self.leases.get_mut(&session.lease) {
-            lease.waited_ns = lease.waited_ns.saturating_add(session.waited_ns(now_ns));
+        if let (Some(lease), State::Waiting { .. }) = (self.leases.get_mut(&session.lease), session.state) {
+            lease.waits.count(session.waited_ns(now_ns));
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluice_worker::link::{Link, Packet};
 
-use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Weight};
+use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Waits, Weight};
 
 /// GPU time of all GPUs of a node.
 #[derive(Debug)]
@@ -120,14 +120,16 @@ impl Turns {
         }
     }
 
-    /// For how long the sessions of each of these leases have had work and waited for a GPU, added
-    /// up over their sessions and GPUs.
-    pub(crate) fn waited_ns(&self, leases: &[u64]) -> BTreeMap<u64, u64> {
+    /// For how long the sessions of each of these leases have had work and waited for a GPU, over
+    /// all their GPUs.
+    pub(crate) fn waits(&self, leases: &[u64]) -> BTreeMap<u64, Waits> {
         let now_ns = self.now_ns();
         let state = self.lock();
-        let waited =
-            |lease| state.gpus.iter().map(|gpu| gpu.arbiter.waited_ns(now_ns, LeaseKey(lease))).sum();
-        leases.iter().map(|&lease| (lease, waited(lease))).collect()
+        let of = |lease| {
+            let waits = state.gpus.iter().map(|gpu| gpu.arbiter.waits(now_ns, LeaseKey(lease)));
+            waits.fold(Waits::default(), Waits::and)
+        };
+        leases.iter().map(|&lease| (lease, of(lease))).collect()
     }
 
     /// Ends quanta when their time has come; never returns.

@@ -5,8 +5,9 @@
 
 use std::fmt;
 
-use sluice_metrics::{Metric, Page};
+use sluice_metrics::{Histogram, Metric, Page};
 
+use crate::arbiter::{WAIT_BOUNDS_NS, Waits};
 use crate::registry::readings::{LeaseNow, LeaseReading};
 
 const USED: Metric = Metric::counter(
@@ -23,6 +24,11 @@ const BUSY: Metric =
 const THROTTLED: Metric = Metric::counter(
     "sluice_lease_throttled",
     "Time for which sessions of the lease had work and waited for a GPU, added up over sessions and GPUs",
+)
+.of("seconds");
+const TURN_WAITS: Metric = Metric::histogram(
+    "sluice_lease_turn_wait",
+    "From when a session of the lease had work to when it had a GPU, for each turn",
 )
 .of("seconds");
 const GUARANTEED: Metric =
@@ -84,7 +90,7 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     counter(&USED, &|lease| seconds(lease.used_ns))?;
     counter(&RESERVED, &|lease| seconds(lease.reserved_ns))?;
     counter(&BUSY, &|lease| seconds(lease.busy_ns))?;
-    counter(&THROTTLED, &|lease| seconds(lease.waited_ns))?;
+    counter(&THROTTLED, &|lease| seconds(lease.waits.total_ns))?;
     counter(&STARTED, &|lease| lease.sessions_total as f64)?;
     counter(&KERNELS, &|lease| lease.kernels as f64)?;
     counter(&MEMORY_MOVES, &|lease| lease.memory_moves as f64)?;
@@ -111,7 +117,15 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
             (labels.iter().cloned().chain([direction]).collect::<Labels>(), bytes as f64)
         })
     });
-    page.family(&LINK, link)
+    page.family(&LINK, link)?;
+    let waits = labels.iter().zip(leases);
+    page.histogram(&TURN_WAITS, waits.map(|(labels, lease)| (labels.as_slice(), histogram(&lease.waits))))
+}
+
+fn histogram(waits: &Waits) -> Histogram {
+    let [within @ .., beyond] = waits.counts;
+    let bounds = WAIT_BOUNDS_NS.into_iter().map(seconds);
+    Histogram { sum: seconds(waits.total_ns), buckets: bounds.zip(within).collect(), beyond }
 }
 
 /// Labels without a value are left out: a node without a server knows no tenants.

@@ -11,7 +11,7 @@ use sluice_wire::control::GpuStatus;
 use sluice_worker::counters::Counts;
 
 use super::{LeaseRecord, Ledger, Registry, sum};
-use crate::arbiter::PPM;
+use crate::arbiter::{PPM, Waits};
 
 /// Longer than scrapers wait from one scrape to the next.
 const KEPT_FOR: Duration = Duration::from_secs(120);
@@ -43,8 +43,8 @@ pub(crate) struct LeaseReading {
     pub(crate) reserved_ns: u64,
     /// Time for which its sessions had a GPU to themselves.
     pub(crate) busy_ns: u64,
-    /// Time for which its sessions had work and waited for a GPU.
-    pub(crate) waited_ns: u64,
+    /// Of its sessions, which had work, for a GPU.
+    pub(crate) waits: Waits,
     pub(crate) kernels: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
@@ -114,14 +114,14 @@ impl PastLeases {
 impl Registry {
     pub(crate) fn readings(&self) -> Readings {
         let ids: Vec<u64> = self.lock().leases.keys().copied().collect();
-        let waited_ns = self.turns.waited_ns(&ids);
+        let waits = self.turns.waits(&ids);
         let now = self.clock.running();
         let ledger = self.lock();
         let (counts, sessions) = ledger.counts_of_all();
         let swapped = ledger.swapped_of_all();
         let reading = |(&id, record): (&u64, &LeaseRecord)| {
             let mut reading = self.reading(id, record, counts.get(&id).copied().unwrap_or(record.past));
-            reading.waited_ns = waited_ns.get(&id).copied().unwrap_or(0);
+            reading.waits = waits.get(&id).copied().unwrap_or_default();
             let entry = ledger.books.lease(id)?;
             reading.now = Some(LeaseNow {
                 gpus: entry.gpus.len() as u32,
@@ -148,9 +148,9 @@ impl Registry {
     }
 
     /// Sets the last numbers of a lease aside, once its last usage record is cut.
-    pub(super) fn keep_last(&self, id: u64, record: &LeaseRecord, share_ppm: u64, waited_ns: u64) {
+    pub(super) fn keep_last(&self, id: u64, record: &LeaseRecord, share_ppm: u64, waits: Waits) {
         let mut reading = self.reading(id, record, record.past);
-        reading.waited_ns = waited_ns;
+        reading.waits = waits;
         match &record.metered {
             // To the millisecond what its usage records say.
             Some(metered) => reading.reserved_ns = metered.recorded_ns(),
@@ -168,7 +168,7 @@ impl Registry {
             used_ns: counts.used_ns,
             reserved_ns: record.share_ppm.saturating_mul(held_ms),
             busy_ns: counts.gpu_ns,
-            waited_ns: 0,
+            waits: Waits::default(),
             kernels: counts.kernels,
             bytes_in: counts.bytes_in,
             bytes_out: counts.bytes_out,
