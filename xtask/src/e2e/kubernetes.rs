@@ -51,7 +51,13 @@ const CLAIMS_SINCE: &str = "1.34";
 /// Ways to install the chart.
 const VARIANTS: [&[&str]; 5] = [
     &[],
-    &["metrics.enabled=true", "metrics.dashboards.enabled=true"],
+    &[
+        "metrics.enabled=true",
+        "metrics.dashboards.enabled=true",
+        "node.overcommit=2.5",
+        "node.swapMemory=64GiB",
+        "node.swapFile=200GiB",
+    ],
     &["server.enabled=false", "server.url=https://sluice.example:7580", "node.enabled=false"],
     &["controller.aliases={nvidia,hami,kai}", "controller.ptx=true", "controller.tenants.red=acme/red"],
     &[
@@ -154,6 +160,8 @@ fn wrong_values_are_refused() -> Result<()> {
         ("nodes.enabled=true", "nodes"),
         ("dra.nodeSelector=yes", "nodeSelector"),
         ("metrics.monitors.interval=fast", "interval"),
+        ("node.overcommit=0.5", "overcommit"),
+        ("node.swapFile=a disk", "swapFile"),
     ] {
         let output = helm("template", &[value])?.output()?;
         let message = String::from_utf8_lossy(&output.stderr);
