@@ -6,6 +6,7 @@ pub(crate) mod call;
 pub(crate) mod errors;
 pub(crate) mod evidence;
 pub(crate) mod failures;
+pub(crate) mod fork_gate;
 pub(crate) mod ids;
 pub(crate) mod logs;
 pub(crate) mod out;

@@ -5,5 +5,6 @@
 
 pub(crate) mod contexts;
 pub(crate) mod ending;
+pub(crate) mod fork;
 pub(crate) mod green;
 pub(crate) mod init;

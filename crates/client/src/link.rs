@@ -28,12 +28,14 @@
 //! connection ([`greeting`]), both directions ([`outbox`], [`inbox`]), who reads and who waits
 //! ([`reading`], [`waiters`]), data that are sent or kept without a copy ([`zero_copy`],
 //! [`retained`]), several connections ([`width`]), reconnecting ([`resume`]), memory credit
-//! ([`credit`]), refusals of queued commands ([`refusals`]) and recordings ([`record`]).
+//! ([`credit`]), refusals of queued commands ([`refusals`]), recordings ([`record`]), and forks of
+//! the program ([`fork`]).
 
 pub(crate) mod command_id;
 pub(crate) mod credit;
 mod delivery;
 pub(crate) mod flusher;
+pub(crate) mod fork;
 pub(crate) mod greeting;
 pub(crate) mod inbox;
 pub(crate) mod outbox;
@@ -55,11 +57,12 @@ mod width;
 mod zero_copy;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::FrameDecoder;
+use sluice_wire::address::SessionAddress;
 use sluice_wire::spin::Spin;
 
 use crate::link::credit::Allowances;
@@ -80,6 +83,8 @@ pub(crate) const LOST: CUresult = CUresult::DEVICE_UNAVAILABLE;
 pub(crate) struct Link {
     /// What is behind it, for people to read.
     name: String,
+    /// How the session was opened, and its number.
+    opened: Option<(SessionAddress, u64)>,
     /// The process has connections to several nodes.
     is_one_of_many: bool,
     /// Called with the ticket of a queued command that the driver refused.
@@ -97,7 +102,8 @@ pub(crate) struct Link {
     lost: AtomicBool,
     /// There is no connection, and the next leader reconnects.
     cut: AtomicBool,
-    resumption: Option<Resumption>,
+    /// Set later only in a forked child, whose session is resumed though its parent's is not.
+    resumption: OnceLock<Resumption>,
     /// It has been reported once that the worker does not respond.
     silence_is_told: AtomicBool,
     recorder: Option<Recorder>,
@@ -132,6 +138,7 @@ impl Link {
         let receiver = Receiver::new(Arc::clone(&stream), decoder);
         Link {
             name: "the GPU".to_owned(),
+            opened: None,
             is_one_of_many: false,
             on_refused: |_| (),
             spin: Spin::new(threads::cores()),
@@ -142,7 +149,7 @@ impl Link {
             failed: AtomicI32::new(0),
             lost: AtomicBool::new(false),
             cut: AtomicBool::new(false),
-            resumption,
+            resumption: resumption.map_or_else(OnceLock::new, OnceLock::from),
             silence_is_told: AtomicBool::new(false),
             recorder,
             allowances: Allowances::default(),
@@ -158,6 +165,11 @@ impl Link {
     pub(crate) fn name(&mut self, name: String) {
         self.name = name;
         self.is_one_of_many = true;
+    }
+
+    /// Notes how the session was opened, and its number.
+    pub(crate) fn opened_as(&mut self, address: SessionAddress, session: u64) {
+        self.opened = Some((address, session));
     }
 
     /// Sets what is called with the ticket of each queued command that the driver refuses.
@@ -181,6 +193,11 @@ impl Link {
         // which has no other thread. The child has no session any more, and its copy of the
         // parent's is never dropped.
         unsafe { (*self.current.load(Ordering::Acquire)).close_in_child() };
+    }
+
+    /// What is needed to resume the session, if it can be.
+    fn resumption(&self) -> Option<&Resumption> {
+        self.resumption.get()
     }
 
     fn try_outbox(&self) -> Option<MutexGuard<'_, Outbox>> {

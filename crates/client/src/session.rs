@@ -25,7 +25,7 @@ pub(crate) mod visible;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::*;
@@ -86,6 +86,8 @@ struct Global {
 /// process ends.
 static SESSIONS: AtomicPtr<Sessions> = AtomicPtr::new(std::ptr::null_mut());
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
+/// In a forked child that has no session and gets none: what its calls answer; else 0.
+static ABSENT: AtomicI32 = AtomicI32::new(0);
 
 /// Whether the program has called `cuInit`.
 pub(crate) fn is_initialized() -> bool {
@@ -100,9 +102,19 @@ pub(crate) fn check_failure() -> Result<(), CUresult> {
 /// All sessions of an initialized process.
 pub(crate) fn all() -> Result<&'static Sessions, CUresult> {
     if !INITIALIZED.load(Ordering::Acquire) {
-        return Err(CUresult::NOT_INITIALIZED);
+        return Err(absence().unwrap_or(CUresult::NOT_INITIALIZED));
     }
     existing().ok_or(CUresult::NOT_INITIALIZED)
+}
+
+/// Why this process has no session and gets none.
+pub(crate) fn absence() -> Option<CUresult> {
+    CUresult(ABSENT.load(Ordering::Acquire)).ok().err()
+}
+
+/// A forked child has no session and gets none.
+pub(crate) fn set_absence(error: CUresult) {
+    ABSENT.store(error.0, Ordering::Release);
 }
 
 /// Whether there are several sessions.

@@ -42,7 +42,7 @@ pub(crate) use held::short_name;
 use control::{Rights, Token, control};
 use greeting::{Protected, greet, protect};
 use held::{HeldLease, NO_CERTIFICATE, NO_LEASES_HERE, refused};
-use sessions::{admit_peer, go_on, session};
+use sessions::{admit_peer, clone, go_on, session};
 
 /// A peer has this long for its first words.
 pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -91,6 +91,7 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
     // The end of a Unix socket is its peer's end.
     let resumes = !stream.is_unix() && process.space != 0;
     if (resumes || matches!(hello.purpose, Purpose::Resume(_)))
+        && !stream.is_unix()
         && let Err(error) = sluice_transport::limit_unacknowledged(stream.as_fd())
     {
         tracing::warn!(peer, "{peer} disconnected: {error}");
@@ -126,7 +127,8 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
             let client = ClientOf { process, peer: peer.to_owned(), resumes };
             session(registry, stream, (&token, once), client, place)
         }
-        Purpose::Resume(resume) => go_on(registry, stream, &resume, peer),
+        Purpose::Resume(resume) => go_on(registry, stream, &resume, (&process, peer)),
+        Purpose::Clone(of) => clone(registry, stream, (&of, &process), place),
         Purpose::Peer(other) => admit_peer(registry, stream, &other),
     };
     if let Err(error) = ended {

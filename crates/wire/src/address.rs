@@ -14,6 +14,9 @@ pub const SESSION_VARIABLE: &str = "SLUICE_SESSION";
 /// The environment variable that names the file for a session's [`crate::log`].
 pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
 
+/// Set to `clone`, it gives a forked child of a program a clone of the program's session.
+pub const FORK_VARIABLE: &str = "SLUICE_FORK";
+
 /// Names the folder in which each process that opens a session leaves its command line, for a
 /// report on all processes of a run.
 pub const REPORT_VARIABLE: &str = "SLUICE_REPORT";

@@ -26,8 +26,8 @@ pub use questions::{
     ProcessesRequest, SessionStatus, Status, StatusRequest, Usage, UsageRequest,
 };
 pub use sessions::{
-    DeviceSnapshot, ResumeTerms, SessionOpen, SessionOpened, SessionRefused, SessionResumed, ShareMemory,
-    SharedMemory, SharedMemoryTaken, tell_apart,
+    DeviceSnapshot, ResumeTerms, SessionCloned, SessionNotCloned, SessionOpen, SessionOpened, SessionRefused,
+    SessionResumed, ShareMemory, SharedMemory, SharedMemoryTaken, tell_apart,
 };
 
 /// A whole GPU, in the unit of shares: millionths.
@@ -156,6 +156,8 @@ control! {
     51 LeaseQuestion
     52 LeaseHere
     53 LeaseRestored
+    54 SessionCloned
+    55 SessionNotCloned
 }
 
 impl Control {

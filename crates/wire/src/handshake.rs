@@ -12,7 +12,8 @@
 //! it answers `SessionResumed`, and both streams go on (`resume`). On a far link a session
 //! continues over several sockets at once: each says the same but for its number, and the answer is
 //! on the first. A node that connects for a worker of its own goes to another node's worker in the
-//! same way: that one answers `PeerReady` (`peer`).
+//! same way: that one answers `PeerReady` (`peer`). A client that is about to fork asks for a clone
+//! of its session, which the daemon answers itself (`SessionCloned`); the child then resumes that.
 //!
 //! A connection may be cut while a session is being opened, and its client cannot know whether the
 //! node has made the session. So it makes up a number for the opening ([`Once`]) and asks again
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// Counts changes of the protocol.
-pub const PROTOCOL: u16 = 20;
+pub const PROTOCOL: u16 = 21;
 /// What this build speaks.
 pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
 /// The largest `Hello` with its length, in bytes.
@@ -77,6 +78,15 @@ pub enum Purpose {
     Resume(Resume),
     /// Copies into the memory of a session, from another session of its program.
     Peer(Peer),
+    /// The client of a session is about to fork, and its child is to have a session like it.
+    Clone(CloneOf),
+}
+
+/// Which session is cloned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CloneOf {
+    pub session: u64,
+    pub proof: CloneProof,
 }
 
 /// Into which session copies go.
@@ -154,6 +164,12 @@ secret! {
 }
 
 secret! {
+    /// That the client of a session asks for its clone: the session's secret, or where a session
+    /// does not outlive its connection and its client has none, the token of its lease.
+    CloneProof
+}
+
+secret! {
     /// A number that a client makes up for something that it opens. Nobody else can guess it.
     OpeningNonce
 }
@@ -228,6 +244,11 @@ impl Hello {
                 session.encode(&mut body);
                 token.encode(&mut body);
             }
+            Purpose::Clone(CloneOf { session, proof }) => {
+                4u8.encode(&mut body);
+                session.encode(&mut body);
+                proof.encode(&mut body);
+            }
         }
         with_length(&body)
     }
@@ -258,6 +279,10 @@ impl Hello {
             3 => Purpose::Peer(Peer {
                 session: u64::decode(&mut reader)?,
                 token: PeerToken::decode(&mut reader)?,
+            }),
+            4 => Purpose::Clone(CloneOf {
+                session: u64::decode(&mut reader)?,
+                proof: CloneProof::decode(&mut reader)?,
             }),
             other => return Err(WireError::Value { what: "a purpose", value: other.into() }),
         };
@@ -330,9 +355,12 @@ mod tests {
     const PEER: Hello =
         Hello { purpose: Purpose::Peer(Peer { session: 6, token: PeerToken([9; 32]) }), ..HELLO };
 
+    const CLONE: Hello =
+        Hello { purpose: Purpose::Clone(CloneOf { session: 6, proof: CloneProof([9; 32]) }), ..HELLO };
+
     #[test]
     fn a_hello_is_complete_with_its_last_byte() {
-        for hello in [HELLO, AGAIN, PEER] {
+        for hello in [HELLO, AGAIN, PEER, CLONE] {
             let bytes = hello.to_bytes();
             assert!(bytes.len() <= HELLO_SIZE_MAX);
             for cut in 0..bytes.len() {
@@ -365,6 +393,6 @@ mod tests {
 
     #[test]
     fn secrets_stay_out_of_logs() {
-        assert!(!format!("{HELLO:?}{AGAIN:?}{PEER:?}").contains('9'));
+        assert!(!format!("{HELLO:?}{AGAIN:?}{PEER:?}{CLONE:?}").contains('9'));
     }
 }

@@ -110,6 +110,17 @@ pub enum Export {
     Event { name: Vec<u8> },
 }
 
+/// Who gets what a session consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Receiver {
+    /// Another worker, which takes the session over.
+    Worker,
+    /// The keeper of a copy, who has most of it from before (`sluice_wire::checkpoint`).
+    Keeper,
+    /// The worker of a clone. The client waits meanwhile, and keeps its connection.
+    Clone,
+}
+
 /// Everything after the start. `gpu` counts within the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Packet {
@@ -169,7 +180,7 @@ pub enum Packet {
     /// The session is here, with the memory that was copied, and begins once its client is. Of each
     /// GPU of its lease it has `taken` bytes, and counts on `reserved` more.
     Arrived { bytes: u64, taken: Vec<u64>, reserved: Vec<u64> },
-    /// The session stands still, since it is about to go to another worker.
+    /// The session stands still, since it is about to go to another worker, or to be copied there.
     Paused,
     /// The answer to `Depart` where the session continues here.
     NotDeparted { reason: String },
@@ -220,11 +231,10 @@ pub enum Packet {
     /// The memory is to come back. If it is likely to leave again, the worker `keeps` the host
     /// memory that it was in.
     MoveIn { keeps: bool },
-    /// The session goes to another worker: everything of it goes into the descriptor that comes
-    /// with the packet, once the work that it has given its GPUs has finished, in this time at
-    /// most. The worker then waits for its end, or for `Stay`. If it `compares`, the descriptor
-    /// leads to the keeper of a copy (`sluice_wire::checkpoint`).
-    Depart { work_limit_ms: u64, compares: bool },
+    /// Everything of the session goes into the descriptor that comes with the packet, once the work
+    /// that it has given its GPUs has finished, in this time at most. The worker then waits for its
+    /// end, or for `Stay`.
+    Depart { work_limit_ms: u64, to: Receiver },
     /// The session continues here after all.
     Stay,
     /// Asks what keeps the session from moving; answered by `Movable`.

@@ -364,14 +364,14 @@ fn listen(
                     move_memory(session, link, asked, fd.map(File::from));
                 }
             }
-            Packet::Depart { work_limit_ms, compares } => {
+            Packet::Depart { work_limit_ms, to: receiver } => {
                 let (stays, decided) = channel();
                 departs = Some(stays);
                 let limit = Duration::from_millis(work_limit_ms);
                 match opened.pipeline.get().zip(fd) {
                     Some((pipeline, to)) => {
                         let parts = (Arc::clone(pipeline), Arc::clone(client), Arc::clone(pause));
-                        depart::begin(parts, (File::from(to), limit, compares), decided, Arc::clone(link));
+                        depart::begin(parts, (File::from(to), limit, receiver), decided, Arc::clone(link));
                     }
                     None => {
                         let reason = "it has not begun yet".to_owned();

@@ -13,6 +13,7 @@ pub(crate) mod cuts;
 mod dist;
 mod elastic;
 mod exchange;
+mod forks;
 mod handover;
 mod hangs;
 mod https;
@@ -96,6 +97,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
         overcommit::TESTS,
         migrate::TESTS,
         checkpoint::TESTS,
+        forks::TESTS,
         sanitize::TESTS,
         coverage::TESTS,
     ]);

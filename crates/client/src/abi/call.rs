@@ -10,6 +10,8 @@ use std::cell::Cell;
 
 use sluice_cuda::{CUresult, Fn, guard};
 
+use crate::abi::fork_gate;
+
 thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
     static IS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
@@ -20,9 +22,22 @@ pub(crate) fn entered(body: impl FnOnce() -> CUresult) -> CUresult {
     if IS_INSIDE.replace(true) {
         return CUresult::DEINITIALIZED;
     }
+    let passed = fork_gate::pass();
     let result = guard(body);
+    drop(passed);
     IS_INSIDE.set(false);
     result
+}
+
+/// Begins what this library does before a fork, on the thread that forks: a call inside of it is
+/// refused. False amid a call, and in a function that a stream calls.
+pub(crate) fn begin_fork() -> bool {
+    !IS_CALLED_BACK.get() && !IS_INSIDE.replace(true)
+}
+
+/// The fork is over, here or in the child.
+pub(crate) fn end_fork() {
+    IS_INSIDE.set(false);
 }
 
 /// Runs a function of the program's amid a call; it may call CUDA.

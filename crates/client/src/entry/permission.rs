@@ -10,7 +10,7 @@ use crate::session;
 pub(crate) fn check(function: Fn) -> Result<(), CUresult> {
     check_permitted(function)?;
     if !session::is_initialized() && !is_early(function) {
-        return Err(CUresult::NOT_INITIALIZED);
+        return Err(session::absence().unwrap_or(CUresult::NOT_INITIALIZED));
     }
     if touches_device(function) { session::check_failure() } else { Ok(()) }
 }

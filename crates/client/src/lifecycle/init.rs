@@ -3,24 +3,22 @@
 //! ```text
 //!   (none) -- cuDriverGetVersion, cuInit --> connected -- cuInit --> initialized
 //!      \------- no node, refused ----------> failed: every later cuInit answers the same at once
-//!   connected/initialized -- fork, in the child --> detached: CUDA_ERROR_NOT_INITIALIZED
+//!   initialized -- fork, in the child --> detached: CUDA_ERROR_NOT_INITIALIZED
+//!                                     \-> initialized, by a clone of the session
 //!   initialized, its context lost -- cuDevicePrimaryCtxReset --> initialized, by a new session
 //! ```
 //!
 //! A child that is forked before `cuInit` may still open a session of its own, as with any CUDA
-//! driver.
+//! driver. What a fork does is in [`fork`](crate::lifecycle::fork).
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use sluice_cuda::*;
 
 use crate::context;
-use crate::lifecycle::ending;
+use crate::lifecycle::{ending, fork};
 use crate::session::{self, Session, Sessions, are_many, attach, existing};
 
-/// In a forked child of an initialized process.
-static DETACHED: AtomicBool = AtomicBool::new(false);
 /// Why there are none. Held while they are being made.
 static FAILED: Mutex<Option<CUresult>> = Mutex::new(None);
 
@@ -36,8 +34,8 @@ pub(crate) unsafe fn cuInit(Flags: u32) -> Result<(), CUresult> {
 
 /// The sessions, made now if there are none, whether or not the program has called `cuInit`.
 pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
-    if DETACHED.load(Ordering::Acquire) {
-        return Err(CUresult::NOT_INITIALIZED);
+    if let Some(error) = session::absence() {
+        return Err(error);
     }
     if let Some(sessions) = existing() {
         return Ok(sessions);
@@ -51,7 +49,7 @@ pub(crate) fn connect() -> Result<&'static Sessions, CUresult> {
     }
     match attach::attach() {
         Ok(sessions) => {
-            watch_forks();
+            fork::watch();
             context::set_on_several_nodes(sessions.list.len() > 1);
             Ok(begin(sessions))
         }
@@ -96,24 +94,4 @@ fn begin(sessions: Sessions) -> &'static Sessions {
     }
     session::set_all(Some(sessions));
     sessions
-}
-
-fn watch_forks() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the handler only touches atomics and closes a descriptor, which a forked child may
-    // do.
-    ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(leave_to_parent));
-    });
-}
-
-/// Runs in a forked child. Its copies of the sockets must not keep the parent's sessions alive.
-unsafe extern "C" fn leave_to_parent() {
-    for session in existing().map_or(&[][..], |sessions| &sessions.list) {
-        session.link.detach();
-    }
-    session::set_all(None);
-    if session::take_initialized() {
-        DETACHED.store(true, Ordering::Release);
-    }
 }

@@ -30,6 +30,11 @@ impl Allowances {
         }
     }
 
+    /// Nothing may be used unasked, until the node says so again.
+    pub(super) fn end(&self) {
+        self.lock().fill(0);
+    }
+
     fn spend(&self, place: u8, bytes: u64) -> bool {
         let mut all = self.lock();
         let allowed = all.get_mut(usize::from(place)).filter(|allowed| bytes <= **allowed);

@@ -14,9 +14,10 @@ use sluice_wire::address::{
     Endpoint, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
 };
 use sluice_wire::control::{
-    Control, SessionMoved, SessionOpen, SessionOpened, ShareMemory, SharedMemoryTaken,
+    Control, SessionCloned, SessionMoved, SessionNotCloned, SessionOpen, SessionOpened, ShareMemory,
+    SharedMemoryTaken,
 };
-use sluice_wire::handshake::{HELLO_SIZE_MAX, Hello, Purpose, Resume, Stripe, Welcome};
+use sluice_wire::handshake::{CloneOf, HELLO_SIZE_MAX, Hello, Purpose, Resume, Stripe, Welcome};
 use sluice_wire::spin::Wait;
 use sluice_wire::{FrameDecoder, Kind, WireError};
 
@@ -61,6 +62,11 @@ pub(crate) enum AttachError {
     Stored {
         node: Endpoint,
     },
+    /// A forked child gets no session like its parent's.
+    NotCloned {
+        reason: String,
+        needs_memory: bool,
+    },
     /// `CUDA_VISIBLE_DEVICES` leaves none.
     NothingVisible,
     TooMany,
@@ -88,6 +94,8 @@ impl AttachError {
             | AttachError::Connect { .. }
             | AttachError::AnotherNode { .. } => CUresult::SYSTEM_NOT_READY,
             AttachError::Protocol { .. } => CUresult::SYSTEM_DRIVER_MISMATCH,
+            AttachError::NotCloned { needs_memory: true, .. } => CUresult::OUT_OF_MEMORY,
+            AttachError::NotCloned { .. } => CUresult::NOT_SUPPORTED,
             AttachError::Refused { .. } | AttachError::Moved { .. } | AttachError::Stored { .. } => {
                 CUresult::DEVICE_UNAVAILABLE
             }
@@ -135,6 +143,7 @@ impl std::fmt::Display for AttachError {
                 let node = node.place();
                 write!(f, "the node {node} refused the session: {reason}")
             }
+            AttachError::NotCloned { reason, .. } => f.write_str(reason),
             AttachError::Stored { node } => {
                 write!(f, "the session was taken off the node {} into a checkpoint", node.place())
             }
@@ -214,6 +223,27 @@ pub(crate) fn resume(
         other => Err(greeting.refused(other)),
     }
 }
+
+/// Has the node clone a session, for a child that is about to be forked. With the answer comes the
+/// connection that stands for the child until it has one of its own.
+pub(crate) fn clone(node: &Endpoint, of: CloneOf) -> Result<(SessionCloned, Stream), AttachError> {
+    let mut greeting = Greeting::connect(node, Instant::now() + CONNECTING)?;
+    greeting.greet(Purpose::Clone(of))?;
+    greeting.deadline = Instant::now() + CLONING;
+    match greeting.next_control()? {
+        Control::SessionCloned(cloned) => Ok((cloned, greeting.stream)),
+        Control::SessionNotCloned(SessionNotCloned { reason, needs_memory }) => {
+            Err(AttachError::NotCloned { reason, needs_memory })
+        }
+        other => Err(greeting.refused(other)),
+    }
+}
+
+/// A node that says nothing for this time when a session is to be cloned is not there.
+const CONNECTING: Duration = Duration::from_secs(10);
+/// It gives up a copy that takes longer than the larger part of the time for which it waits for its
+/// clients, and says so.
+const CLONING: Duration = Duration::from_secs(150);
 
 /// Runs it for each at the same time, since each takes some round trips: the first here, the others
 /// in threads of their own.

@@ -268,6 +268,14 @@ impl Inbox {
         !self.sinks.is_empty()
     }
 
+    /// Whether nothing is owed: no answer, no data, no host function.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.answers.values().all(Option::is_some)
+            && self.sinks.is_empty()
+            && self.arriving.is_none()
+            && self.host_calls.is_empty()
+    }
+
     pub(crate) fn take_host_calls(&mut self) -> Option<Vec<HostCall>> {
         (!self.host_calls.is_empty()).then(|| std::mem::take(&mut self.host_calls))
     }

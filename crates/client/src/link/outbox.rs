@@ -112,6 +112,16 @@ impl Outbox {
         self.packing = Some(Packing::default());
     }
 
+    /// One for another session of the same program, on a connection of its own on which nothing has
+    /// been sent.
+    pub(crate) fn for_clone(&self, stream: Arc<Stream>) -> Outbox {
+        let mut outbox = Outbox::new(stream, 0, true, false);
+        if self.packing.is_some() {
+            outbox.packs();
+        }
+        outbox
+    }
+
     /// Whether a frame with such data would be packed now.
     pub(crate) fn would_pack(&mut self, data: &[u8]) -> bool {
         let is_slow = self.buffer.is_slow();

@@ -39,6 +39,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 struct Place {
     node: Endpoint,
     session: u64,
+    secret: SessionSecret,
 }
 
 /// A session that is sent on more often than this in one attempt to find it is nowhere.
@@ -50,7 +51,6 @@ pub(crate) struct Resumption {
     place: Mutex<Place>,
     /// The note that was followed last: what a node says since is newer.
     followed: Mutex<Option<Restored>>,
-    secret: SessionSecret,
     /// How long the node keeps the session.
     patience: Duration,
     attempts: AtomicU32,
@@ -68,20 +68,40 @@ impl Resumption {
         stripes: u8,
     ) -> Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
-        let (secret, recognises) = (terms.secret, terms.expands);
+        let place = Place { node, session, secret: terms.secret };
         Resumption {
-            place: Mutex::new(Place { node, session }),
+            place: Mutex::new(place),
             followed: Mutex::default(),
-            secret,
             patience,
             attempts: AtomicU32::new(attempt),
-            recognises,
+            recognises: terms.expands,
             width: Width::new(stripes),
         }
     }
 
     pub(super) fn node(&self) -> Endpoint {
         self.place().node.clone()
+    }
+
+    /// The session is there now.
+    fn is_at(&self, node: Endpoint, session: u64) {
+        let mut place = self.place();
+        (place.node, place.session) = (node, session);
+    }
+
+    /// The number and the secret of the session.
+    pub(super) fn identity(&self) -> (u64, SessionSecret) {
+        let place = self.place();
+        (place.session, place.secret)
+    }
+
+    /// In a forked child: it is of another session of the same node, which the first attempt to
+    /// connect has found.
+    pub(super) fn becomes(&self, (session, secret): (u64, SessionSecret)) {
+        let mut place = self.place();
+        (place.session, place.secret) = (session, secret);
+        self.attempts.store(1, Ordering::Relaxed);
+        self.width.is_one();
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
@@ -105,8 +125,8 @@ impl Resumption {
         // Time has to be left for one connection where several do not come through.
         let deadline = Instant::now() + ATTEMPT.min(if count > 1 { left / 2 } else { left });
         let stripe = Stripe { number: 0, count };
-        let Place { node, session } = self.place().clone();
-        let resume = Resume { session, secret: self.secret, attempt, received, stripe };
+        let Place { node, session, secret } = self.place().clone();
+        let resume = Resume { session, secret, attempt, received, stripe };
         let connected = ready.map_or_else(|| greeting::connect(&node, count, deadline), Ok);
         let done = connected.and_then(|connected| greeting::resume(connected, resume, deadline));
         self.width.attempted(count, done.as_ref().err());
@@ -128,7 +148,7 @@ impl Resumption {
             let error = match tried {
                 (Err(AttachError::Moved { node, session }), _) if moves < MOVES_MAX => {
                     moves += 1;
-                    *self.place() = Place { node, session };
+                    self.is_at(node, session);
                     continue;
                 }
                 (Err(AttachError::Stored { node }), _) => {
@@ -173,12 +193,12 @@ impl Resumption {
     /// from then on only if it knows of the session; else there is no answer.
     fn follow_note(&self, received: u64, end: Instant) -> Option<Result<(Stream, u64), AttachError>> {
         let former = self.place().clone();
-        let note = restored::find(&self.secret.0, &former.node)?;
+        let note = restored::find(&former.secret.0, &former.node)?;
         if self.followed().as_ref() == Some(&note) {
             return None;
         }
         let Restored { node, session } = note.clone();
-        *self.place() = Place { node, session };
+        self.is_at(node, session);
         let mut tried = self.try_once(received, end);
         if tried.0.is_err() && tried.1 > 1 {
             tried = self.try_once(received, end);
@@ -227,7 +247,7 @@ impl Link {
     ) -> MutexGuard<'a, Inbox> {
         drop(inbox);
         self.take_rest(&mut receiver);
-        let connected = match &self.resumption {
+        let connected = match self.resumption() {
             // It may have been the session's end.
             _ if self.check().is_err() => Err(AttachError::NoVariable),
             Some(resumption) => resumption.connect(&self.name, self.received.load(Ordering::SeqCst)),

@@ -98,7 +98,7 @@ impl Link {
         let confirmed = self.confirmed.load(Ordering::SeqCst);
         let behind = self.received.load(Ordering::SeqCst).saturating_sub(confirmed);
         let unpacked = self.unpacked.load(Ordering::SeqCst);
-        self.resumption.is_some() && behind.max(unpacked) >= ACKNOWLEDGE_EVERY
+        self.resumption().is_some() && behind.max(unpacked) >= ACKNOWLEDGE_EVERY
     }
 
     /// Tells the worker how much of its stream has come, if that is worth a frame.

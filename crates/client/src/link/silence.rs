@@ -27,7 +27,7 @@ impl Link {
     /// keep-alive, or gives the connection up.
     pub(super) fn heard_nothing(&self, receiver: &mut Receiver) {
         let outbox = self.try_outbox();
-        if outbox.is_none() && self.resumption.is_none() {
+        if outbox.is_none() && self.resumption().is_none() {
             // A sender detects a stalled link itself. A worker that accepts what it is sent need
             // not send anything.
             return;
@@ -44,7 +44,7 @@ impl Link {
     /// Called at the timeout in which nothing has "come" or "gone": ends the connection, or reports
     /// once that the program waits.
     pub(super) fn has_waited_enough(&self, stream: &Stream, silence: Duration, moved: &str) -> bool {
-        if self.resumption.is_some() || silence >= STOPPED_MAX {
+        if self.resumption().is_some() || silence >= STOPPED_MAX {
             self.part(stream, &format_args!("nothing has {moved} for {} s", silence.as_secs()));
             return true;
         }
@@ -87,7 +87,7 @@ impl Link {
     /// This stream has ended.
     pub(super) fn part(&self, stream: &Stream, why: &dyn std::fmt::Display) {
         // After an error of the session there is nothing to resume.
-        if self.resumption.is_none() || self.check().is_err() {
+        if self.resumption().is_none() || self.check().is_err() {
             return self.lose(why);
         }
         self.cut.store(true, Ordering::Release);

@@ -35,6 +35,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// A worker's end of another connection.
+    pub(super) fn on(self, stream: UnixStream) -> Peer {
+        Peer { stream, decoder: FrameDecoder::new() }
+    }
+
     pub(super) fn next(&mut self) -> Option<(Header, Vec<u8>)> {
         loop {
             if let Some(frame) = self.decoder.next_frame().unwrap() {
@@ -571,7 +576,7 @@ fn what_is_told_arrives_in_order_with_what_is_not() {
 #[test]
 fn a_connection_is_kept_where_several_do_not_come_through() {
     let (link, mut peer) = resumable_with(false, 8);
-    let resumption = link.resumption.as_ref().unwrap();
+    let resumption = link.resumption().unwrap();
     for _ in 0..3 {
         assert!(resumption.width().counts(1 << 30), "it is worth another attempt");
         link.widen(resumption);

@@ -137,6 +137,14 @@ impl Width {
         );
     }
 
+    /// In a forked child: its session begins with one connection.
+    pub(super) fn is_one(&self) {
+        let mut state = self.state();
+        (state.copied, state.is_next, state.is_wide) = (0, false, false);
+        // The parent's own.
+        std::mem::forget(state.ready.take());
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +161,7 @@ fn reason(error: &AttachError) -> String {
 impl Link {
     /// Notes that a copy of this many bytes is about to begin.
     pub(super) fn widen_for(&'static self, bytes: u64) {
-        let Some(resumption) = &self.resumption else { return };
+        let Some(resumption) = self.resumption() else { return };
         let width = resumption.width();
         if width.counts(bytes) && !threads::start(move || self.widen(resumption)) {
             width.forgets_copies(0);

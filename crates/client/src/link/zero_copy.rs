@@ -55,7 +55,7 @@ impl<'a> Loan<'a> {
         link.check()?;
         link.widen_for(data.len() as u64);
         let mut outbox = link.outbox();
-        let may_lend = link.resumption.is_none() || behind as u64 >= outbox.buffer.window();
+        let may_lend = link.resumption().is_none() || behind as u64 >= outbox.buffer.window();
         // What is packed is copied, and so is what a log keeps.
         let is_large = data.len() >= LEND_MIN && !link.is_recorded() && !outbox.would_pack(data);
         let kept = if is_large && !may_lend { outbox.keeper.keep(data) } else { None };
@@ -99,7 +99,7 @@ impl Link {
     fn take_back(&self, end: u64) {
         // While there is no connection, what the worker has may not count as sent yet.
         let has_come = || self.acknowledged.load(Ordering::Acquire) >= end && !self.is_cut();
-        if self.resumption.is_some() && !has_come() {
+        if self.resumption().is_some() && !has_come() {
             // A call has failed half-way: too little follows for the worker to say what it has.
             let mut outbox = self.outbox();
             self.confirm(&mut outbox, true);
@@ -109,7 +109,7 @@ impl Link {
             let _ = self.wait_until(Want::Change, |_| (has_come() || self.is_lost()).then_some(()));
         }
         let mut outbox = self.outbox();
-        if self.resumption.is_some()
+        if self.resumption().is_some()
             && let Err(error) = outbox.acknowledge(self.acknowledged.load(Ordering::Acquire))
         {
             self.lose(&error);

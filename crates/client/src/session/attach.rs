@@ -113,10 +113,11 @@ impl Opened {
         let Greeting { stream, decoder, sent, received, .. } = greeting;
         let terms = opened.resume.as_ref();
         let resumption =
-            terms.map(|terms| Resumption::new(address, opened.session, terms, once.attempt, stripes));
+            terms.map(|terms| Resumption::new(address.clone(), opened.session, terms, once.attempt, stripes));
         announce::process(opened.session);
         let recorder = Recorder::begin(&opened);
         let mut link = Link::new(stream, decoder, (sent, received), resumption, recorder);
+        link.opened_as(address, opened.session);
         link.on_refused(host_function::forget);
         link.allow(opened.allowances);
         if packs {

@@ -3,13 +3,15 @@
 use std::os::fd::AsFd;
 
 use sluice_transport::Stream;
-use sluice_wire::control::{SessionRefused, SessionResumed};
-use sluice_wire::handshake::{LeaseToken, Once, Peer, Resume, Stripe};
+use sluice_wire::control::{SessionNotCloned, SessionRefused, SessionResumed};
+use sluice_wire::handshake::{CloneOf, LeaseToken, Once, Peer, Resume, Stripe};
+use sluice_wire::spin::Wait;
 
 use super::ConnectionError;
 use super::control::send;
 use super::held::send_on;
 use crate::admission::Place;
+use crate::registry::cuts::Process;
 use crate::registry::{ClientOf, Registry, SessionRefusal};
 
 /// Hands the socket to a worker: to one that was started for an earlier attempt of the same client,
@@ -71,7 +73,7 @@ pub(super) fn go_on(
     registry: &Registry,
     stream: Stream,
     resume: &Resume,
-    peer: &str,
+    (process, peer): (&Process, &str),
 ) -> Result<(), ConnectionError> {
     let keys = stream.keys()?;
     if resume.stripe != Stripe::ONLY {
@@ -80,7 +82,9 @@ pub(super) fn go_on(
     if let Some(moved) = registry.moved_session(resume) {
         return send_on(&stream, &moved);
     }
-    let Err(refusal) = registry.resume_session(resume, peer, stream.as_fd(), keys) else { return Ok(()) };
+    let Err(refusal) = registry.resume_session(resume, (process, peer), stream.as_fd(), keys) else {
+        return Ok(());
+    };
     if let Some(moved) = registry.moved_session(resume) {
         return send_on(&stream, &moved);
     }
@@ -99,4 +103,43 @@ pub(super) fn admit_peer(registry: &Registry, stream: Stream, peer: &Peer) -> Re
     let reason = "no session expects copies by that number and token here";
     send(&stream, SessionRefused { reason: reason.into() }.into())?;
     Err(ConnectionError::Refused(reason.into()))
+}
+
+/// Has a session cloned for the child of its client, and serves the clone to its end.
+pub(super) fn clone(
+    registry: &Registry,
+    stream: Stream,
+    (of, client): (&CloneOf, &Process),
+    mut place: Place,
+) -> Result<(), ConnectionError> {
+    let twin = match registry.clone_session(of, client) {
+        Ok(twin) => twin,
+        Err(refusal) => {
+            let (reason, needs_memory) = (refusal.to_string(), refusal.needs_memory());
+            send(&stream, SessionNotCloned { reason: reason.clone(), needs_memory }.into())?;
+            return Err(ConnectionError::Refused(format!("no clone of session {}: {reason}", of.session)));
+        }
+    };
+    // It has shown the secret of a session.
+    let proved = place.prove().map_err(|full| ConnectionError::Refused(full.to_string()));
+    if let Err(error) = proved.and_then(|()| send(&stream, registry.cloned(&twin).into())) {
+        registry.end_twin(&twin);
+        return Err(error);
+    }
+    let session = twin.session;
+    std::thread::scope(|scope| {
+        let claimed = std::thread::Builder::new().name("clone".into()).spawn_scoped(scope, || {
+            // Nothing comes but the end, of all who have the connection.
+            let limited = stream.set_read_limit(registry.linger);
+            if limited.is_ok() && stream.read(&mut [0; 1], Wait::Asleep).is_ok_and(|count| count == 0) {
+                registry.end_unclaimed(session);
+            }
+        });
+        if let Err(error) = claimed {
+            tracing::warn!(session, "a clone whose client does not come stays for a while: {error}");
+        }
+        registry.serve_twin(twin);
+        stream.shut_down();
+    });
+    Ok(())
 }

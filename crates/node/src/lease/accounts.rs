@@ -1,7 +1,8 @@
 //! The account of each session: the bytes that it has taken of its lease, those of them that are in
 //! host memory or still awaited, and those that are reserved for it.
 
-use crate::lease::{Books, Lease};
+use crate::lease::refusal::bytes_text;
+use crate::lease::{Books, Lease, Refusal};
 
 /// Bytes of one session on one GPU of its lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +72,34 @@ impl Books {
         for (account, (&taken, &reserve)) in accounts.into_iter().flatten().zip(has) {
             *account = Account { taken, reserve, ..Account::default() };
         }
+    }
+
+    /// Opens an account for a clone of a session, with what that has taken. Nothing is kept for it.
+    pub fn open_clone(&mut self, lease: u64, of: u64, session: u64) -> Result<(), Refusal> {
+        let entry = self.leases.get(&lease).ok_or(Refusal::Gone)?;
+        let accounts = entry.sessions.get(&of).ok_or(Refusal::Gone)?;
+        let taken: Vec<u64> = accounts.iter().map(|account| account.taken).collect();
+        self.open_session(lease, session);
+        self.settle_clone(lease, session, &taken).inspect_err(|_| self.close_session(lease, session))
+    }
+
+    /// A clone has taken this much of each of its GPUs. After a refusal it has what it had.
+    pub fn settle_clone(&mut self, lease: u64, session: u64, taken: &[u64]) -> Result<(), Refusal> {
+        let entry = self.leases.get_mut(&lease).ok_or(Refusal::Gone)?;
+        for (gpu, &needs) in taken.iter().enumerate() {
+            let had = entry.account_mut(session, gpu).ok_or(Refusal::Gone)?.taken;
+            let (left, memory) = (entry.left(gpu) + had, entry.memory);
+            if needs > left {
+                let needed = memory.saturating_add(needs - left);
+                let [needs, left, memory, needed] = [needs, left, memory, needed].map(bytes_text);
+                return Err(Refusal::NoMemoryForClone { lease, needs, left, memory, needed });
+            }
+        }
+        for (gpu, &taken) in taken.iter().enumerate() {
+            let account = entry.account_mut(session, gpu).ok_or(Refusal::Gone)?;
+            *account = Account { taken, ..Account::default() };
+        }
+        Ok(())
     }
 
     /// Takes `bytes` on the lease's `gpu`th GPU for a session, if its lease has them left; of the

@@ -36,6 +36,11 @@ pub enum Refusal {
          less (`sluice resize --memory`)"
     )]
     NoMemoryToResume { gpu: usize, free: String, asked: String },
+    #[error(
+        "a clone needs {needs} of memory, and {left} of the {memory} of lease {lease} are left: give it {needed} \
+         (`sluice resize {lease} --memory`, or `sluice run --memory`)"
+    )]
+    NoMemoryForClone { lease: u64, needs: String, left: String, memory: String, needed: String },
     #[error("its program is moving to another GPU: try again once it has")]
     Moving,
     #[error("there is no such lease any more")]

@@ -432,6 +432,31 @@ fn a_session_gets_all_of_its_lease_with_its_reserve_and_no_more() {
 }
 
 #[test]
+fn a_clone_takes_what_its_session_has_or_says_what_is_missing() {
+    const MIB: u64 = 1 << 20;
+    let mut books = node(1);
+    books.grant(1, ask(500_000, 256 * MIB)).unwrap();
+    books.open_session(1, 10);
+    let reserve = books.fill_reserve(1, 10, 0);
+    assert_eq!(books.take(1, 10, 0, 100 * MIB, 0), Some(0));
+    books.open_clone(1, 10, 11).unwrap();
+    let lease = books.lease(1).unwrap();
+    assert_eq!((lease.used(0), lease.reserves(0)), (200 * MIB, reserve), "nothing is kept for it yet");
+    let refusal = books.open_clone(1, 10, 12).unwrap_err();
+    let text = refusal.to_string();
+    let left = 56 * MIB - reserve;
+    let needed = format!("give it {:.1} MiB", (256 * MIB + 100 * MIB - left) as f64 / MIB as f64);
+    assert!(text.contains("needs 100.0 MiB") && text.contains(&needed), "{text}");
+    assert_eq!(books.lease(1).unwrap().used(0), 200 * MIB, "no account is left");
+    // What the worker has taken meanwhile counts, as far as there is room.
+    books.settle_clone(1, 11, &[110 * MIB]).unwrap();
+    assert!(books.settle_clone(1, 11, &[200 * MIB]).is_err());
+    assert_eq!(books.lease(1).unwrap().used_by(11), 110 * MIB);
+    assert_eq!(books.open_clone(1, 99, 13), Err(Refusal::Gone));
+    assert_eq!(books.open_clone(2, 10, 13), Err(Refusal::Gone));
+}
+
+#[test]
 fn unknown_leases_sessions_and_gpus_get_nothing() {
     let mut books = node(1);
     assert!(!books.open_session(7, 1) && books.take(7, 1, 0, 1, 0).is_none());

@@ -120,7 +120,7 @@ impl Registry {
     pub(crate) fn resume_session(
         &self,
         resume: &Resume,
-        peer: &str,
+        (process, peer): (&Process, &str),
         socket: BorrowedFd<'_>,
         tls: Option<Keys>,
     ) -> Result<(), ResumeRefusal> {
@@ -142,6 +142,7 @@ impl Registry {
         let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
         if record.link.send_fd(&packet, socket).is_ok() {
             record.client.peer = peer.to_owned();
+            record.is_claimed_by(process);
             let lease = record.lease;
             ledger.is_certain(lease);
             return Ok(());

@@ -1,5 +1,5 @@
 //! Sessions that continue on another GPU, of this node or of another ([`away`], [`incoming`]), or
-//! are copied into a checkpoint ([`copied`]).
+//! are copied, into a checkpoint ([`copied`]) or into another session ([`cloned`]).
 //!
 //! ```text
 //!   old worker <-- Depart --- daemon --- Start, Arrive --> new worker
@@ -12,6 +12,7 @@
 //! Until then a client that comes back waits, so it never meets both.
 
 mod away;
+mod cloned;
 mod copied;
 mod incoming;
 mod moved;
@@ -27,7 +28,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::Migrated;
-use sluice_worker::link::{Link, Packet, Start};
+use sluice_worker::link::{Link, Packet, Receiver, Start};
 
 use super::workers::MayHang;
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
@@ -232,7 +233,7 @@ impl Registry {
         let (worker, link) = self.spawn_worker(unconnected.into(), counters).map_err(failed)?;
         let mut arrived = Arrived { worker, link, has: Has::default() };
         let limit = self.move_limit(begun.bytes);
-        let depart = depart_within(limit, false);
+        let depart = depart_within(limit, Receiver::Worker);
         let told = || {
             arrived.link.send(&begun.start)?;
             arrived.link.send_fd(&Packet::Arrive, there.as_fd())?;
@@ -373,8 +374,8 @@ impl Registry {
     }
 }
 
-fn depart_within(limit: Duration, compares: bool) -> Packet {
-    Packet::Depart { work_limit_ms: WORK_LIMIT.min(limit / 2).as_millis() as u64, compares }
+fn depart_within(limit: Duration, to: Receiver) -> Packet {
+    Packet::Depart { work_limit_ms: WORK_LIMIT.min(limit / 2).as_millis() as u64, to }
 }
 
 impl SessionRecord {

@@ -144,3 +144,24 @@ message! {
         received: u64,
     }
 }
+
+message! {
+    /// The answer to a client that is about to fork. The clone waits for the child, whose first
+    /// words resume it from the first byte of both streams. Until that the node keeps it for as
+    /// long as this connection lasts, which parent and child both have.
+    pub struct SessionCloned {
+        session: u64,
+        secret: SessionSecret,
+        /// As in `ResumeTerms`.
+        linger_ms: u32,
+    }
+}
+
+message! {
+    /// The other answer: there is no clone, and nothing has changed.
+    pub struct SessionNotCloned {
+        reason: String,
+        /// The lease has too little memory left.
+        needs_memory: bool,
+    }
+}

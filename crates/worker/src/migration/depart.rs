@@ -5,18 +5,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use sluice_cuda::CUresult;
-use sluice_wire::migration::{Recipe, SessionState, Upstream, Variable};
+use sluice_wire::migration::{Downstream, Recipe, SessionState, Upstream, Variable};
 use sluice_wire::{Command, Encode, ImageHash, ModuleId, commands, decode};
 
 use super::pause::{Pause, Standing};
 use super::{compared, unmovable};
 use crate::client::Client;
 use crate::images::Image;
-use crate::link::{Link, Packet};
+use crate::link::{Link, Packet, Receiver};
 use crate::memory::contents::Contents;
 use crate::memory::swap::{NotMoved, with_quiet_session};
 use crate::outbox::HeldOutbox;
@@ -62,8 +62,15 @@ pub(crate) struct Departing<'a> {
     pub(crate) client: &'a Client,
     pub(crate) pause: &'a Pause,
     pub(crate) link: &'a Link,
-    /// Only what the other side lacks of the memory is sent: it keeps a copy.
-    pub(crate) compares: bool,
+    pub(crate) receiver: Receiver,
+}
+
+impl Departing<'_> {
+    /// Whether the client comes back for the session, on a new connection. The child of a client
+    /// always comes on one.
+    fn resumes(&self) -> bool {
+        self.receiver == Receiver::Clone || self.client.resumes()
+    }
 }
 
 /// Sends the session. Returns only if it stays: when the daemon says so, by ending `decided`, or
@@ -72,10 +79,10 @@ pub(crate) fn depart(
     departing: &Departing<'_>,
     mut to: File,
     patience: Duration,
-    decided: &Receiver<()>,
+    decided: &mpsc::Receiver<()>,
 ) -> NotDeparted {
     let session = &departing.pipeline.session;
-    let reasons = unmovable::reasons(session, departing.client.resumes());
+    let reasons = unmovable::reasons(session, departing.resumes());
     if !reasons.is_empty() {
         return NotDeparted::Unmovable(reasons);
     }
@@ -88,7 +95,7 @@ pub(crate) fn depart(
     }
     // The daemon keeps it from coming back meanwhile. A copy changes nothing for a client that is
     // away.
-    if departing.client.connection_now().is_none() && !departing.compares {
+    if departing.client.connection_now().is_none() && departing.receiver == Receiver::Worker {
         return NotDeparted::Away;
     }
     let until = Instant::now() + patience;
@@ -99,7 +106,14 @@ pub(crate) fn depart(
         }
         std::thread::park_timeout(LOOK_EVERY);
     }
-    let Some(standing) = departing.pause.begin(until, || departing.client.wake()) else { return busy() };
+    // A client that is about to fork has all its answers, and sends nothing more before it knows of
+    // the clone, so the reader need not stop.
+    let clones = departing.receiver == Receiver::Clone;
+    let standing = match clones {
+        true => Some(Standing::default()),
+        false => departing.pause.begin(until, || departing.client.wake()),
+    };
+    let Some(standing) = standing else { return busy() };
     // Without a daemon this process is about to end.
     let _ = departing.link.send(&Packet::Paused);
     let stays = match departing.pipeline.is_done_by(until) {
@@ -107,7 +121,9 @@ pub(crate) fn depart(
         true => send_all(departing, standing, (&mut to, until), decided),
         false => busy(),
     };
-    departing.pause.end();
+    if !clones {
+        departing.pause.end();
+    }
     stays
 }
 
@@ -120,13 +136,13 @@ fn send_all(
     departing: &Departing<'_>,
     standing: Standing,
     (to, until): (&mut File, Instant),
-    decided: &Receiver<()>,
+    decided: &mpsc::Receiver<()>,
 ) -> NotDeparted {
     let session = &departing.pipeline.session;
     let left = until.saturating_duration_since(Instant::now());
     let movable = session.counters.movable.load(Relaxed);
     let stays = with_quiet_session(session, left, || -> Result<(), NotDeparted> {
-        let reasons = unmovable::reasons(session, departing.client.resumes());
+        let reasons = unmovable::reasons(session, departing.resumes());
         if !reasons.is_empty() {
             return Err(NotDeparted::Unmovable(reasons));
         }
@@ -136,14 +152,17 @@ fn send_all(
         // Its lock comes before the writer's.
         let position = departing.client.position();
         let held = session.outbox.hold().ok_or(NotDeparted::Outbox)?;
-        let state = state(departing, standing, position, &held)?;
+        let mut state = state(departing, standing, position, &held)?;
+        if departing.receiver == Receiver::Clone {
+            begin_anew(&mut state);
+        }
         let mut bytes = Vec::new();
         state.encode(&mut bytes);
         to.write_all(&(bytes.len() as u64).to_le_bytes())?;
         to.write_all(&bytes)?;
-        match departing.compares {
-            true => compared::send(session, &state, to)?,
-            false => {
+        match departing.receiver {
+            Receiver::Keeper => compared::send(session, &state, to)?,
+            Receiver::Worker | Receiver::Clone => {
                 let mut contents = Contents::new(session)?;
                 for (gpu, address, bytes) in state.contents() {
                     contents.send::<NotDeparted>(gpu, (address, bytes), |piece| to.write_all(piece))?;
@@ -158,6 +177,24 @@ fn send_all(
     // The other worker counts in the same page.
     session.counters.movable.store(movable, Relaxed);
     stays.err().unwrap_or(NotDeparted::Stays)
+}
+
+/// Has the streams of a clone begin with their first bytes: its client has received all that
+/// this session has sent, and comes on a connection of its own.
+fn begin_anew(state: &mut SessionState) {
+    state.upstream = Upstream {
+        received: 0,
+        partial: Vec::new(),
+        acknowledged: 0,
+        expander: None,
+        unpacked: 0,
+        expanded_before: 0,
+        attempt: 0,
+    };
+    let Downstream { packs, is_protected, .. } = state.downstream;
+    state.downstream = Downstream { start: 0, unacknowledged: Vec::new(), packs, is_protected };
+    // What is kept for the session is not kept for another one.
+    state.allowances.iter_mut().for_each(|allowance| *allowance = (0, 0));
 }
 
 fn state(
@@ -229,13 +266,13 @@ fn variables(departing: &Departing<'_>) -> Result<Vec<Variable>, NotDeparted> {
 /// Has a thread do it, which reports why the session stays.
 pub(crate) fn begin(
     (pipeline, client, pause): (Arc<Pipeline>, Arc<Client>, Arc<Pause>),
-    (to, patience, compares): (File, Duration, bool),
-    decided: Receiver<()>,
+    (to, patience, receiver): (File, Duration, Receiver),
+    decided: mpsc::Receiver<()>,
     link: Arc<Link>,
 ) {
     crate::ending::spawn("departure", move || {
         let departing =
-            Departing { pipeline: &pipeline, client: &client, pause: &pause, link: &link, compares };
+            Departing { pipeline: &pipeline, client: &client, pause: &pause, link: &link, receiver };
         let stays = depart(&departing, to, patience, &decided);
         // Without a daemon this process is about to end.
         let _ = link.send(&Packet::NotDeparted { reason: stays.to_string() });

@@ -19,7 +19,7 @@ use sluice_control::{Cause, Departure};
 use sluice_wire::address::{Endpoint, is_loopback};
 use sluice_wire::control::{Migrated, MoveOffer, MovedLease, MovedSession, Usage};
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
-use sluice_worker::link::Link;
+use sluice_worker::link::{Link, Receiver};
 
 use super::moved::{Moved, Whereabouts};
 use super::{NotMigrated, depart_within};
@@ -173,7 +173,7 @@ impl Registry {
         let failed = |error: std::io::Error| error.to_string();
         let (here, there) = UnixStream::pair().map_err(failed)?;
         let limit = self.move_limit(leaving.bytes);
-        leaving.link.send_fd(&depart_within(limit, false), there.as_fd()).map_err(failed)?;
+        leaving.link.send_fd(&depart_within(limit, Receiver::Worker), there.as_fd()).map_err(failed)?;
         // The worker alone has it, so its end is seen here.
         drop(there);
         departure.send(File::from(OwnedFd::from(here)), limit).map_err(|failure| failure.to_string())

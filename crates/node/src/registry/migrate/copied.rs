@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseRestored, MoveOffer};
 use sluice_wire::handshake::LeaseToken;
+use sluice_worker::link::Receiver;
 
 use super::away::Leaving;
 use super::moved::{Moved, Whereabouts};
@@ -60,7 +61,7 @@ impl Registry {
         let (worker, there) = pair?;
         let leaving = self.begin_leaving(lease, &offer.lease)?;
         let limit = self.move_limit(leaving.bytes);
-        let told = leaving.link.send_fd(&depart_within(limit, true), there.as_fd());
+        let told = leaving.link.send_fd(&depart_within(limit, Receiver::Keeper), there.as_fd());
         let copied = Copied { leaving, offer, limit, worker };
         match told {
             Ok(()) => Ok(copied),
