@@ -21,7 +21,7 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
-use sluice_worker::link::Driver;
+use sluice_worker_link::link::Driver;
 
 use crate::admission::Places;
 use crate::clock::SystemClock;
@@ -89,7 +89,7 @@ impl Node {
     /// Finds the GPUs and binds the addresses; nobody is served before [`Node::run`].
     pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
         // Each session has several descriptors, and what sessions share has one each.
-        sluice_worker::sandbox::raise_descriptor_limit();
+        sluice_transport::raise_descriptor_limit();
         let mut listeners = config
             .listen
             .iter()

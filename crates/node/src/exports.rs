@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sluice_wire::ExportToken;
-use sluice_worker::link::Export;
+use sluice_worker_link::link::Export;
 
 /// Most exports of one lease at a time: each may keep a descriptor open in the daemon.
 const EXPORTS_MAX: usize = 4096;

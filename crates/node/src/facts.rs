@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use sluice_worker::health::facts::{ARGUMENT, Facts};
+use sluice_worker_link::health::{FACTS_ARGUMENT, Facts};
 
 use crate::config::WorkerCommand;
 use crate::health;
@@ -25,12 +25,12 @@ pub(crate) fn of(inventory: &Inventory, library: Option<&Path>, worker: &WorkerC
 
 fn ask(inventory: &Inventory, library: &Path, worker: &WorkerCommand) -> io::Result<Vec<Facts>> {
     let watch = serde_json::to_string(&health::watched(inventory, library))?;
-    Ok(serde_json::from_slice(&ask_worker(worker, ARGUMENT, &watch, PROBE_PATIENCE)?)?)
+    Ok(serde_json::from_slice(&ask_worker(worker, FACTS_ARGUMENT, &watch, PROBE_PATIENCE)?)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use sluice_worker::link::Driver;
+    use sluice_worker_link::link::Driver;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 //! becomes of that.
 //!
 //! A watcher, which is a process of its own as every user of a driver is, asks NVML and says once a
-//! second what it has found ([`sluice_worker::health`]). If it says nothing for
+//! second what it has found ([`sluice_worker_link::health`]). If it says nothing for
 //! [`NodeConfig::driver_patience`], the driver hangs. A worker says so of a driver that does not
 //! return from a call ([`Registry::driver_hangs`]), and one that was killed and does not end hangs
 //! in it too, unless it may be waiting for the disk of a swap file ([`Registry::await_end`]).
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_api::health::{Clearing, Condition, GpuFault, is_version};
-use sluice_worker::health::{ARGUMENT, Figures, Finding, Harm, Look, Watch};
-use sluice_worker::link::Driver;
+use sluice_worker_link::health::{ARGUMENT, Figures, Finding, Harm, Look, Watch};
+use sluice_worker_link::link::Driver;
 
 use crate::config::{NodeConfig, WorkerCommand};
 use crate::inventory::Inventory;

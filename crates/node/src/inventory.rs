@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
-use sluice_worker::link::Driver;
-use sluice_worker::probe;
+use sluice_worker_link::link::Driver;
+use sluice_worker_link::probe;
 
 use crate::config::{GpuSelection, WorkerCommand};
 use crate::lease::Card;

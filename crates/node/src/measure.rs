@@ -10,8 +10,8 @@ use std::time::Duration;
 use sluice_api::node::{Gpu, MEMORY_RATE_MAX, Rates};
 use sluice_api::usage::GFLOPS_MAX;
 use sluice_wire::control::DeviceSnapshot;
-use sluice_worker::link::Driver;
-use sluice_worker::measure::{self, ARGUMENT};
+use sluice_worker_link::link::Driver;
+use sluice_worker_link::measure::{self, ARGUMENT};
 
 use crate::config::WorkerCommand;
 use crate::inventory::{Inventory, ask_worker};

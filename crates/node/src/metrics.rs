@@ -15,7 +15,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry as Metrics;
 use sluice_metrics::{Metric, Page, Source, expiry_s};
 use sluice_transport::tls::ServerIdentity;
-use sluice_worker::health::Figures;
+use sluice_worker_link::health::Figures;
 
 use crate::admission::Places;
 use crate::config::NodeConfig;

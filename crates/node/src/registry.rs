@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 use sluice_transport::token::NodeToken;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_wire::handshake::{LeaseToken, Once, SessionSecret};
-use sluice_worker::counters::{CounterPage, Counts};
-use sluice_worker::link::{Driver, Link};
+use sluice_worker_link::counters::{CounterPage, Counts};
+use sluice_worker_link::link::{Driver, Link};
 
 use crate::arbiter::{PPM, Pace};
 use crate::clock::Clock;

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use sluice_worker::INHERITED_FDS;
+use sluice_worker_link::INHERITED_FDS;
 
-/// How to start the program that becomes a worker; it has to call [`sluice_worker::main`] with what
+/// How to start the program that becomes a worker; it has to call `sluice_worker::main` with what
 /// follows these arguments.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {

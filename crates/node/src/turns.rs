@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_worker::link::{Link, Packet};
+use sluice_worker_link::link::{Link, Packet};
 
 use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Waits, Weight};
 

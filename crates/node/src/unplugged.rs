@@ -14,8 +14,8 @@ use sluice_api::problem::Problem;
 use sluice_cuda::{CUdevice_attribute, Presence};
 use sluice_transport::opening::Attempts;
 use sluice_wire::control::DeviceSnapshot;
-use sluice_worker::counters::Counts;
-use sluice_worker::link::Driver;
+use sluice_worker_link::counters::Counts;
+use sluice_worker_link::link::Driver;
 
 pub use crate::clock::Clock;
 use crate::config::{NodeConfig, WorkerCommand};

@@ -6,7 +6,7 @@
 //! not.
 
 mod card;
-pub mod facts;
+pub(crate) mod facts;
 mod figures;
 mod xid;
 
@@ -19,62 +19,19 @@ use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSe
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
-use serde::{Deserialize, Serialize};
 
 use card::{Card, Reading};
-pub use figures::Figures;
 use figures::remapped_rows;
+use sluice_worker_link::health::{Look, Watch};
 
-/// The argument that makes a worker a watcher; a [`Watch`] as JSON follows it.
-pub const ARGUMENT: &str = "health";
 /// How often NVML is asked what it has no events for.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Events that are taken between two looks.
 const EVENTS_MAX: usize = 64;
 
-/// What to watch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watch {
-    /// Path of the `libnvidia-ml.so.1`.
-    pub library: String,
-    /// The UUIDs of the GPUs, as NVML writes them; findings count in this order.
-    pub gpus: Vec<String>,
-}
-
-/// What one look has found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
-    /// What has happened since the last look, and does not go away by itself.
-    pub lasting: Vec<Finding>,
-    /// What is so now.
-    pub passing: Vec<Finding>,
-    /// What NVML says of each GPU that it knows, by its index.
-    #[serde(default)]
-    pub figures: Vec<(u32, Figures)>,
-}
-
-/// Something wrong with a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    pub gpu: u32,
-    /// For people.
-    pub what: String,
-    pub harm: Harm,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Harm {
-    /// What it computes is right, slower or with less in reserve.
-    Degraded,
-    /// Some program has had wrong data or none; the others are right so far.
-    Contained,
-    /// It is gone, or nothing that it computes can be trusted.
-    Lost,
-}
-
 /// Why GPUs are not watched.
 #[derive(Debug, thiserror::Error)]
-pub enum HealthError {
+pub(crate) enum HealthError {
     #[error("{library}: {source}")]
     Nvml { library: String, source: NvmlError },
     #[error("{library} knows none of the GPUs")]

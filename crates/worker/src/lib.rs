@@ -8,8 +8,9 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+
+use sluice_worker_link::{INHERITED_FDS, counters, link};
 
 mod ahead;
 mod arrays;
@@ -25,7 +26,6 @@ mod checks;
 mod chunks;
 mod client;
 mod copies;
-pub mod counters;
 mod custom;
 mod driver;
 mod driver_memory;
@@ -45,7 +45,7 @@ mod disk_cache;
 mod graphs;
 mod green;
 mod hang;
-pub mod health;
+mod health;
 mod host_calls;
 mod host_copies;
 mod host_memory;
@@ -54,7 +54,6 @@ mod host_memory_tests;
 mod images;
 mod kinds;
 mod launch_times;
-pub mod link;
 mod live;
 #[cfg(test)]
 mod loaded_driver_tests;
@@ -64,7 +63,7 @@ pub mod malformed;
 mod malformed_frames_tests;
 #[cfg(test)]
 mod malformed_tests;
-pub mod measure;
+mod measure;
 mod memory;
 mod migration;
 mod mirror;
@@ -73,7 +72,7 @@ mod objects;
 mod outbox;
 mod peers;
 mod pipeline;
-pub mod probe;
+mod probe;
 mod reader;
 mod recipes;
 pub mod sandbox;
@@ -93,34 +92,30 @@ mod virtual_memory;
 mod watchdog;
 mod watches;
 
-/// The descriptors that a worker finds open: the client's socket, the link to the daemon, the
-/// counter page.
-pub const INHERITED_FDS: [RawFd; 3] = [3, 4, 5];
-
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
-/// [`probe::ARGUMENT`] and a driver to say what that driver has, [`health::ARGUMENT`] and a library
-/// to watch GPUs through, [`health::facts::ARGUMENT`] and the same to say where they stand,
-/// [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`measure::ARGUMENT`] and a
+/// [`sluice_worker_link::probe::ARGUMENT`] and a driver to say what that driver has, [`sluice_worker_link::health::ARGUMENT`] and a library
+/// to watch GPUs through, [`sluice_worker_link::health::FACTS_ARGUMENT`] and the same to say where they stand,
+/// [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`sluice_worker_link::measure::ARGUMENT`] and a
 /// driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();
     let done = match argument.to_str() {
-        Some(probe::ARGUMENT) => {
+        Some(sluice_worker_link::probe::ARGUMENT) => {
             read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string()))
         }
-        Some(measure::ARGUMENT) => {
+        Some(sluice_worker_link::measure::ARGUMENT) => {
             read(what).map(|driver| measure::measure(&driver, out).map_err(|e| e.to_string()))
         }
-        Some(health::ARGUMENT) => {
+        Some(sluice_worker_link::health::ARGUMENT) => {
             read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))
         }
         Some(sandbox::ARGUMENT) => {
             read(what).map(|cache: Option<PathBuf>| say_confinement(cache.as_deref(), out))
         }
-        Some(health::facts::ARGUMENT) => {
+        Some(sluice_worker_link::health::FACTS_ARGUMENT) => {
             read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string()))
         }
         _ => None,

@@ -6,25 +6,13 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use sluice_cuda::{CUdevice_attribute, CUdeviceptr, CUfunction, CUmodule, CUresult, CUstream, DriverTable};
+
+use sluice_worker_link::measure::Rates;
 
 use crate::driver::{self, DriverError, check};
 use crate::link::Driver;
 use crate::snapshot;
-
-/// The argument that makes a worker measure; a [`Driver`] as JSON follows it. The answer is a list
-/// as JSON with each GPU's [`Rates`], or why there are none.
-pub const ARGUMENT: &str = "measure";
-
-/// Of one GPU, as fast as it was for some milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
-    /// Of 32-bit arithmetic; a multiply-add is two operations.
-    pub flops: f64,
-    /// Of its memory, read and written ones.
-    pub bytes_per_s: f64,
-}
 
 /// Time that one launch has to take for its rate to say something: a launch itself takes some 10
 /// us.

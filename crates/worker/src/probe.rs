@@ -3,15 +3,11 @@
 use std::io::Write;
 
 use sluice_cuda::CUresult;
-use sluice_wire::control::DeviceSnapshot;
-use sluice_wire::{Decode, Encode, Reader, WireError};
+use sluice_wire::Encode;
 
 use crate::driver::{self, DriverError};
 use crate::link::Driver;
 use crate::snapshot;
-
-/// The argument that makes a worker a probe; a [`Driver`] as JSON follows it.
-pub const ARGUMENT: &str = "probe";
 
 /// Loads the driver, and writes a snapshot of each of its devices, with all of its memory, to
 /// `out`.
@@ -28,12 +24,4 @@ pub(crate) fn probe(what: &Driver, out: &mut impl Write) -> Result<(), DriverErr
     let mut bytes = Vec::new();
     snapshots.encode(&mut bytes);
     out.write_all(&bytes).and_then(|()| out.flush()).map_err(|e| DriverError::Output(e.to_string()))
-}
-
-/// Reads what a probe wrote.
-pub fn decode(bytes: &[u8]) -> Result<Vec<DeviceSnapshot>, WireError> {
-    let mut reader = Reader::new(bytes);
-    let snapshots = Vec::decode(&mut reader)?;
-    reader.end()?;
-    Ok(snapshots)
 }

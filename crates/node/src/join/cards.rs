@@ -5,7 +5,7 @@ use sluice_api::node::{Gpu, MEMORY_RATE_MAX, NvLinks, PcieLink, Rates};
 use sluice_api::usage::GFLOPS_MAX;
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::DeviceSnapshot;
-use sluice_worker::health::facts::Facts;
+use sluice_worker_link::health::Facts;
 
 /// In the order of the snapshots, as are the facts and what was measured, if there are any. A rate
 /// that the node's operator states counts before all figures.

@@ -6,7 +6,7 @@
 use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, NodeId, Resized};
 use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
-use sluice_worker::counters::Counts;
+use sluice_worker_link::counters::Counts;
 
 use crate::registry::readings::LeaseName;
 

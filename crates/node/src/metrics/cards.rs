@@ -11,7 +11,7 @@ use std::fmt;
 use sluice_control::uuid_text;
 use sluice_metrics::{Metric, Page};
 use sluice_wire::control::GpuStatus;
-use sluice_worker::health::Figures;
+use sluice_worker_link::health::Figures;
 
 use super::Snapshot;
 

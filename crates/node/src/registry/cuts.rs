@@ -16,7 +16,7 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
 use sluice_wire::control::ProcessWatch as WatchRequest;
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
-use sluice_worker::link::{Link, Packet};
+use sluice_worker_link::link::{Link, Packet};
 
 use super::{Ledger, Registry};
 use crate::connection::Line;

@@ -4,7 +4,7 @@ use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
 use sluice_api::pool::Tier;
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
 use sluice_wire::handshake::Once;
-use sluice_worker::counters::Counts;
+use sluice_worker_link::counters::Counts;
 
 use super::cuts::{Hold, Holding};
 use super::{Granted, LeaseRecord, Ledger, Meter, MutexGuard, Registry};

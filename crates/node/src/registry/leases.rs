@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluice_wire::control::{DeviceSnapshot, GpuFree, Usage};
 use sluice_wire::handshake::{LeaseToken, Once};
-use sluice_worker::link::Packet;
+use sluice_worker_link::link::Packet;
 
 use super::cuts::{Hold, Holding};
 use super::joined::NoLease;

@@ -28,7 +28,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::Migrated;
-use sluice_worker::link::{Link, Packet, Receiver, Start};
+use sluice_worker_link::link::{Link, Packet, Receiver, Start};
 
 use super::workers::MayHang;
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
@@ -330,7 +330,7 @@ impl Registry {
         record.migration.is_moving = false;
         // Where its worker has ended the connection, the client has yet to notice.
         record.migration.is_unnoticed = record.parted;
-        let own = record.migration.refusal.take().filter(|own| own != sluice_worker::link::STAYS);
+        let own = record.migration.refusal.take().filter(|own| own != sluice_worker_link::link::STAYS);
         drop(ledger);
         self.memory_moved.notify_all();
         own.unwrap_or(reason)

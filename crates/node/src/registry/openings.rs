@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use sluice_transport::Stream;
 use sluice_wire::handshake::{LeaseToken, Once, OpeningNonce};
-use sluice_worker::link::Packet;
+use sluice_worker_link::link::Packet;
 
 use super::joined::NoLease;
 use super::{ClientOf, LeaseRecord, Ledger, Registry, SessionRefusal, same};
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_later_attempt_takes_a_lease_over_unless_that_ends() {
         let inventory = Inventory {
-            driver: sluice_worker::link::Driver::Software { memory: Vec::new() },
+            driver: sluice_worker_link::link::Driver::Software { memory: Vec::new() },
             cards: Vec::new(),
             snapshots: Vec::new(),
         };

@@ -12,7 +12,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use sluice_worker::link::Packet;
+use sluice_worker_link::link::Packet;
 
 use super::residence::Residence;
 use super::{Ledger, Registry};

@@ -15,7 +15,7 @@ use sluice_transport::Stream;
 use sluice_transport::tls::Keys;
 use sluice_wire::address::Endpoint;
 use sluice_wire::handshake::{Peer, PeerToken};
-use sluice_worker::link::{Link, Packet};
+use sluice_worker_link::link::{Link, Packet};
 
 use super::{Registry, random, same};
 use crate::peering::Peering;

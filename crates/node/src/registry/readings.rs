@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use sluice_wire::control::GpuStatus;
-use sluice_worker::counters::Counts;
+use sluice_worker_link::counters::Counts;
 
 use super::{LeaseRecord, Ledger, Registry, sum};
 use crate::arbiter::{PPM, Waits};

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sluice_transport::process::ProcessWatch;
 use sluice_wire::handshake::{Peer, PeerToken};
-use sluice_worker::link::{Link, Packet};
+use sluice_worker_link::link::{Link, Packet};
 
 use super::peers::Connecting;
 use super::{Registry, one_line};

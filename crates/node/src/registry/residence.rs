@@ -21,7 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use sluice_worker::link::{Kept, Packet};
+use sluice_worker_link::link::{Kept, Packet};
 
 use super::{Ledger, Registry};
 use crate::lease::bytes_text;

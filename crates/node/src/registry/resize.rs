@@ -4,7 +4,7 @@
 //! count against the new memory, and the workers answer `cuMemGetInfo` with it. Nothing is sent to
 //! clients, and no program is stopped.
 
-use sluice_worker::link::Packet;
+use sluice_worker_link::link::Packet;
 
 use super::{Ledger, Registry};
 use crate::arbiter::Weight;

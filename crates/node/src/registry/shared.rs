@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use sluice_wire::ExportToken;
-use sluice_worker::link::{Export, Link, Packet};
+use sluice_worker_link::link::{Export, Link, Packet};
 
 use super::{Ledger, Registry, random};
 

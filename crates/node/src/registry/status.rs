@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::{DeviceSnapshot, GpuStatus, SessionStatus, Status};
-use sluice_worker::link::Driver;
+use sluice_worker_link::link::Driver;
 
 use super::{Ledger, Registry, SessionRecord};
 use crate::arbiter::PPM;

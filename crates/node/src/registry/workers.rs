@@ -11,8 +11,8 @@ use std::time::Instant;
 use sluice_api::health::Clearing;
 use sluice_transport::tls::Keys;
 use sluice_wire::handshake::{Once, SessionSecret};
-use sluice_worker::counters::CounterPage;
-use sluice_worker::link::{GpuPart, Link, ResumeStart, Start};
+use sluice_worker_link::counters::CounterPage;
+use sluice_worker_link::link::{GpuPart, Link, ResumeStart, Start};
 
 use super::migrate::Migration;
 use super::openings::Opening;

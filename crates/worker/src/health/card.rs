@@ -1,7 +1,7 @@
 //! One card's readings, from look to look. Pure state: what a card says becomes findings here.
 
 use super::xid::{self, Xid};
-use super::{Finding, Harm, Look};
+use sluice_worker_link::health::{Finding, Harm, Look};
 
 /// A card that was too hot is so until it is cooler than its limit by so much: no finding comes and
 /// goes with one degree.

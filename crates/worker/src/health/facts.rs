@@ -5,13 +5,10 @@ use std::io::{self, Write};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use serde::{Deserialize, Serialize};
+use sluice_worker_link::health::{Facts, Watch};
 
-use super::{HealthError, Watch};
+use super::HealthError;
 
-/// The argument that makes a worker say the facts; a [`Watch`] as JSON follows it. The answer is a
-/// list of [`Facts`] as JSON, one for each GPU of the watch, in their order.
-pub const ARGUMENT: &str = "facts";
 /// `NVML_NVLINK_MAX_LINKS`.
 const LINKS_MAX: u32 = 18;
 /// NUMA nodes that are looked for.
@@ -23,21 +20,6 @@ const TYPE_SWITCH: u32 = 2;
 /// `NVML_P2P_CAPS_INDEX_NVLINK`, and `NVML_P2P_STATUS_OK`.
 const CAPS_NVLINK: u32 = 2;
 const STATUS_OK: u32 = 0;
-
-/// Of one GPU. What NVML does not say is not there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
-    /// Of the PCI device.
-    pub vendor_id: Option<u16>,
-    /// `domain:bus:device.function`, hexadecimal.
-    pub pci: Option<String>,
-    /// Whose memory is nearest.
-    pub numa_node: Option<u32>,
-    /// The generation and the lanes of PCIe that the GPU and its slot have in common.
-    pub pcie: Option<(u32, u32)>,
-    /// Other GPUs of the watch that NVLinks lead to, and how many.
-    pub nvlinks: Vec<(u32, u32)>,
-}
 
 pub(crate) fn say(watch: &Watch, out: &mut impl Write) -> Result<(), HealthError> {
     let failed = |source| HealthError::Nvml { library: watch.library.clone(), source };

@@ -3,43 +3,7 @@
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::{Device, Nvml};
-use serde::{Deserialize, Serialize};
-
-/// One card at one moment. What NVML does not say of it, or says only of other cards, is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Figures {
-    pub sm_clock_mhz: Option<u32>,
-    pub memory_clock_mhz: Option<u32>,
-    pub temperature_c: Option<u32>,
-    /// The temperature at which the GPU slows down.
-    pub slowdown_at_c: Option<u32>,
-    pub power_mw: Option<u32>,
-    /// The power that the GPU draws at most.
-    pub power_limit_mw: Option<u32>,
-    /// Since the driver was loaded.
-    pub energy_mj: Option<u64>,
-    /// PCIe packets that were sent again, since the driver was loaded.
-    pub pcie_replays: Option<u32>,
-    /// Percent of the last sample period in which a kernel ran.
-    pub busy_percent: Option<u32>,
-    /// Percent of it in which memory was read or written.
-    pub memory_busy_percent: Option<u32>,
-    pub encoder_percent: Option<u32>,
-    pub decoder_percent: Option<u32>,
-    pub memory_free: Option<u64>,
-    pub memory_used: Option<u64>,
-    /// Bytes that the driver keeps for itself.
-    pub memory_reserved: Option<u64>,
-    pub remapped_correctable: Option<u32>,
-    pub remapped_uncorrectable: Option<u32>,
-    pub remap_failed: Option<bool>,
-    /// The number of the last Xid error that was seen.
-    pub xid: Option<u64>,
-    /// Such as `550.54.15`.
-    pub driver_version: Option<String>,
-    /// As `nvidia-smi` writes it.
-    pub pci_bus_id: Option<String>,
-}
+use sluice_worker_link::health::Figures;
 
 pub(super) fn read(nvml: &Nvml, device: &Device<'_>, xid: Option<u64>) -> Figures {
     let busy = device.utilization_rates().ok();

@@ -4,7 +4,7 @@
 //! Xid Catalog": what is to be done about a program alone (RESTART_APP, IGNORE) is nobody's reason
 //! to fence a card; what asks for a reset, a new start of the machine or a repair is.
 
-use super::Harm;
+use sluice_worker_link::health::Harm;
 
 /// What a number means for the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

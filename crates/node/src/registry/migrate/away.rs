@@ -19,7 +19,7 @@ use sluice_control::{Cause, Departure};
 use sluice_wire::address::{Endpoint, is_loopback};
 use sluice_wire::control::{Migrated, MoveOffer, MovedLease, MovedSession, Usage};
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
-use sluice_worker::link::{Link, Receiver};
+use sluice_worker_link::link::{Link, Receiver};
 
 use super::moved::{Moved, Whereabouts};
 use super::{NotMigrated, depart_within};

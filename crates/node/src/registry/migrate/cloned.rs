@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use sluice_wire::control::SessionCloned;
 use sluice_wire::handshake::{CloneOf, LeaseToken, Once, OpeningNonce, SessionSecret};
-use sluice_worker::counters::CounterPage;
-use sluice_worker::link::{Link, Packet, Receiver, Start};
+use sluice_worker_link::counters::CounterPage;
+use sluice_worker_link::link::{Link, Packet, Receiver, Start};
 
 use super::{Has, await_arrival, depart_within};
 use crate::lease::Refusal;

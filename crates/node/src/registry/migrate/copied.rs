@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseRestored, MoveOffer};
 use sluice_wire::handshake::LeaseToken;
-use sluice_worker::link::Receiver;
+use sluice_worker_link::link::Receiver;
 
 use super::away::Leaving;
 use super::moved::{Moved, Whereabouts};

@@ -11,8 +11,8 @@ use sluice_api::grant::Grant;
 use sluice_api::pool::Tier;
 use sluice_transport::process::ProcessWatch;
 use sluice_wire::control::{MoveDecided, MoveOffer, MovedLease, MovedSession, SHARE_WHOLE_PPM, Usage};
-use sluice_worker::counters::{CounterPage, Counts};
-use sluice_worker::link::{Link, Packet, Start};
+use sluice_worker_link::counters::{CounterPage, Counts};
+use sluice_worker_link::link::{Link, Packet, Start};
 
 use super::{Has, await_arrival};
 use crate::connection::short_name;

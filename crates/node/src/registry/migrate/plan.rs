@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::MovePlanned;
-use sluice_worker::link::Packet;
+use sluice_worker_link::link::Packet;
 
 use super::NotMigrated;
 use crate::lease::{Ask, Refusal};
