@@ -35,7 +35,7 @@ fn open(node: &Endpoint, token: LeaseToken, range: (u64, u64)) -> Result<RawSess
     let once = Attempts::new()?.once();
     greet(&stream, &mut decoder, Purpose::Session { token, once }, 0)?;
     let mut bytes = Vec::new();
-    Control::from(SessionOpen { ranges: vec![range], recognises: false, unpacks: false })
+    Control::from(SessionOpen { ranges: vec![range], recognises: false, unpacks: false, forks: false })
         .frame(&mut bytes)
         .map_err(Cause::Protocol)?;
     (&stream).write_all(&bytes)?;

@@ -129,6 +129,12 @@ impl AddressSpace {
         self.map(address, size, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
     }
 
+    /// Maps `size` bytes of a memory file at taken addresses, as private pages: the file keeps its
+    /// contents whatever is written there.
+    pub(crate) fn map_file_privately(&self, address: u64, size: u64, rights: i32, fd: i32) -> Result<()> {
+        self.map(address, size, rights, libc::MAP_PRIVATE | libc::MAP_NORESERVE, fd, 0)
+    }
+
     /// Makes untouched taken addresses ready to hold private pages; they get rights by
     /// [`Self::protect`].
     pub(crate) fn prepare_private(&self, address: u64, size: u64) -> Result<()> {

@@ -87,6 +87,7 @@ pub use messages::{Messages, set_messages};
 pub use module::{Variable, place_variable, variables};
 pub use sanitizer::{invalid_copy, sanitizes, set_sanitizer};
 pub use sluice_jit::{CodeKey, CodeStore, Control, Output, SystemOrder, on_system_order};
+pub use vmm::frozen::{freeze, keep_in_files, lay_over};
 
 /// What a [`Machine`] may want to know of PTX.
 pub mod ptx {

@@ -15,12 +15,19 @@
 //!         \  map a part, or a second time; share   /
 //!          `-----------------> File <---------------'
 //! ```
+//!
+//! Memory that other processes get copies of ([`frozen`]) is private pages over a file that is
+//! written no more.
+
+pub(crate) mod frozen;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use sluice_cuda::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
@@ -64,6 +71,8 @@ enum Backing {
     Mapped(u64),
     Parked(u64),
     File(File),
+    /// Private pages over a file that is written no more, mapped at this address.
+    Frozen(File, u64),
 }
 
 impl Drop for Physical {
@@ -96,7 +105,7 @@ impl Physical {
         let is_whole = offset == 0 && size == self.size;
         let mut backing = self.backing();
         match &*backing {
-            Backing::Untouched if is_whole => {
+            Backing::Untouched if is_whole && !frozen::are_kept_in_files() => {
                 space.prepare_private(address, size)?;
                 *backing = Backing::Mapped(address);
                 return Ok(());
@@ -107,7 +116,7 @@ impl Physical {
                 *backing = Backing::Mapped(address);
                 return Ok(());
             }
-            Backing::Untouched | Backing::Parked(_) | Backing::Mapped(_) => {
+            Backing::Untouched | Backing::Parked(_) | Backing::Mapped(_) | Backing::Frozen(..) => {
                 self.make_file(&mut backing, rights)?
             }
             Backing::File(_) => {}
@@ -126,11 +135,11 @@ impl Physical {
             space.protect(address, self.size, libc::PROT_READ)?;
             // SAFETY: mapped and readable since just now; nothing runs that could write.
             let contents = unsafe { std::slice::from_raw_parts(address as *const u8, self.size as usize) };
-            (&file).write_all(contents).map_err(|_| Status::OUT_OF_MEMORY)
+            write_all(&file, contents).map_err(|_| Status::OUT_OF_MEMORY)
         };
         match *backing {
             // Work that is queued finds the file in the place of the pages.
-            Backing::Mapped(address) => engine::at_rest(|| {
+            Backing::Mapped(address) | Backing::Frozen(_, address) => engine::at_rest(|| {
                 fill(address)?;
                 space.map_file(address, self.size, rights, file.as_raw_fd(), 0)
             })?,
@@ -164,7 +173,7 @@ impl Physical {
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
         let space = space()?;
         let mut backing = self.backing();
-        let is_private = matches!(*backing, Backing::Mapped(_));
+        let is_private = matches!(*backing, Backing::Mapped(_) | Backing::Frozen(..));
         if is_private {
             let is_held = *self.held.lock().unwrap_or_else(PoisonError::into_inner) > 0;
             *backing =
@@ -173,6 +182,27 @@ impl Physical {
         space.unmap(address, size);
         Ok(())
     }
+}
+
+/// Bytes that are worth a thread.
+const PART_MIN: usize = 8 << 20;
+/// Most threads that copy at a time.
+const PARTS_MAX: usize = 8;
+
+/// Writes a file from its beginning on, by several threads where there are processors for them.
+fn write_all(file: &File, contents: &[u8]) -> io::Result<()> {
+    let count = thread::available_parallelism().map_or(1, usize::from).min(PARTS_MAX);
+    let size = contents.len().div_ceil(count).max(PART_MIN);
+    let write = |(number, part): (usize, &[u8])| file.write_all_at(part, (number * size) as u64);
+    let mut parts = contents.chunks(size).enumerate();
+    let Some(first) = parts.next() else { return Ok(()) };
+    thread::scope(|scope| {
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || write(part))).collect();
+        let done = write(first);
+        others.into_iter().fold(done, |done, other| {
+            done.and(other.join().unwrap_or_else(|_| Err(io::Error::other("a thread has ended"))))
+        })
+    })
 }
 
 /// Moves private pages to where nobody knows them.

@@ -471,3 +471,64 @@ fn a_pool_s_memory_is_its_device_s_until_others_are_let_in() {
     assert_eq!(result!(cuMemsetD8_v2(there, 3, 64)), CUresult::INVALID_VALUE);
     ok!(cuMemFreeAsync(there, CUstream::NULL));
 }
+
+/// A file of frozen memory gives other memory its contents, and neither sees what the other writes.
+#[test]
+fn frozen_memory_is_copied_when_it_is_written() {
+    let _context = Context::new(0);
+    let whole = |from_files: bool, value: u8| {
+        if from_files {
+            sluice_softgpu::keep_in_files();
+        }
+        let (mut address, mut handle) = (0, CUmemGenericAllocationHandle::default());
+        let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 };
+        ok!(cuMemAddressReserve(&mut address, 2 * CHUNK, 0, 0, 0));
+        ok!(cuMemCreate(&mut handle, 2 * CHUNK, &properties(location), 0));
+        ok!(cuMemMap(address, 2 * CHUNK, 0, handle, 0));
+        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+        ok!(cuMemSetAccess(address, 2 * CHUNK, &access, 1));
+        ok!(cuMemsetD8_v2(address, value, 2 * CHUNK));
+        ok!(cuCtxSynchronize());
+        (address, handle)
+    };
+    let all = |address: u64, value: u8| {
+        let mut back = vec![0_u8; 2 * CHUNK];
+        ok!(cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), address, back.len()));
+        back.iter().all(|byte| *byte == value)
+    };
+    let ((first, first_handle), (second, second_handle)) = (whole(false, 1), whole(false, 2));
+    let (third, third_handle) = whole(true, 3);
+    let file = sluice_softgpu::freeze(first, false).unwrap();
+    sluice_softgpu::lay_over(second, file).unwrap();
+    assert!(all(first, 1) && all(second, 1));
+    ok!(cuMemsetD8_v2(first, 5, 2 * CHUNK));
+    ok!(cuMemsetD8_v2(second + 5, 6, 1));
+    assert!(all(first, 5));
+    ok!(cuMemsetD8_v2(second + 5, 1, 1));
+    assert!(all(second, 1));
+    // Unwritten by what the caller says: the same file. Else what is there now.
+    for (is_unwritten, value) in [(true, 1), (false, 5)] {
+        let file = sluice_softgpu::freeze(first, is_unwritten).unwrap();
+        sluice_softgpu::lay_over(second, file).unwrap();
+        assert!(all(second, value) && all(first, 5));
+    }
+    // Nothing writes to the file any more, and only one of the right size is taken.
+    let file = sluice_softgpu::freeze(third, false).unwrap();
+    assert!(std::os::unix::fs::FileExt::write_at(&File::from(file.try_clone().unwrap()), &[1], 0).is_err());
+    assert!(sluice_softgpu::lay_over(second + CHUNK as u64, file.try_clone().unwrap()).is_err());
+    sluice_softgpu::lay_over(second, file).unwrap();
+    assert!(all(second, 3));
+    for (address, handle) in [(first, first_handle), (second, second_handle), (third, third_handle)] {
+        // Unmapped while it is held, it keeps its contents.
+        let value = if address == first { 5 } else { 3 };
+        ok!(cuMemUnmap(address, 2 * CHUNK));
+        ok!(cuMemMap(address, 2 * CHUNK, 0, handle, 0));
+        let location = CUmemLocation { kind: CUmemLocationType::DEVICE, id: 0 };
+        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
+        ok!(cuMemSetAccess(address, 2 * CHUNK, &access, 1));
+        assert!(all(address, value), "{address:#x}");
+        ok!(cuMemUnmap(address, 2 * CHUNK));
+        ok!(cuMemRelease(handle));
+        ok!(cuMemAddressFree(address, 2 * CHUNK));
+    }
+}

@@ -16,6 +16,8 @@ pub const RECORD_VARIABLE: &str = "SLUICE_RECORD";
 
 /// Set to `clone`, it gives a forked child of a program a clone of the program's session.
 pub const FORK_VARIABLE: &str = "SLUICE_FORK";
+/// What it is set to for that.
+pub const FORK_CLONES: &str = "clone";
 
 /// Names the folder in which each process that opens a session leaves its command line, for a
 /// report on all processes of a run.

@@ -106,9 +106,14 @@ impl SessionState {
     /// The pieces of device memory whose contents follow the state: GPU of the lease, address,
     /// bytes.
     pub fn contents(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        // Modules are of the context of a lease's GPU, and any can copy from there.
-        let variables = self.variables.iter().map(|variable| (0, variable.address, variable.bytes));
+        let variables = self.contents_of_variables();
         let memory = self.memory.iter().map(|memory| (memory.gpu, memory.address, memory.bytes));
         variables.chain(memory)
+    }
+
+    /// Those of its variables, which come first.
+    pub fn contents_of_variables(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        // Modules are of the context of a lease's GPU, and any can copy from there.
+        self.variables.iter().map(|variable| (0, variable.address, variable.bytes))
     }
 }

@@ -239,8 +239,9 @@ pub enum Packet {
     Stay,
     /// Asks what keeps the session from moving; answered by `Movable`.
     AskMovable,
-    /// Where the session comes from: a descriptor that comes with the packet.
-    Arrive,
+    /// Where the session comes from: a descriptor that comes with the packet. Of a session that is
+    /// cloned, the contents of its memory come as descriptors there.
+    Arrive { is_clone: bool },
     /// The node is about to end: the client is told, and the worker ends.
     NodeEnds,
     /// The client has connected again, has received so many bytes, and the socket comes with the

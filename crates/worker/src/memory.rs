@@ -355,6 +355,18 @@ impl Memory {
         state.chunks.iter().filter_map(committed).collect()
     }
 
+    /// The addresses of all extents, in their order.
+    pub(crate) fn extents(&self) -> Vec<u64> {
+        let state = self.lock();
+        let mut addresses = Vec::new();
+        for (start, run) in state.chunks.iter() {
+            if let Backing::Committed { extents, .. } = &run.backing {
+                addresses.extend(extent::placed(start, extents).map(|(address, _)| address));
+            }
+        }
+        addresses
+    }
+
     /// Commits what another worker had, which the daemon has counted already.
     pub(crate) fn adopt(
         &self,

@@ -18,10 +18,12 @@
 //! | [`unmovable`] | why a session cannot move |
 //! | [`pause`] | the reader stops between two frames |
 //! | [`depart`] | the old worker |
+//! | [`cloned`] | for a clone: memory that both have until one of them writes |
 //! | [`compared`] | for a checkpoint: only what the other side lacks |
 //! | [`arrive`] | the new worker |
 
 pub(crate) mod arrive;
+mod cloned;
 mod compared;
 pub(crate) mod depart;
 pub(crate) mod pause;

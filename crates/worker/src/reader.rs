@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::control::{Control, SessionOpen, SharedMemory};
@@ -12,7 +12,7 @@ use sluice_wire::migration::Upstream;
 use sluice_wire::pack::unpack;
 use sluice_wire::sequences::Expander;
 use sluice_wire::spin::{Spin, Wait};
-use sluice_wire::{FrameDecoder, Header, Kind, Received, WireError, decode};
+use sluice_wire::{Command, FrameDecoder, Header, Kind, Op, Received, WireError, commands, decode};
 
 use crate::bulk::{Arriving, Bulk, PIECE};
 use crate::client::{Client, Connection, frame_of, write_all};
@@ -222,6 +222,9 @@ impl Reader {
                 Err(error) => ending::failed(&format!("the client sent nonsense: {error}")),
             }
         };
+        if Op(job.header.op) != commands::cuCtxSynchronize::OP {
+            pipeline.session.is_written.store(true, SeqCst);
+        }
         pipeline.accept(job);
     }
 
@@ -315,6 +318,7 @@ impl Reader {
     /// Reads the rest of a large command. A copy to the device is executed as soon as nothing
     /// stands before it.
     fn read_bulk(&mut self, mut bulk: Bulk, pipeline: &Pipeline) -> Next {
+        pipeline.session.is_written.store(true, SeqCst);
         let mut copy = Arriving::of(&bulk);
         if copy.is_some() {
             pipeline.wait_a_moment_for_idleness(bulk.header.device);

@@ -129,10 +129,15 @@ fn open(
     // From here on the client may come back on another connection, also before it has its session.
     ending::spawn("daemon", move || listen(&heard, &answers, &listening, (&client, &pause)));
     // Nothing of the client's is parsed before.
-    let SessionOpen { ranges: offers, recognises, unpacks } = match &arriving {
-        Some((state, _)) => SessionOpen { ranges: vec![state.range], recognises: false, unpacks: false },
+    let SessionOpen { ranges: offers, recognises, unpacks, forks } = match &arriving {
+        Some((state, _)) => {
+            SessionOpen { ranges: vec![state.range], recognises: false, unpacks: false, forks: false }
+        }
         None => reader.session_open()?,
     };
+    if forks && matches!(start.driver, Driver::Software { .. }) {
+        sluice_softgpu::keep_in_files();
+    }
     let expands = recognises && start.resume.is_some();
     if expands {
         reader.expand();
@@ -213,11 +218,12 @@ fn open(
 }
 
 /// The state of a session that comes from another worker, and where its memory follows.
-fn arriving(link: &Link) -> Result<(SessionState, File), OpenError> {
+fn arriving(link: &Link) -> Result<(SessionState, arrive::Origin), OpenError> {
     let (packet, from) = link.receive_fd::<Packet>()?.ok_or(OpenError::Unexpected)?;
-    let from = from.filter(|_| packet == Packet::Arrive).ok_or(OpenError::Unexpected)?;
-    let mut from = File::from(from);
-    Ok((arrive::read_state(&mut from)?, from))
+    let (Packet::Arrive { is_clone }, Some(from)) = (packet, from) else { return Err(OpenError::Unexpected) };
+    let mut file = File::from(from);
+    let state = arrive::read_state(&mut file)?;
+    Ok((state, arrive::Origin { file, is_clone }))
 }
 
 type Started = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);

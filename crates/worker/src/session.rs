@@ -70,6 +70,9 @@ pub(crate) struct Session {
     pub(crate) reach: Reach,
     /// Memory that the program uses while device code runs.
     pub(crate) live: Live,
+    /// The client has said something since its memory was shared with a clone, so that memory may
+    /// have been written.
+    pub(crate) is_written: AtomicBool,
     /// Events that other processes of the lease may open.
     pub(crate) event_exports: Mutex<HashMap<EventId, ExportToken>>,
     /// Whether streams may wait for another process.
@@ -151,6 +154,7 @@ impl Session {
             peers: Arc::default(),
             reach: parts.reach,
             live: Live::default(),
+            is_written: AtomicBool::new(false),
             event_exports: Mutex::default(),
             imports_events: AtomicBool::new(false),
             thread_streams: Mutex::default(),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use sluice_cuda::{CUresult, guard};
 use sluice_transport::Stream;
-use sluice_wire::address::{Endpoint, FORK_VARIABLE};
+use sluice_wire::address::{Endpoint, FORK_CLONES, FORK_VARIABLE};
 use sluice_wire::control::SessionCloned;
 use sluice_wire::handshake::{Resume, Stripe};
 
@@ -65,13 +65,13 @@ pub(crate) fn watch() {
     ONCE.call_once(|| {
         let wanted = std::env::var(FORK_VARIABLE).unwrap_or_default();
         match wanted.as_str() {
-            "clone" => fork_gate::begin(),
+            FORK_CLONES => fork_gate::begin(),
             "" => {}
             _ => errors::say(format_args!(
-                "{FORK_VARIABLE} is {wanted:?}, and means something as `clone` only: forked children get no GPU"
+                "{FORK_VARIABLE} is {wanted:?}, and means something as `{FORK_CLONES}` only: forked children get no GPU"
             )),
         }
-        let clones = wanted == "clone";
+        let clones = wanted == FORK_CLONES;
         // SAFETY: the handlers are functions of this library, which is never unloaded. Without
         // clones the child's only touches atomics and closes descriptors.
         unsafe {

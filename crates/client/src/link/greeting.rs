@@ -11,7 +11,8 @@ use sluice_transport::opening::Attempts;
 use sluice_transport::tls::{TlsError, Trust};
 use sluice_transport::{NoSession, Rings, STRIPES_MAX, Side, Stream};
 use sluice_wire::address::{
-    Endpoint, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE, STRIPES_VARIABLE, SessionAddress,
+    Endpoint, FORK_CLONES, FORK_VARIABLE, PACK_VARIABLE, RECOGNISE_VARIABLE, SESSION_VARIABLE,
+    STRIPES_VARIABLE, SessionAddress,
 };
 use sluice_wire::control::{
     Control, SessionCloned, SessionMoved, SessionNotCloned, SessionOpen, SessionOpened, ShareMemory,
@@ -342,8 +343,12 @@ impl Greeting {
         if matches!(self.node, Endpoint::Unix(_)) && !record::is_wanted() {
             self.share_memory()?;
         }
-        let message =
-            || SessionOpen { ranges: ranges.offers(), recognises: self.recognises(), unpacks: self.packs() };
+        let message = || SessionOpen {
+            ranges: ranges.offers(),
+            recognises: self.recognises(),
+            unpacks: self.packs(),
+            forks: std::env::var(FORK_VARIABLE).is_ok_and(|wanted| wanted == FORK_CLONES),
+        };
         let said = match stream {
             Some(said) => said,
             None => stream.insert(self.frame(message())?),

@@ -236,7 +236,7 @@ impl Registry {
         let depart = depart_within(limit, Receiver::Worker);
         let told = || {
             arrived.link.send(&begun.start)?;
-            arrived.link.send_fd(&Packet::Arrive, there.as_fd())?;
+            arrived.link.send_fd(&Packet::Arrive { is_clone: false }, there.as_fd())?;
             begun.link.send_fd(&depart, here.as_fd())
         };
         let told: io::Result<()> = told();

@@ -162,7 +162,7 @@ impl Registry {
                 | Packet::Depart { .. }
                 | Packet::Stay
                 | Packet::AskMovable
-                | Packet::Arrive
+                | Packet::Arrive { .. }
                 | Packet::NodeEnds
                 | Packet::Resume { .. } => Ok(()),
             };

@@ -18,7 +18,7 @@ fn first_words(lease: &Lease, once: Once) -> (Vec<u8>, usize) {
 }
 
 fn open() -> SessionOpen {
-    SessionOpen { ranges: vec![(0x2000_0000_0000, 1 << 40)], recognises: false, unpacks: false }
+    SessionOpen { ranges: vec![(0x2000_0000_0000, 1 << 40)], recognises: false, unpacks: false, forks: false }
 }
 
 /// Asks again on another connection, after the node has had so many bytes of the stream at most.

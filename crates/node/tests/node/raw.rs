@@ -176,7 +176,7 @@ impl Session {
 
     fn open_on(mut connection: Connection) -> Session {
         let ranges = (0..4).map(|i| (0x2000_0000_0000 + (i << 42), 1 << 40)).collect();
-        match connection.ask(SessionOpen { ranges, recognises: true, unpacks: false }) {
+        match connection.ask(SessionOpen { ranges, recognises: true, unpacks: false, forks: false }) {
             Control::SessionOpened(opened) => Session::of(connection, opened),
             other => panic!("no session: {other:?}"),
         }

@@ -104,6 +104,8 @@ message! {
         recognises: bool,
         /// Whether large pushes may come packed where the link is slow; see `pack`.
         unpacks: bool,
+        /// Whether the program may fork, and its children are to have clones of the session.
+        forks: bool,
     }
 }
 

@@ -8,6 +8,7 @@ use sluice_wire::control::DeviceSnapshot;
 use sluice_wire::migration::{Recipe, STATE_MAX, SessionState, Variable};
 use sluice_wire::{Command, Header, Kind, ModuleId, Op, WireError, commands, decode};
 
+use super::cloned;
 use crate::execute::{Execute, Refusal};
 use crate::generated::dispatch::dispatch;
 use crate::memory::contents::Contents;
@@ -35,6 +36,13 @@ pub(crate) enum NotArrived {
     Memory(CUresult),
     #[error(transparent)]
     Contents(#[from] NotMoved),
+}
+
+/// Where a session comes from.
+pub(crate) struct Origin {
+    pub(crate) file: File,
+    /// It is another session's clone.
+    pub(crate) is_clone: bool,
 }
 
 /// The session's state, which comes before the contents of its memory.
@@ -90,7 +98,11 @@ pub(crate) fn check_models(there: &[DeviceSnapshot], here: &[DeviceSnapshot]) ->
 }
 
 /// Makes the objects and the memory of the session, and fills the memory.
-pub(crate) fn take_over(session: &Session, state: &SessionState, from: &mut File) -> Result<(), NotArrived> {
+pub(crate) fn take_over(
+    session: &Session,
+    state: &SessionState,
+    from: &mut Origin,
+) -> Result<(), NotArrived> {
     session.counters.movable.store(0, std::sync::atomic::Ordering::Relaxed);
     while_drivers_run(session, || {
         for (hash, bytes) in &state.images {
@@ -111,12 +123,24 @@ pub(crate) fn take_over(session: &Session, state: &SessionState, from: &mut File
         for (gpu, (&taken, &(allowed, _))) in (0..).zip(state.taken.iter().zip(&state.allowances)) {
             session.budget.adopt(gpu, taken, allowed).map_err(NotArrived::Memory)?;
         }
-        let mut contents = Contents::new(session)?;
-        for (gpu, address, bytes) in state.contents() {
-            contents.receive::<NotArrived>(gpu, (address, bytes), |piece| from.read_exact(piece))?;
+        if from.is_clone {
+            receive(session, state.contents_of_variables(), &mut from.file)?;
+            return cloned::receive(session, &from.file);
         }
-        Ok(())
+        receive(session, state.contents(), &mut from.file)
     })
+}
+
+fn receive(
+    session: &Session,
+    ranges: impl Iterator<Item = (u32, u64, u64)>,
+    from: &mut File,
+) -> Result<(), NotArrived> {
+    let mut contents = Contents::new(session)?;
+    for (gpu, address, bytes) in ranges {
+        contents.receive::<NotArrived>(gpu, (address, bytes), |piece| from.read_exact(piece))?;
+    }
+    Ok(())
 }
 
 fn repeat(session: &Session, recipe: &Recipe) -> Result<(), NotArrived> {

@@ -13,7 +13,7 @@ use sluice_wire::migration::{Downstream, Recipe, SessionState, Upstream, Variabl
 use sluice_wire::{Command, Encode, ImageHash, ModuleId, commands, decode};
 
 use super::pause::{Pause, Standing};
-use super::{compared, unmovable};
+use super::{cloned, compared, unmovable};
 use crate::client::Client;
 use crate::images::Image;
 use crate::link::{Link, Packet, Receiver};
@@ -46,6 +46,8 @@ pub(crate) enum NotDeparted {
     Outbox,
     #[error("the image of one of its modules is no longer kept")]
     Image,
+    #[error("its memory cannot be shared with a clone ({0})")]
+    Frozen(CUresult),
     #[error("the driver cannot be asked about its GPU ({0})")]
     Driver(CUresult),
     /// The other worker has gone, and the daemon knows why.
@@ -162,11 +164,10 @@ fn send_all(
         to.write_all(&bytes)?;
         match departing.receiver {
             Receiver::Keeper => compared::send(session, &state, to)?,
-            Receiver::Worker | Receiver::Clone => {
-                let mut contents = Contents::new(session)?;
-                for (gpu, address, bytes) in state.contents() {
-                    contents.send::<NotDeparted>(gpu, (address, bytes), |piece| to.write_all(piece))?;
-                }
+            Receiver::Worker => send_contents(session, state.contents(), to)?,
+            Receiver::Clone => {
+                send_contents(session, state.contents_of_variables(), to)?;
+                cloned::send(session, to)?;
             }
         }
         // Until the daemon ends this process or says otherwise, nothing moves.
@@ -177,6 +178,18 @@ fn send_all(
     // The other worker counts in the same page.
     session.counters.movable.store(movable, Relaxed);
     stays.err().unwrap_or(NotDeparted::Stays)
+}
+
+fn send_contents(
+    session: &Session,
+    ranges: impl Iterator<Item = (u32, u64, u64)>,
+    to: &mut File,
+) -> Result<(), NotDeparted> {
+    let mut contents = Contents::new(session)?;
+    for (gpu, address, bytes) in ranges {
+        contents.send::<NotDeparted>(gpu, (address, bytes), |piece| to.write_all(piece))?;
+    }
+    Ok(())
 }
 
 /// Has the streams of a clone begin with their first bytes: its client has received all that

@@ -151,7 +151,7 @@ impl Registry {
         let limit = self.move_limit(*bytes);
         let told = || {
             twin.link.send(&Start { arrives: true, ..start.clone() })?;
-            twin.link.send_fd(&Packet::Arrive, there.as_fd())?;
+            twin.link.send_fd(&Packet::Arrive { is_clone: true }, there.as_fd())?;
             from.send_fd(&depart_within(limit, Receiver::Clone), here.as_fd())
         };
         let told: io::Result<()> = told();

@@ -192,7 +192,7 @@ impl Registry {
         let incoming = Incoming { lease, session, gpu: gpus.first().copied().unwrap_or(0), link, into };
         let told = start.ok_or_else(|| failed("the lease is gone")).and_then(|start| {
             incoming.link.send(&Start { arrives: true, ..start }).map_err(failed)?;
-            incoming.link.send_fd(&Packet::Arrive, from.as_fd()).map_err(failed)
+            incoming.link.send_fd(&Packet::Arrive { is_clone: false }, from.as_fd()).map_err(failed)
         });
         match told {
             Ok(()) => Ok(incoming),
