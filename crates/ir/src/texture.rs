@@ -7,7 +7,7 @@
 
 mod channel;
 mod instruction;
-mod plane;
+mod plain;
 mod sample;
 mod tables;
 
@@ -15,8 +15,7 @@ use std::sync::Arc;
 
 pub use channel::Channel;
 pub use instruction::{Geometry, Outside, Sampling, SurfaceAccess};
-pub use plane::Plane;
-pub use sample::Row;
+pub use plain::{Axis, Layers, PlainRead};
 pub use tables::{add_surface, add_texture, find, remove, surface};
 
 /// Where the memory of an image is that has it in pieces: addresses of the image are only names for

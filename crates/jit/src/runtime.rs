@@ -8,8 +8,8 @@ pub(crate) mod atomics;
 mod checks;
 pub(crate) mod lanes;
 mod matrix;
-mod planes;
 mod printf;
+mod texels;
 mod textures;
 
 use std::sync::atomic::Ordering;

@@ -25,12 +25,23 @@ impl Channel {
     /// A channel of an element: an integer, or the bits of a float.
     pub(super) fn decode(self, raw: &[u8; 16], number: usize, is_float: bool) -> u32 {
         let at = number * self.bytes() as usize;
-        let short = u16::from_le_bytes([raw[at], raw[at + usize::from(self.bytes() > 1)]]);
-        let word = || u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        let bits = match self.bytes() {
+            1 => u32::from(raw[at]),
+            2 => u32::from(u16::from_le_bytes([raw[at], raw[at + 1]])),
+            _ => u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]),
+        };
+        self.value(bits, is_float)
+    }
+
+    /// What is read of a channel whose bits are the lowest of a word: an integer, or the bits of a
+    /// float.
+    #[inline(always)]
+    pub fn value(self, bits: u32, is_float: bool) -> u32 {
+        let (byte, short) = (bits as u8, bits as u16);
         let (integer, number) = match self {
-            Channel::U8 => (u32::from(raw[at]), f32::from(raw[at]) / 255.0),
+            Channel::U8 => (u32::from(byte), f32::from(byte) / 255.0),
             Channel::S8 => {
-                let value = raw[at] as i8;
+                let value = byte as i8;
                 (i32::from(value) as u32, (f32::from(value) / 127.0).max(-1.0))
             }
             Channel::U16 => (u32::from(short), f32::from(short) / 65535.0),
@@ -39,13 +50,14 @@ impl Channel {
                 (i32::from(value) as u32, (f32::from(value) / 32767.0).max(-1.0))
             }
             Channel::F16 => return half(short).to_bits(),
-            Channel::U32 | Channel::S32 | Channel::F32 => return word(),
+            Channel::U32 | Channel::S32 | Channel::F32 => return bits,
         };
         if is_float { number.to_bits() } else { integer }
     }
 }
 
 /// A half as a float, exactly.
+#[inline(always)]
 pub(super) fn half(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let (exponent, fraction) = (u32::from(bits >> 10 & 31), u32::from(bits & 1023));

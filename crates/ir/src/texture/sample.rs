@@ -19,23 +19,7 @@ impl Texture {
         }
     }
 
-    /// What `tex1Dfetch` reads, where whole channels are read as they are: most reads of textures
-    /// are of this kind, and need none of the rest.
-    pub fn row(&self, sampling: Sampling) -> Option<Row> {
-        let [image] = self.levels.as_slice() else { return None };
-        let is_plain = sampling.geometry == Geometry::D1
-            && sampling.has_integer_coordinates
-            && sampling.gathered.is_none()
-            && image.pieces.is_none();
-        let one = match image.channel {
-            Channel::F32 => 1.0_f32.to_bits(),
-            Channel::U32 | Channel::S32 => 1,
-            _ => return None,
-        };
-        is_plain.then_some(Row { base: image.base, elements: image.size[0], channels: image.channels, one })
-    }
-
-    /// The same for a texture of several levels.
+    /// What is read of a texture of several levels.
     fn sample_levels<T: Texels + ?Sized>(
         &self,
         sampling: Sampling,
@@ -63,17 +47,6 @@ impl Texture {
     }
 }
 
-/// Elements of 32-bit channels, one behind the other. Outside of them zeros are read.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    pub base: u64,
-    pub elements: u32,
-    /// 1, 2 or 4.
-    pub channels: u8,
-    /// What an element has as its fourth channel if it has fewer.
-    pub one: u32,
-}
-
 /// How an instruction reads one image.
 struct Look<'t> {
     sampling: Sampling,
@@ -86,12 +59,7 @@ struct Look<'t> {
 impl<'t> Look<'t> {
     #[inline]
     pub(super) fn new(sampling: Sampling, sampler: &'t Sampler, image: &'t Image) -> Look<'t> {
-        let is_float = match image.channel {
-            Channel::F16 | Channel::F32 => true,
-            Channel::U32 | Channel::S32 => false,
-            _ => !sampler.reads_integers,
-        };
-        Look { sampling, sampler, image, is_float }
+        Look { sampling, sampler, image, is_float: sampler.reads_floats(image.channel) }
     }
 
     #[inline]
@@ -205,10 +173,7 @@ impl<'t> Look<'t> {
             match self.inside(*at, axis, image.size[axis]) {
                 Some(inside) => *at = inside,
                 None if self.sampling.has_integer_coordinates => return Ok([0; 4]),
-                None => {
-                    let border = self.sampler.border;
-                    return Ok(border.map(|b| if is_float { b.to_bits() } else { b as i32 as u32 }));
-                }
+                None => return Ok(self.sampler.border_element(is_float)),
             }
         }
         let slice = layer.map_or(at[2], i64::from);
@@ -227,8 +192,7 @@ impl<'t> Look<'t> {
                 _ => texels.read(address, &mut raw[..bytes.min(16) as usize]),
             }?;
         }
-        let one = if is_float { 1.0_f32.to_bits() } else { 1 };
-        let mut element = [0, 0, 0, one];
+        let mut element = absent(is_float);
         for (number, place) in element.iter_mut().enumerate().take(usize::from(image.channels)) {
             *place = image.channel.decode(&raw, number, is_float);
         }
@@ -248,12 +212,9 @@ impl<'t> Look<'t> {
     /// The same for one outside, as the texture's address mode says.
     #[cold]
     fn moved_inside(&self, at: i64, axis: usize, size: i64) -> Option<i64> {
-        // Repeating needs coordinates from 0 to 1; without them it is clamping (CUDA Driver API,
-        // `cuTexObjectCreate`).
-        let mode = match self.sampler.address_modes[axis] {
-            AddressMode::Wrap | AddressMode::Mirror if !self.sampler.is_normalized => AddressMode::Clamp,
-            _ if self.sampling.geometry == Geometry::Cube => AddressMode::Clamp,
-            mode => mode,
+        let mode = match self.sampling.geometry {
+            Geometry::Cube => AddressMode::Clamp,
+            _ => self.sampler.address_mode(axis),
         };
         Some(match mode {
             AddressMode::Clamp => at.clamp(0, size - 1),
@@ -265,6 +226,35 @@ impl<'t> Look<'t> {
             AddressMode::Border => return None,
         })
     }
+}
+
+impl Sampler {
+    /// Whether results are floats.
+    pub(super) fn reads_floats(&self, channel: Channel) -> bool {
+        match channel {
+            Channel::F16 | Channel::F32 => true,
+            Channel::U32 | Channel::S32 => false,
+            _ => !self.reads_integers,
+        }
+    }
+
+    /// What happens outside on an axis. Repeating needs coordinates from 0 to 1; without them it is
+    /// clamping (CUDA Driver API, `cuTexObjectCreate`).
+    pub(super) fn address_mode(&self, axis: usize) -> AddressMode {
+        match self.address_modes[axis] {
+            AddressMode::Wrap | AddressMode::Mirror if !self.is_normalized => AddressMode::Clamp,
+            mode => mode,
+        }
+    }
+
+    pub(super) fn border_element(&self, is_float: bool) -> Element {
+        self.border.map(|border| if is_float { border.to_bits() } else { border as i32 as u32 })
+    }
+}
+
+/// What is read of the channels that an element does not have.
+pub(super) fn absent(is_float: bool) -> Element {
+    [0, 0, 0, if is_float { 1.0_f32.to_bits() } else { 1 }]
 }
 
 /// The next integer below; far outside of any image, the nearest that there is.
