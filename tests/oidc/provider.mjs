@@ -14,7 +14,7 @@ const client = (id) => ({
   client_id: id,
   application_type: 'native',
   token_endpoint_auth_method: 'none',
-  redirect_uris: ['http://127.0.0.1/callback'],
+  redirect_uris: ['http://127.0.0.1/callback', 'http://127.0.0.1/api/v1/session/callback'],
   grant_types: ['authorization_code', 'refresh_token', 'urn:ietf:params:oauth:grant-type:device_code'],
   response_types: ['code'],
 });

@@ -12,6 +12,8 @@
 //!
 //! Provider and rules are declared, and in the database; every server of it follows them.
 
+mod sign_in;
+
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,9 +21,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use openidconnect::core::{
-    CoreIdToken, CoreIdTokenVerifier, CoreJsonWebKeySet, CoreJwsSigningAlgorithm, CoreProviderMetadata,
-};
+use openidconnect::core::{CoreIdToken, CoreIdTokenVerifier, CoreJwsSigningAlgorithm, CoreProviderMetadata};
 use openidconnect::{ClaimsVerificationError, ClientId, IssuerUrl, Nonce, SignatureVerificationError};
 use serde_json::{Map, Value};
 use sluice_api::client::Web;
@@ -29,9 +29,11 @@ use sluice_api::identity::{Identity, Rule};
 use sluice_api::problem::{Kind, Problem};
 use sluice_api::text::is_deceptive;
 use sluice_api::token::{Login, PROVIDER_PREFIX, Role, Token};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::auth::Principal;
+
+pub(crate) use sign_in::Attempt;
 
 /// Bytes of a token; a few hundred groups fit in.
 const TOKEN_MAX: usize = 16 << 10;
@@ -41,6 +43,8 @@ const KEYS_AGE_MAX: Duration = Duration::from_secs(3600);
 const KEYS_AGE_MIN: Duration = Duration::from_secs(5);
 /// A provider that is declared is asked for its keys, and answers within this time.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// People who sign in to the web view; each of them has a thread wait for the provider.
+const EXCHANGES_MAX: usize = 8;
 /// Signatures by the provider's own key. Never a secret that is shared, and never none.
 const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
@@ -82,17 +86,20 @@ impl Current {
     }
 }
 
-/// A provider, and its keys as they were last.
+/// A provider, and what it said of itself last, with its keys.
 pub(crate) struct Provider {
     declared: Identity,
     issuer: IssuerUrl,
     web: Web,
     keys: Arc<Mutex<Option<Keys>>>,
+    /// Codes that are exchanged for tokens at the same time.
+    exchanges: Semaphore,
 }
 
 #[derive(Clone)]
 struct Keys {
-    set: Arc<CoreJsonWebKeySet>,
+    /// With the keys.
+    metadata: Arc<CoreProviderMetadata>,
     at: Instant,
 }
 
@@ -101,7 +108,7 @@ impl Provider {
         let issuer = check(&declared)?;
         let same = before.filter(|before| before.issuer == issuer);
         let keys = same.map(|same| Arc::clone(&same.keys)).unwrap_or_default();
-        Ok(Provider { declared, issuer, web: Web::new()?, keys })
+        Ok(Provider { declared, issuer, web: Web::new()?, keys, exchanges: Semaphore::new(EXCHANGES_MAX) })
     }
 
     /// What `sluice login` needs to know.
@@ -154,7 +161,7 @@ impl Provider {
         for audience in audiences {
             let (client, issuer) = (ClientId::new(audience.clone()), self.issuer.clone());
             let verifier =
-                CoreIdTokenVerifier::new_public_client(client, issuer, CoreJsonWebKeySet::clone(&keys.set))
+                CoreIdTokenVerifier::new_public_client(client, issuer, keys.metadata.jwks().clone())
                     .set_allowed_algs(ALGORITHMS);
             let claims = token.claims(&verifier, nonce_of_the_client);
             last = claims.map(|claims| Holder {
@@ -184,7 +191,7 @@ impl Provider {
             .and_then(|found| found.map_err(|error| causes(&error)))
         {
             Ok(metadata) => {
-                let keys = Keys { set: Arc::new(metadata.jwks().clone()), at: Instant::now() };
+                let keys = Keys { metadata: Arc::new(metadata), at: Instant::now() };
                 *kept = Some(keys.clone());
                 Ok(keys)
             }

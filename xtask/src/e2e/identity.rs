@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::e2e::teams::{Process, token_in};
-use crate::e2e::{finish, tail};
+use crate::e2e::{finish, tail, web};
 use crate::node::{Node, sluice};
 use crate::process;
 use crate::test::Tally;
@@ -36,6 +36,7 @@ fn sign_in() -> Result<()> {
     let installation = Installation::start()?;
     installation.in_a_browser()?;
     installation.by_a_code()?;
+    installation.in_the_web_view()?;
     installation.an_expired_token_is_renewed()?;
     installation.what_does_not_count()?;
     installation.rules_change_at_once()?;
@@ -170,6 +171,19 @@ impl Installation {
         ensure!(login.said().contains("member for acme/vision"), "{}", login.said());
         let said = self.ends(self.sluice("bob", &["apply", "-f", "-"]), "forbidden", 1)?;
         ensure!(!said.contains("created"), "{said}");
+        Ok(())
+    }
+
+    /// Code and PKCE between the server and a real browser.
+    fn in_the_web_view(&self) -> Result<()> {
+        let Some(chromium) = web::chromium() else {
+            eprintln!("   skipped in the web view: no Chromium is installed");
+            return Ok(());
+        };
+        let mut browser = Command::new("node");
+        browser.arg("provider.mjs").current_dir(web::scripts()?);
+        browser.env("SERVER", &self.server.address).env("CHROMIUM", chromium);
+        self.ends(browser, "web view", 0)?;
         Ok(())
     }
 

@@ -17,7 +17,8 @@ const NAME: &str = "web: the web view in a browser";
 /// Catches a hang.
 const LIMIT: Duration = Duration::from_secs(900);
 /// The scripts, besides the list of their packages.
-const SCRIPTS: [&str; 5] = ["web.mjs", "administration.mjs", "installation.mjs", "large.mjs", "history.py"];
+const SCRIPTS: [&str; 6] =
+    ["web.mjs", "administration.mjs", "installation.mjs", "large.mjs", "provider.mjs", "history.py"];
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.
@@ -69,6 +70,9 @@ fn check(chromium: &str) -> Result<()> {
 pub(crate) fn scripts() -> Result<PathBuf> {
     let (source, folder) = (crate::root().join("tests/web"), crate::target_folder().join("web-test"));
     std::fs::create_dir_all(&folder)?;
+    // Another test may install them at this moment.
+    let lock = std::fs::File::create(folder.join("lock"))?;
+    lock.lock()?;
     for name in SCRIPTS {
         std::fs::copy(source.join(name), folder.join(name))?;
     }

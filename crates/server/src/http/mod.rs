@@ -31,6 +31,7 @@ mod metrics;
 mod moves;
 mod nodes;
 mod plans;
+mod provider;
 mod recommendations;
 mod reports;
 mod request_id;
@@ -97,6 +98,8 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(identity::identity, identity::forget_identity))
         .routes(routes!(session::sign_in, session::session, session::sign_out))
         .routes(routes!(session::sign_in_link))
+        .routes(routes!(provider::to_provider))
+        .routes(routes!(provider::from_provider))
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::token, admin::revoke_token))

@@ -58,7 +58,7 @@ pub(super) async fn from_cookie(
     next.run(request).await
 }
 
-fn session_of(headers: &HeaderMap, name: &str) -> Option<String> {
+pub(super) fn session_of(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut cookies =
         lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
@@ -157,7 +157,7 @@ pub(super) async fn sign_in_link(
 }
 
 /// The text of a session of a token's holder.
-async fn begin(server: &Server, token: &str) -> Result<String, Problem> {
+pub(super) async fn begin(server: &Server, token: &str) -> Result<String, Problem> {
     if Claimed::read(token).is_some() {
         return Err(Problem::new(Kind::Forbidden, "a session begins with a token, not with another session"));
     }
@@ -191,7 +191,12 @@ fn view(server: &Server, text: &str, token: Token) -> Session {
 }
 
 /// The cookie of a session for so many seconds; 0 takes it away.
-fn cookie(server: &Server, text: &str, seconds: u64, encrypted: bool) -> Result<HeaderValue, Problem> {
+pub(super) fn cookie(
+    server: &Server,
+    text: &str,
+    seconds: u64,
+    encrypted: bool,
+) -> Result<HeaderValue, Problem> {
     let name = &server.sessions.cookie;
     let secure = if encrypted { "; Secure" } else { "" };
     let line = format!("{name}={text}; Path=/api; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
@@ -199,7 +204,7 @@ fn cookie(server: &Server, text: &str, seconds: u64, encrypted: bool) -> Result<
 }
 
 /// Whether the browser's connection is encrypted: by this server, or by a proxy that says so.
-fn is_encrypted(headers: &HeaderMap, extensions: &Extensions) -> bool {
+pub(super) fn is_encrypted(headers: &HeaderMap, extensions: &Extensions) -> bool {
     let by_proxy = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
     by_proxy || extensions.get::<ConnectInfo<Peer>>().is_some_and(|info| info.0.encrypted)
 }
