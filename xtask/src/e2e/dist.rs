@@ -4,7 +4,7 @@
 //! The clean system is made by debootstrap, once, under `target/`, and copied for each test. A
 //! command runs in it by `chroot`, in a mount namespace of its own.
 
-mod root;
+pub(crate) mod root;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,11 +2,15 @@
 
 mod access;
 mod api_server;
+mod cluster;
+mod images;
 mod kubectl;
+mod machine;
 mod pods;
 mod real;
 mod tools;
 mod volumes;
+mod whole;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,6 +34,7 @@ pub(crate) const LONG_TESTS: &[Test] = &[
     ("kubernetes: pods that ask for a GPU are known from others", pods_that_ask_are_known),
     ("kubernetes: a real API server takes the chart, and pods get leases", real::the_chart_and_pods_work),
     ("kubernetes: the server starts in its volume", volumes::the_server_starts_in_its_volume),
+    ("kubernetes: a whole cluster runs pods on another machine's GPU", whole::pods_compute_elsewhere),
 ];
 
 /// Versions whose schemas the manifests are checked against.

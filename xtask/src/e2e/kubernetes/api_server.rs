@@ -1,5 +1,6 @@
-//! A real API server with its store, on this machine's loopback. There is no controller manager, no
-//! scheduler and no kubelet: a test plays those where it needs them.
+//! A real API server with its store, on this machine's loopback or on a machine of a whole
+//! cluster ([`super::cluster`]). By itself it has no controller manager, no scheduler and no
+//! kubelet: a test plays those where it needs them.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::access::Authority;
+use super::machine::Machine;
 use super::tools;
 use crate::e2e::teams::Process;
 use crate::process;
@@ -21,31 +23,48 @@ const VERSION: &str = "1.37.2";
 /// The programs and their packages.
 const PROGRAMS: [(&str, &str); 2] =
     [("etcd", "go.etcd.io/etcd/server/v3"), ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")];
+/// The addresses of Services, and the one that leads to the API server.
+const SERVICES: &str = "10.96.0.0/16";
+const OWN_SERVICE: &str = "10.96.0.1";
 /// Catches a hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// It ends when it is dropped, and its store after it.
 pub(super) struct ApiServer {
     _server: Process,
     _store: Process,
+    /// The words before a command that bring it to the API server's machine.
+    entry: Vec<String>,
     admin: String,
-    authority: String,
+    authority: Authority,
     url: String,
 }
 
 impl ApiServer {
-    /// Starts one, with its files in `folder`.
+    /// Starts one on this machine's loopback, with its files in `folder`.
     pub(super) fn start(folder: &Path) -> Result<ApiServer> {
-        let programs = programs()?;
+        ApiServer::start_on(folder, None)
+    }
+
+    /// Starts one on a machine of a test cluster, where kubelets and pods reach it.
+    pub(super) fn start_on(folder: &Path, machine: Option<&Machine>) -> Result<ApiServer> {
+        let programs = programs(&PROGRAMS)?;
+        let entry = machine.map(Machine::entry).unwrap_or_default();
+        let start = |name: &str, options: &[(&str, &str)]| {
+            let mut command = entered(&entry, &programs.join(name));
+            command.args(options.iter().map(|(option, value)| format!("--{option}={value}")));
+            Process::start(name, &mut command)
+        };
+        let address = machine.map_or("127.0.0.1", Machine::address);
         let authority = Authority::new(&folder.join("access"))?;
-        authority.issue("api-server", "kube-apiserver", "", &["127.0.0.1", "kubernetes.default.svc"])?;
+        let hosts = ["127.0.0.1", address, OWN_SERVICE, "kubernetes.default.svc"];
+        authority.issue("api-server", "kube-apiserver", "", &hosts)?;
         let [store, peers, port] = free_ports()?;
         let (store, peers) = (format!("http://127.0.0.1:{store}"), format!("http://127.0.0.1:{peers}"));
-        let url = format!("https://127.0.0.1:{port}");
+        let url = format!("https://{address}:{port}");
         let data = folder.join("store").display().to_string();
         let store_process = start(
-            &programs,
             "etcd",
             &[
                 ("data-dir", &data),
@@ -57,17 +76,21 @@ impl ApiServer {
             ],
         )?;
         let file = |name: &str| authority.file(name);
+        authority.issue("api-server-kubelet-client", "api-server", "system:masters", &[])?;
         let server = start(
-            &programs,
             "kube-apiserver",
             &[
                 ("etcd-servers", &store),
-                ("bind-address", "127.0.0.1"),
-                ("advertise-address", "127.0.0.1"),
+                ("bind-address", address),
+                ("advertise-address", address),
                 ("secure-port", &port.to_string()),
-                // Its own address is a loopback one, which is no endpoint of a Service.
-                ("endpoint-reconciler-type", "none"),
-                ("service-cluster-ip-range", "10.96.0.0/16"),
+                // A loopback address is no endpoint of a Service.
+                ("endpoint-reconciler-type", if machine.is_some() { "lease" } else { "none" }),
+                ("service-cluster-ip-range", SERVICES),
+                // The names of machines lead nowhere.
+                ("kubelet-preferred-address-types", "InternalIP"),
+                ("kubelet-client-certificate", &file("api-server-kubelet-client.crt")),
+                ("kubelet-client-key", &file("api-server-kubelet-client.key")),
                 ("tls-cert-file", &file("api-server.crt")),
                 ("tls-private-key-file", &file("api-server.key")),
                 ("client-ca-file", &file("authority.crt")),
@@ -79,13 +102,8 @@ impl ApiServer {
             ],
         )?;
         let admin = authority.client("admin", "admin", "system:masters", &url)?;
-        let started = ApiServer {
-            _server: server,
-            _store: store_process,
-            admin,
-            authority: file("authority.crt"),
-            url,
-        };
+        let started =
+            ApiServer { _server: server, _store: store_process, entry: entry.clone(), admin, authority, url };
         started
             .wait("the API server is ready", || Ok(started.kubectl(&["get", "--raw", "/readyz"]).is_ok()))?;
         Ok(started)
@@ -96,12 +114,27 @@ impl ApiServer {
     }
 
     /// The file with the authority of its certificate.
-    pub(super) fn authority(&self) -> &str {
-        &self.authority
+    pub(super) fn authority(&self) -> String {
+        self.file("authority.crt")
+    }
+
+    /// A file of the cluster's authority.
+    pub(super) fn file(&self, name: &str) -> String {
+        self.authority.file(name)
+    }
+
+    /// Lets a part of the cluster in; the answer is its kubeconfig.
+    pub(super) fn client(&self, name: &str, user: &str, group: &str) -> Result<String> {
+        self.authority.client(name, user, group, &self.url)
+    }
+
+    /// The kubeconfig of the administrator.
+    pub(super) fn admin(&self) -> &str {
+        &self.admin
     }
 
     pub(super) fn command(&self, program: &Path, words: &[&str]) -> Command {
-        let mut command = Command::new(program);
+        let mut command = entered(&self.entry, program);
         command.args(words).env("KUBECONFIG", &self.admin).stdin(Stdio::null());
         command
     }
@@ -142,19 +175,25 @@ impl ApiServer {
     }
 }
 
-fn start(programs: &Path, name: &str, options: &[(&str, &str)]) -> Result<Process> {
-    let mut command = Command::new(programs.join(name));
-    command.args(options.iter().map(|(option, value)| format!("--{option}={value}")));
-    Process::start(name, &mut command)
+/// A program, after the words that bring it to another machine.
+pub(super) fn entered(entry: &[String], program: &Path) -> Command {
+    let Some((first, rest)) = entry.split_first() else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(first);
+    command.args(rest).arg(program);
+    command
 }
 
-/// The folder of the programs. A build takes many minutes, so the test makes none.
-fn programs() -> Result<PathBuf> {
+/// The folder of programs that are built of `tests/kubernetes/go.mod`, given with their packages. A
+/// build takes many minutes, so the test makes none.
+pub(super) fn programs(wanted: &[(&str, &str)]) -> Result<PathBuf> {
     let folder = crate::cache_folder().join(format!("kubernetes-{VERSION}"));
-    for (name, package) in PROGRAMS {
+    for (name, package) in wanted {
         if !folder.join(name).is_file() {
             let reason = format!(
-                "needs {name} of Kubernetes {VERSION}: in tests/kubernetes, go build -o {} {package}",
+                "needs {name} of Kubernetes {VERSION}: in tests/kubernetes, CGO_ENABLED=0 go build -ldflags \
+                 '-X k8s.io/component-base/version.gitVersion=v{VERSION}' -o {} {package}",
                 folder.join(name).display()
             );
             return Err(Skipped(reason).into());

@@ -92,7 +92,7 @@ impl Cluster<'_> {
             "--dra",
         ]);
         command.args(["--host", "127.0.0.1", "--listen", "127.0.0.1:0", "--webhook-configuration", WEBHOOK]);
-        command.args(["--api-server", self.api.url(), "--api-authority", self.api.authority()]);
+        command.args(["--api-server", self.api.url(), "--api-authority", &self.api.authority()]);
         command.arg("--token-file").arg(file("token")).arg("--api-token-file").arg(file("api-token"));
         let mut controller = Process::start("kubernetes-controller-real", &mut command)?;
         let url = format!("https://{}/mutate", controller.listening()?);

@@ -108,6 +108,10 @@ impl Process {
         self.expect_success()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so its process id is still its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
