@@ -35,7 +35,8 @@ const OF_OTHERS: &str = "error";
 pub enum Format {
     #[default]
     Text,
-    /// An object with `timestamp`, `level`, `target`, `message` and the fields.
+    /// An object with `timestamp`, `level`, `target`, `message`, the fields and, within a span, its
+    /// name and fields as `span`.
     Json,
     /// What is wrong, in words alone, for commands that a person runs.
     Messages,

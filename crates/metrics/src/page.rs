@@ -87,7 +87,8 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    /// The same of histograms.
+    /// Writes a histogram with one sample for each set of labels, or leaves it out, as
+    /// [`Page::family`] does.
     pub fn histogram<L: EncodeLabelSet>(
         &mut self,
         metric: &Metric,

@@ -142,7 +142,7 @@ struct Lease {
     exhausted: bool,
     /// What is left of a premium lease's precedence.
     precedence: Precedence,
-    /// Of its sessions for the GPU, as far as they are over.
+    /// Of its sessions for the GPU, without those that are not over.
     waits: Waits,
 }
 
@@ -230,12 +230,15 @@ impl Arbiter {
         let Some(entry) = self.sessions.get_mut(&session).filter(|s| s.suspended.is_none()) else { return };
         let waits = matches!(entry.state, State::Waiting { .. });
         entry.suspended = Some(if waits { Work::Some } else { Work::None });
+        let (lease, waited_ns) = (entry.lease, entry.waited_ns(now_ns));
         if waits {
             entry.state = State::Idle;
-            let lease = entry.lease;
             let left = !self.works(lease, session);
-            if let Some(lease) = self.leases.get_mut(&lease).filter(|_| left) {
-                (lease.arrival, lease.left_at_ns) = (None, Some(now_ns));
+            if let Some(lease) = self.leases.get_mut(&lease) {
+                lease.waits.add(waited_ns);
+                if left {
+                    (lease.arrival, lease.left_at_ns) = (None, Some(now_ns));
+                }
             }
         }
     }
@@ -280,20 +283,22 @@ impl Arbiter {
         if let Some(since_ns) = state.running_since() {
             self.done(now_ns, session, Use::whole(now_ns.saturating_sub(since_ns)), false);
         }
-        self.end_wait(now_ns, session);
-        self.sessions.remove(&session);
+        let Some(session) = self.sessions.remove(&session) else { return };
+        if let Some(lease) = self.leases.get_mut(&session.lease) {
+            lease.waits.add(session.waited_ns(now_ns));
+        }
     }
 
-    /// For how long the sessions of a lease have had work and waited for this GPU.
-    pub fn waits(&self, now_ns: u64, lease: LeaseKey) -> Waits {
-        let past = self.leases.get(&lease).map_or_else(Waits::default, |lease| lease.waits);
-        let waiting = self.waiting().filter(|(_, session)| session.lease == lease);
-        let total_ns =
-            waiting.map(|(_, session)| session.waited_ns(now_ns)).fold(past.total_ns, u64::saturating_add);
-        Waits { total_ns, ..past }
+    /// For how long the sessions of each lease have had work and waited for this GPU.
+    pub fn waits(&self, now_ns: u64) -> BTreeMap<LeaseKey, Waits> {
+        let mut waits: BTreeMap<_, _> = self.leases.iter().map(|(&key, lease)| (key, lease.waits)).collect();
+        for (_, session) in self.waiting() {
+            waits.entry(session.lease).or_default().add(session.waited_ns(now_ns));
+        }
+        waits
     }
 
-    /// Counts the wait of a session that is about to leave the queue.
+    /// Counts the wait of a session that is about to have the turn.
     fn end_wait(&mut self, now_ns: u64, session: SessionKey) {
         let Some(session) = self.sessions.get(&session) else { return };
         if let (Some(lease), State::Waiting { .. }) = (self.leases.get_mut(&session.lease), session.state) {
@@ -301,13 +306,14 @@ impl Arbiter {
         }
     }
 
-    /// A lease has ended: nothing of it is remembered.
-    pub fn forget(&mut self, now_ns: u64, lease: LeaseKey) {
+    /// A lease has ended or left this GPU: nothing of it is remembered. The answer is how long its
+    /// sessions waited.
+    pub fn forget(&mut self, now_ns: u64, lease: LeaseKey) -> Waits {
         let left: Vec<_> = self.sessions.iter().filter(|(_, s)| s.lease == lease).map(|(&k, _)| k).collect();
         for session in left {
             self.leave(now_ns, session);
         }
-        self.leases.remove(&lease);
+        self.leases.remove(&lease).map_or_else(Waits::default, |lease| lease.waits)
     }
 
     /// A session has work and no turn. Asking twice is harmless.

@@ -37,7 +37,7 @@ use sluice_wire::handshake::{LeaseToken, Once, SessionSecret};
 use sluice_worker_link::counters::{CounterPage, Counts};
 use sluice_worker_link::link::{Driver, Link};
 
-use crate::arbiter::{PPM, Pace};
+use crate::arbiter::{PPM, Pace, Waits};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::exports::Exports;
@@ -154,6 +154,8 @@ struct LeaseRecord {
     left_at: Option<Duration>,
     /// Of the sessions that have ended.
     past: Counts,
+    /// For GPUs of this node that it no longer has.
+    past_waits: Waits,
     sessions_total: u64,
     /// Sessions whose worker crashed or whose driver hung.
     failures: u64,
@@ -335,6 +337,7 @@ impl LeaseRecord {
             has_moved: false,
             left_at: None,
             past: Counts::default(),
+            past_waits: Waits::default(),
             sessions_total: 0,
             failures: 0,
             memory_peak: 0,

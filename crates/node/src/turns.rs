@@ -110,26 +110,28 @@ impl Turns {
         }
     }
 
-    /// A lease is over.
-    pub(crate) fn forget(&self, lease: u64, gpus: &[usize]) {
+    /// A lease is over or has left these GPUs. The answer is how long its sessions waited for them.
+    pub(crate) fn forget(&self, lease: u64, gpus: &[usize]) -> Waits {
         let now_ns = self.now_ns();
         let mut state = self.lock();
+        let mut waits = Waits::default();
         for &gpu in gpus {
-            state.gpus[gpu].arbiter.forget(now_ns, LeaseKey(lease));
+            waits = waits.and(state.gpus[gpu].arbiter.forget(now_ns, LeaseKey(lease)));
             self.step(&mut state, gpu, now_ns);
         }
+        waits
     }
 
-    /// For how long the sessions of each of these leases have had work and waited for a GPU, over
-    /// all their GPUs.
-    pub(crate) fn waits(&self, leases: &[u64]) -> BTreeMap<u64, Waits> {
+    /// For how long the sessions of each lease have had work and waited for a GPU, over all GPUs
+    /// that it has now.
+    pub(crate) fn waits(&self) -> BTreeMap<u64, Waits> {
         let now_ns = self.now_ns();
-        let state = self.lock();
-        let of = |lease| {
-            let waits = state.gpus.iter().map(|gpu| gpu.arbiter.waits(now_ns, LeaseKey(lease)));
-            waits.fold(Waits::default(), Waits::and)
-        };
-        leases.iter().map(|&lease| (lease, of(lease))).collect()
+        let mut all: BTreeMap<u64, Waits> = BTreeMap::new();
+        for (LeaseKey(lease), waits) in self.lock().gpus.iter().flat_map(|gpu| gpu.arbiter.waits(now_ns)) {
+            let of_lease = all.entry(lease).or_default();
+            *of_lease = of_lease.and(waits);
+        }
+        all
     }
 
     /// Ends quanta when their time has come; never returns.

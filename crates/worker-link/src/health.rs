@@ -48,7 +48,7 @@ pub enum Harm {
     Lost,
 }
 
-/// One card at one moment. What NVML does not say of it, or says only of other cards, is `None`.
+/// One GPU at one moment. What NVML does not say of it, or says only of other GPUs, is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     pub sm_clock_mhz: Option<u32>,

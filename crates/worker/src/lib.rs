@@ -10,6 +10,9 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use sluice_worker_link::health::{ARGUMENT as WATCH, FACTS_ARGUMENT as FACTS};
+use sluice_worker_link::measure::ARGUMENT as MEASURE;
+use sluice_worker_link::probe::ARGUMENT as PROBE;
 use sluice_worker_link::{INHERITED_FDS, counters, link};
 
 mod ahead;
@@ -95,29 +98,20 @@ mod watches;
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
 /// `arguments` are what follows those of the daemon's worker command: none to serve a session,
-/// [`sluice_worker_link::probe::ARGUMENT`] and a driver to say what that driver has, [`sluice_worker_link::health::ARGUMENT`] and a library
-/// to watch GPUs through, [`sluice_worker_link::health::FACTS_ARGUMENT`] and the same to say where they stand,
-/// [`sandbox::ARGUMENT`] and a folder to say how a worker is confined, [`sluice_worker_link::measure::ARGUMENT`] and a
-/// driver to measure its GPUs.
+/// [`PROBE`] and a driver to say what that driver has, [`WATCH`] and a library to watch GPUs
+/// through, [`FACTS`] and the same to say where they stand, [`sandbox::ARGUMENT`] and a folder to
+/// say how a worker is confined, [`MEASURE`] and a driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
     let [argument, what] = arguments else { serve::serve() };
     let out = &mut std::io::stdout().lock();
     let done = match argument.to_str() {
-        Some(sluice_worker_link::probe::ARGUMENT) => {
-            read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string()))
-        }
-        Some(sluice_worker_link::measure::ARGUMENT) => {
-            read(what).map(|driver| measure::measure(&driver, out).map_err(|e| e.to_string()))
-        }
-        Some(sluice_worker_link::health::ARGUMENT) => {
-            read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string()))
-        }
+        Some(PROBE) => read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string())),
+        Some(MEASURE) => read(what).map(|driver| measure::measure(&driver, out).map_err(|e| e.to_string())),
+        Some(WATCH) => read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string())),
         Some(sandbox::ARGUMENT) => {
             read(what).map(|cache: Option<PathBuf>| say_confinement(cache.as_deref(), out))
         }
-        Some(sluice_worker_link::health::FACTS_ARGUMENT) => {
-            read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string()))
-        }
+        Some(FACTS) => read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string())),
         _ => None,
     };
     let Some(done) = done else {

@@ -61,7 +61,7 @@ const VARIANTS: [&[&str]; 5] = [
         "metrics.dashboards.enabled=true",
         "node.overcommit=2.5",
         "node.swapMemory=64GiB",
-        "node.swapFile=200GiB",
+        "node.swapFile=1.5t",
     ],
     &["server.enabled=false", "server.url=https://sluice.example:7580", "node.enabled=false"],
     &["controller.aliases={nvidia,hami,kai}", "controller.ptx=true", "controller.tenants.red=acme/red"],
@@ -166,6 +166,11 @@ fn wrong_values_are_refused() -> Result<()> {
         ("dra.nodeSelector=yes", "nodeSelector"),
         ("metrics.monitors.interval=fast", "interval"),
         ("node.overcommit=0.5", "overcommit"),
+        ("node.overcommit=16.5", "overcommit"),
+        ("node.overcommit=17", "overcommit"),
+        ("node.swapMemory=0GiB", "swapMemory"),
+        ("node.swapMemory=64", "swapMemory"),
+        ("node.swapMemory=64Gi", "swapMemory"),
         ("node.swapFile=a disk", "swapFile"),
     ] {
         let output = helm("template", &[value])?.output()?;

@@ -471,3 +471,56 @@ fn a_lease_that_becomes_premium_has_its_burst_once() {
     let after_ns = outcome.used_ns[0] - outcome.used_before[1][0];
     assert!(after_ns <= 4 * SECOND + 50 * MS, "{after_ns}");
 }
+
+/// An arbiter in which `A` has had the turn since 0 and `B` has waited for it since 1 ms.
+fn one_holds_and_one_waits() -> Arbiter {
+    let mut arbiter = Arbiter::new(Pace::default());
+    for (session, lease) in [(A, LeaseKey(1)), (B, LeaseKey(2))] {
+        let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
+        arbiter.join(0, session, lease, weight);
+    }
+    arbiter.want(0, A);
+    assert_eq!(arbiter.step(0).actions, [Action::Grant(A)]);
+    arbiter.want(MS, B);
+    arbiter.step(MS);
+    arbiter
+}
+
+const A: SessionKey = SessionKey(1);
+const B: SessionKey = SessionKey(2);
+
+/// How long the lease of `B` has waited, how long for turns that it had, and for how many.
+fn waits_of_b(arbiter: &Arbiter, now_ns: u64) -> (u64, u64, u64) {
+    let waits = arbiter.waits(now_ns)[&LeaseKey(2)];
+    (waits.total_ns, waits.turns_ns, waits.counts.iter().sum())
+}
+
+#[test]
+fn a_wait_is_of_a_turn_once_the_turn_begins() {
+    let mut arbiter = one_holds_and_one_waits();
+    assert_eq!(waits_of_b(&arbiter, 3 * MS), (2 * MS, 0, 0), "it is not over");
+    arbiter.done(4 * MS, A, Use::whole(4 * MS), false);
+    assert_eq!(arbiter.step(4 * MS).actions, [Action::Grant(B)]);
+    assert_eq!(waits_of_b(&arbiter, 9 * MS), (3 * MS, 3 * MS, 1));
+    assert_eq!(arbiter.waits(9 * MS)[&LeaseKey(1)].counts[0], 1, "the first had no wait");
+}
+
+#[test]
+fn a_wait_that_ends_without_a_turn_stays_counted_as_time() {
+    let mut arbiter = one_holds_and_one_waits();
+    arbiter.suspend(3 * MS, B);
+    assert_eq!(waits_of_b(&arbiter, 8 * MS), (2 * MS, 0, 0), "a suspended session does not wait");
+    arbiter.resume(9 * MS, B);
+    assert_eq!(waits_of_b(&arbiter, 10 * MS), (3 * MS, 0, 0));
+    arbiter.leave(11 * MS, B);
+    assert_eq!(waits_of_b(&arbiter, 20 * MS), (4 * MS, 0, 0));
+}
+
+#[test]
+fn what_a_lease_waited_is_handed_out_when_it_leaves_the_gpu() {
+    let mut arbiter = one_holds_and_one_waits();
+    let waits = arbiter.forget(4 * MS, LeaseKey(2));
+    assert_eq!((waits.total_ns, waits.turns_ns), (3 * MS, 0));
+    assert_eq!(arbiter.forget(5 * MS, LeaseKey(2)), Waits::default());
+    assert!(!arbiter.waits(5 * MS).contains_key(&LeaseKey(2)));
+}

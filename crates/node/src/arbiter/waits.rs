@@ -1,4 +1,4 @@
-//! How long the sessions of a lease waited for a GPU, as a histogram.
+//! How long the sessions of a lease waited for a GPU: in all, and as a histogram of turns.
 
 /// Upper bounds of the buckets in nanoseconds: from what no user notices to what every user does.
 pub const WAIT_BOUNDS_NS: [u64; 6] =
@@ -7,23 +7,32 @@ pub const WAIT_BOUNDS_NS: [u64; 6] =
 /// The waits of a lease on one GPU or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// All waits added up, also those that are not over.
+    /// All waits added up, also those that are not over or ended without a turn.
     pub total_ns: u64,
-    /// Waits that are over, by the first bound that they do not exceed; the last are longer than
-    /// all bounds.
+    /// Those added up that ended with a turn.
+    pub turns_ns: u64,
+    /// Waits that ended with a turn, by the first bound that they do not exceed; the last are
+    /// longer than all bounds.
     pub counts: [u64; WAIT_BOUNDS_NS.len() + 1],
 }
 
 impl Waits {
-    /// A wait that is over.
-    pub(super) fn count(&mut self, wait_ns: u64) {
+    /// A wait is not over, or has ended without a turn: no turn is counted.
+    pub(super) fn add(&mut self, wait_ns: u64) {
         self.total_ns = self.total_ns.saturating_add(wait_ns);
+    }
+
+    /// A wait has ended with a turn.
+    pub(super) fn count(&mut self, wait_ns: u64) {
+        self.add(wait_ns);
+        self.turns_ns = self.turns_ns.saturating_add(wait_ns);
         self.counts[WAIT_BOUNDS_NS.partition_point(|&bound| bound < wait_ns)] += 1;
     }
 
     /// These waits and others.
     pub fn and(mut self, other: Waits) -> Waits {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
+        self.turns_ns = self.turns_ns.saturating_add(other.turns_ns);
         self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
         self
     }
@@ -38,7 +47,12 @@ mod tests {
         let mut waits = Waits::default();
         [0, 1_000_000, 1_000_001, 20_000_000, 3_000_000_000].into_iter().for_each(|ns| waits.count(ns));
         assert_eq!(waits.counts, [2, 1, 1, 0, 0, 0, 1]);
-        assert_eq!(waits.total_ns, 3_022_000_001);
-        assert_eq!(waits.and(waits).counts, [4, 2, 2, 0, 0, 0, 2]);
+        assert_eq!((waits.total_ns, waits.turns_ns), (3_022_000_001, 3_022_000_001));
+        waits.add(5);
+        assert_eq!((waits.total_ns, waits.turns_ns), (3_022_000_006, 3_022_000_001));
+        assert_eq!(waits.counts.iter().sum::<u64>(), 5);
+        let twice = waits.and(waits);
+        assert_eq!(twice.counts, [4, 2, 2, 0, 0, 0, 2]);
+        assert_eq!((twice.total_ns, twice.turns_ns), (6_044_000_012, 6_044_000_002));
     }
 }

@@ -125,7 +125,7 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
 fn histogram(waits: &Waits) -> Histogram {
     let [within @ .., beyond] = waits.counts;
     let bounds = WAIT_BOUNDS_NS.into_iter().map(seconds);
-    Histogram { sum: seconds(waits.total_ns), buckets: bounds.zip(within).collect(), beyond }
+    Histogram { sum: seconds(waits.turns_ns), buckets: bounds.zip(within).collect(), beyond }
 }
 
 /// Labels without a value are left out: a node without a server knows no tenants.

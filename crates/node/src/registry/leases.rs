@@ -89,13 +89,12 @@ impl Registry {
         self.leave_planners(&mut ledger, lease, lease);
         let entry = ledger.books.end(lease)?;
         drop(ledger);
-        let waits = self.turns.waits(&[lease]).get(&lease).copied().unwrap_or_default();
-        self.turns.forget(lease, &entry.gpus);
+        record.past_waits = record.past_waits.and(self.turns.forget(lease, &entry.gpus));
         self.record_end(&mut record);
         let (server_lease, tenant) = record.of_server();
         tracing::info!(lease, server_lease, tenant, "lease {lease} has ended");
         if !record.arrives && !record.has_moved {
-            self.keep_last(lease, &record, record.share_ppm, waits);
+            self.keep_last(lease, &record, record.share_ppm);
         }
         self.memory_moved.notify_all();
         Some(())

@@ -307,8 +307,11 @@ impl Registry {
         let before = std::mem::replace(&mut record.worker, arrived.worker);
         ledger.meters[from].past_ns += spent;
         self.turns.leave(session);
-        self.turns.forget(lease, &[from]);
+        let waits = self.turns.forget(lease, &[from]);
         self.turns.join(session, lease, &[to], weight, arrived.link);
+        if let Some(lease) = ledger.leases.get_mut(&lease) {
+            lease.past_waits = lease.past_waits.and(waits);
+        }
         Some(before)
     }
 

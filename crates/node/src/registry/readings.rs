@@ -15,7 +15,7 @@ use crate::arbiter::{PPM, Waits};
 
 /// Longer than scrapers wait from one scrape to the next.
 const KEPT_FOR: Duration = Duration::from_secs(120);
-/// Leases of one answer, those that have ended included: some twenty series each.
+/// Leases of one answer, those that have ended included: some thirty series each.
 pub(crate) const LEASES_MAX: usize = 5_000;
 
 /// Which attempt of which lease, and whose.
@@ -113,15 +113,15 @@ impl PastLeases {
 
 impl Registry {
     pub(crate) fn readings(&self) -> Readings {
-        let ids: Vec<u64> = self.lock().leases.keys().copied().collect();
-        let waits = self.turns.waits(&ids);
         let now = self.clock.running();
         let ledger = self.lock();
+        // Under the ledger's lock: a move to another GPU takes waits from the turns to the record.
+        let waits = self.turns.waits();
         let (counts, sessions) = ledger.counts_of_all();
         let swapped = ledger.swapped_of_all();
         let reading = |(&id, record): (&u64, &LeaseRecord)| {
             let mut reading = self.reading(id, record, counts.get(&id).copied().unwrap_or(record.past));
-            reading.waits = waits.get(&id).copied().unwrap_or_default();
+            reading.waits = reading.waits.and(waits.get(&id).copied().unwrap_or_default());
             let entry = ledger.books.lease(id)?;
             reading.now = Some(LeaseNow {
                 gpus: entry.gpus.len() as u32,
@@ -148,9 +148,8 @@ impl Registry {
     }
 
     /// Sets the last numbers of a lease aside, once its last usage record is cut.
-    pub(super) fn keep_last(&self, id: u64, record: &LeaseRecord, share_ppm: u64, waits: Waits) {
+    pub(super) fn keep_last(&self, id: u64, record: &LeaseRecord, share_ppm: u64) {
         let mut reading = self.reading(id, record, record.past);
-        reading.waits = waits;
         match &record.metered {
             // To the millisecond what its usage records say.
             Some(metered) => reading.reserved_ns = metered.recorded_ns(),
@@ -168,7 +167,7 @@ impl Registry {
             used_ns: counts.used_ns,
             reserved_ns: record.share_ppm.saturating_mul(held_ms),
             busy_ns: counts.gpu_ns,
-            waits: Waits::default(),
+            waits: record.past_waits,
             kernels: counts.kernels,
             bytes_in: counts.bytes_in,
             bytes_out: counts.bytes_out,
@@ -232,7 +231,16 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use sluice_wire::handshake::{Once, OpeningNonce};
+
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::config::NodeConfig;
+    use crate::inventory::Inventory;
+    use crate::spawn::{Spawner, WorkerCommand};
+    use crate::swap_space::SwapSpace;
 
     #[test]
     fn leases_that_have_ended_stay_for_a_scrape_and_vanish() {
@@ -249,5 +257,25 @@ mod tests {
         assert_eq!(past.0.iter().map(|(_, reading)| reading.name.lease).collect::<Vec<_>>(), [2]);
         (0..2 * LEASES_MAX as u64).for_each(|lease| past.add(Duration::from_secs(100), ended(lease)));
         assert_eq!(past.0.len(), LEASES_MAX, "however many end at once");
+    }
+
+    #[test]
+    fn waits_for_gpus_that_a_lease_has_left_are_among_its_last_numbers() {
+        let inventory = Inventory {
+            driver: sluice_worker_link::link::Driver::Software { memory: Vec::new() },
+            cards: Vec::new(),
+            snapshots: Vec::new(),
+        };
+        let spawner = Spawner::start(WorkerCommand::default(), true).unwrap();
+        let swap = SwapSpace::open(0, None).unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let registry = Registry::new(&NodeConfig::default(), inventory, (spawner, swap), None, clock);
+        let once = Once { nonce: OpeningNonce([1; 32]), attempt: 0 };
+        let mut record = LeaseRecord::new(once, String::new(), 0, 0, Duration::ZERO, None);
+        let there = Waits { total_ns: 7, turns_ns: 3, counts: [2, 0, 0, 0, 0, 0, 0] };
+        record.past_waits = record.past_waits.and(there);
+        registry.keep_last(7, &record, 0);
+        let [reading] = &registry.readings().leases[..] else { panic!("one lease has ended") };
+        assert_eq!((reading.name.lease, reading.waits), (7, there));
     }
 }

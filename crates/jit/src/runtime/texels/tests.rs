@@ -131,17 +131,13 @@ fn ways() -> Vec<(&'static str, Way)> {
         // SAFETY: by this function's contract.
         unsafe { operation.chunks::<8>(active) }
     }
-    let mut ways: Vec<(&'static str, Way)> = vec![("plain", plain)];
+    #[cfg(not(target_arch = "x86_64"))]
+    let by_vectors: [(bool, &'static str, Way); 0] = [];
     #[cfg(target_arch = "x86_64")]
-    {
-        if std::is_x86_feature_detected!("avx2") {
-            ways.push(("256 bits", medium));
-        }
-        if has_wide() {
-            ways.push(("512 bits", wide));
-        }
-    }
-    ways
+    let by_vectors: [(bool, &'static str, Way); 2] =
+        [(std::is_x86_feature_detected!("avx2"), "256 bits", medium), (has_wide(), "512 bits", wide)];
+    let can_be_taken = by_vectors.into_iter().filter(|(has, ..)| *has).map(|(_, name, way)| (name, way));
+    std::iter::once(("plain", plain as Way)).chain(can_be_taken).collect()
 }
 
 /// Whose bits a sum of several NaNs has depends on the order of its operands, which Rust leaves
