@@ -1,67 +1,86 @@
-//! Whose business an entry of the audit log is.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! Whose business an entry of the audit log is, and what of it they are shown.
 
 use serde_json::Value;
 use sluice_api::audit::Entry;
-use sluice_api::lease::LeaseId;
-use sluice_api::problem::Problem;
 use sluice_api::tenant::TenantPath;
-use sluice_api::token::Token;
 
-use crate::server::Server;
-use crate::store::Store;
+use crate::auth::Principal;
+use crate::fleet::{FOR_OTHERS, Fleet};
+use crate::policy::Action;
 
-/// Decides which entries of the audit log concern a tenant.
-pub(crate) struct Concern<'a> {
-    server: &'a Server,
-    tenant: &'a TenantPath,
-    tokens: BTreeSet<&'a str>,
-    /// Leases that were looked up, and whether they are the tenant's.
-    leases: BTreeMap<LeaseId, bool>,
+/// What a tenant is not to know: an invoice that has not been issued.
+const HIDDEN: [&str; 2] = ["invoice.drafted", "invoice.discarded"];
+/// Where the detail of an entry names its tenant.
+const PLACES: [&str; 4] = ["/tenant", "/after/tenant", "/before/tenant", "/record/tenant"];
+
+/// The tenant that an entry concerns: whose lease, budget, token or other thing it is about, else
+/// that of whoever made it. None where it concerns the whole installation.
+pub(crate) fn tenant_of(
+    fleet: &Fleet,
+    actor: &Principal,
+    action: &str,
+    subject: &str,
+    detail: &Value,
+) -> Option<TenantPath> {
+    if HIDDEN.contains(&action) {
+        return None;
+    }
+    let own = match action.split('.').next().unwrap_or_default() {
+        "lease" => subject.parse().ok().and_then(|id| fleet.lease(id)).map(|lease| lease.tenant.clone()),
+        "tenant" | "budget" | "bill" | "consent" => subject.parse().ok(),
+        _ => PLACES.iter().find_map(|place| detail.pointer(place)?.as_str()?.parse().ok()),
+    };
+    own.or_else(|| Some(actor.token.tenant.clone())).filter(|tenant| !tenant.is_root())
 }
 
-impl<'a> Concern<'a> {
-    /// `tokens` are those of the tenant and of all below it.
-    pub(crate) fn new(server: &'a Server, tenant: &'a TenantPath, tokens: &'a [Token]) -> Concern<'a> {
-        let tokens = tokens.iter().map(|token| token.id.as_str()).collect();
-        Concern { server, tenant, tokens, leases: BTreeMap::new() }
+/// An entry as it is shown to someone. The number of another customer's lease that one is preempted
+/// for is for those who see the whole log.
+pub(crate) fn shown_to(principal: &Principal, entry: Entry) -> Entry {
+    match principal.may(Action::SeeAudit, &TenantPath::root()) {
+        true => entry,
+        false => without_others(entry),
+    }
+}
+
+fn without_others(entry: Entry) -> Entry {
+    let Ok(Value::Object(mut detail)) = serde_json::from_str(&entry.detail) else { return entry };
+    match detail.remove(FOR_OTHERS) {
+        Some(_) => Entry { detail: Value::Object(detail).to_string(), ..entry },
+        None => entry,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use sluice_api::audit::Head;
+
+    #[test]
+    fn an_entry_concerns_the_tenant_that_it_is_about() {
+        let fleet = Fleet::new(Vec::new(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
+        let check = |action: &str, subject: &str, detail: Value, expect: Option<&str>| {
+            let found = tenant_of(&fleet, &Principal::server(), action, subject, &detail);
+            assert_eq!(found.as_ref().map(TenantPath::as_str), expect, "{action} {subject} {detail}");
+        };
+        check("consent.changed", "acme", json!({ "before": null }), Some("acme"));
+        check("bill.corrected", "acme/a", json!({}), Some("acme/a"));
+        check("program.sized", "train.py", json!({ "after": { "tenant": "acme" } }), Some("acme"));
+        check("usage.accepted", "4f2a", json!({ "record": { "tenant": "acme" } }), Some("acme"));
+        check("webhook.made", "w1", json!({ "tenant": "acme" }), Some("acme"));
+        check("invoice.issued", "7", json!({ "tenant": "acme" }), Some("acme"));
+        check("invoice.drafted", "7", json!({ "tenant": "acme" }), None);
+        check("lease.granted", "99", json!({}), None);
+        check("node.joined", "gpu1", json!({ "address": "h:1" }), None);
+        check("tenant.changed", "/", json!({}), None);
     }
 
-    pub(crate) fn store(&self) -> &'a Store {
-        &self.server.store
-    }
-
-    /// An entry concerns a tenant if it was made with one of the tenant's tokens, or is about the
-    /// tenant, a token, a lease, or something else that is the tenant's.
-    pub(crate) async fn concerns(&mut self, entry: &Entry) -> Result<bool, Problem> {
-        if self.tenant.is_root() {
-            return Ok(true);
-        }
-        let actor = entry.actor.split(' ').next().unwrap_or_default();
-        let kind = entry.action.split('.').next().unwrap_or_default();
-        if self.tokens.contains(actor) || (kind == "token" && self.tokens.contains(entry.subject.as_str())) {
-            return Ok(true);
-        }
-        if kind == "lease" {
-            return self.has_lease(&entry.subject).await;
-        }
-        let contains = |text: &str| text.parse::<TenantPath>().is_ok_and(|path| self.tenant.contains(&path));
-        if ["tenant", "budget", "bill"].contains(&kind) && contains(&entry.subject) {
-            return Ok(true);
-        }
-        let detail: Value = serde_json::from_str(&entry.detail).unwrap_or_default();
-        Ok(detail["tenant"].as_str().is_some_and(contains))
-    }
-
-    async fn has_lease(&mut self, subject: &str) -> Result<bool, Problem> {
-        let Ok(id) = subject.parse::<LeaseId>() else { return Ok(false) };
-        if let Some(known) = self.leases.get(&id) {
-            return Ok(*known);
-        }
-        let lease = self.server.lease(id).await?;
-        let is_own = lease.is_some_and(|lease| self.tenant.contains(&lease.tenant));
-        self.leases.insert(id, is_own);
-        Ok(is_own)
+    #[test]
+    fn the_lease_that_another_gives_way_to_is_not_named() {
+        let entry = |detail: &str| Entry::after(&Head::default(), 7, "a", "lease.preempted", "3", detail);
+        let shown = without_others(entry(r#"{"for_other_tenant":99,"reason":"room is needed"}"#));
+        assert_eq!(shown.detail, r#"{"reason":"room is needed"}"#);
+        assert_eq!(shown.hash, entry(r#"{"for_other_tenant":99,"reason":"room is needed"}"#).hash);
+        assert_eq!(without_others(entry("{}")), entry("{}"));
     }
 }

@@ -24,7 +24,7 @@ use sluice_api::lease::LeaseId;
 use sluice_api::problem::{Kind, Problem};
 use sluice_metrics::expiry_s;
 use sluice_transport::tls::ServerIdentity;
-use tokio::sync::{Mutex, MutexGuard, Notify, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, Semaphore, watch};
 
 use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Lost, Ticket};
@@ -63,6 +63,8 @@ pub(crate) struct Server {
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
     pub(crate) kept: KeptSums,
+    /// Tenants' parts of the audit log that are read at the same time.
+    pub(crate) audit_reads: Semaphore,
     /// As the last transaction found it.
     pub(crate) disk: Disk,
     pub(crate) keys: KeysInUse,
@@ -121,6 +123,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BLIND: Duration = Duration::from_secs(60);
 /// Who reads looks so often: transactions that fail one after the other are a reason to say so.
 const LOOKS_MAX: usize = 3;
+/// Parts of the audit log that are read at the same time, for which all of it may be looked through.
+const AUDIT_READS_MAX: usize = 2;
 /// A scrape does not wait longer for the fleet.
 const PICTURE_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -147,6 +151,7 @@ impl Server {
             watches: Watches::default(),
             streams: Streams::default(),
             kept: KeptSums::default(),
+            audit_reads: Semaphore::new(AUDIT_READS_MAX),
             disk: Disk::default(),
             keys: KeysInUse::default(),
             role: watch::Sender::new(Role::Follower { leader: None }),
@@ -373,7 +378,7 @@ impl Server {
             _ => None,
         };
         let leases: Vec<_> = writes.iter().filter_map(changed).collect();
-        let is_news = writes.iter().any(|write| matches!(write, Write::Lease(_) | Write::Audit(_)));
+        let is_news = writes.iter().any(|write| matches!(write, Write::Lease(_) | Write::Audit(..)));
         let revoked = |write: &Write| match write {
             Write::Revoke(id) => Some(id.clone()),
             _ => None,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sluice_api::lease::LeaseId;
 
-use super::{Fleet, Seat};
+use super::{Fleet, Seat, top};
 
 /// Something that became of a lease.
 #[derive(Clone, Debug)]
@@ -38,13 +38,18 @@ impl Fleet {
         };
         (first..).zip(seats).map(place).collect()
     }
+
+    /// Why a lease or some of its tasks have to make room, until when, and for whom.
+    pub(super) fn notice(&self, id: LeaseId, reason: &str, at_ms: u64, taker: Option<LeaseId>) -> Value {
+        let mut detail = json!({ "reason": reason, "until_ms": at_ms });
+        if let Some(taker) = taker {
+            let customer = |id| self.leases.get(&id).map(|lease| top(&lease.tenant));
+            let name = if customer(taker) == customer(id) { "for" } else { FOR_OTHERS };
+            detail[name] = taker.into();
+        }
+        detail
+    }
 }
 
-/// Why a lease or some of its tasks have to make room, until when, and for whom.
-pub(super) fn notice(reason: &str, at_ms: u64, taker: Option<LeaseId>) -> Value {
-    let mut detail = json!({ "reason": reason, "until_ms": at_ms });
-    if let Some(taker) = taker {
-        detail["for"] = taker.into();
-    }
-    detail
-}
+/// What names a lease of another customer in the detail of an event.
+pub(crate) const FOR_OTHERS: &str = "for_other_tenant";

@@ -5,8 +5,8 @@ use sluice_api::lease::{LeaseId, LeaseState, NewLease};
 use sluice_api::node::NodeId;
 use sluice_api::tenant::TenantPath;
 
+use super::Fleet;
 use super::lease::{LeaseRecord, Seat};
-use super::{Fleet, events};
 
 impl Fleet {
     // Leases.
@@ -88,7 +88,7 @@ impl Fleet {
 
     /// The same for the sake of another lease.
     pub(crate) fn preempt_for(&mut self, taker: Option<LeaseId>, id: LeaseId, reason: String, at_ms: u64) {
-        self.tell(id, "lease.preempted", events::notice(&reason, at_ms, taker));
+        self.tell(id, "lease.preempted", self.notice(id, &reason, at_ms, taker));
         self.change(id, |lease| {
             lease.state = LeaseState::Preempting;
             lease.reason = Some(reason);
@@ -119,7 +119,7 @@ impl Fleet {
         reason: String,
         at_ms: u64,
     ) {
-        let mut detail = events::notice(&reason, at_ms, taker);
+        let mut detail = self.notice(id, &reason, at_ms, taker);
         detail["tasks"] = tasks.into();
         self.tell(id, "lease.preempted", detail);
         self.change(id, |lease| {

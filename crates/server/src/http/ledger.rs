@@ -1,4 +1,4 @@
-//! What was used, what it costs, and who changed what.
+//! What was used, and what it costs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ pub(super) struct BillOptions {
 
 /// What a tenant and all below it used, and what that costs
 ///
-/// Without `until_ms` it is as of a moment of the last four seconds where it has many records, and
-/// says of which.
+/// Without `until_ms`, where it has many records, it is as of a moment some seconds ago, and says of
+/// which; corrections and prices of those seconds are not on it yet.
 #[utoipa::path(get, path = "/bill", tag = "ledger", params(BillOptions),
     responses((status = 200, body = Bill)))]
 pub(super) async fn bill(

@@ -61,7 +61,7 @@ pub(super) async fn tenant_report(
     let report = match kind {
         ReportKind::Compliance => {
             principal.need(Action::SeeAudit, &tenant)?;
-            reports::compliance(&server, &tenant, period).await?
+            reports::compliance(&server, &principal, &tenant, period).await?
         }
         ReportKind::Usage | ReportKind::Cost | ReportKind::Chargeback => {
             let bill = billing::bill_of(&server.store, tenant, period).await?;

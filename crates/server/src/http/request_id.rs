@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -17,13 +17,16 @@ const LENGTH_MAX: usize = 64;
 pub(super) async fn name(mut request: Request, next: Next) -> Response {
     let id = given(&request).unwrap_or_else(random);
     request.headers_mut().insert(HEADER, id.clone());
-    let span = tracing::info_span!("request", request = %id.to_str().unwrap_or_default());
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    // Of the highest level, so that it is there whatever level is logged.
+    let span = tracing::error_span!("request", request = %id.to_str().unwrap_or_default());
+    // Not the path, in which someone may have put a secret by mistake.
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let (method, route) = (request.method().clone(), route.unwrap_or_else(|| "no route".into()));
     let answer = async move {
         let begun = Instant::now();
         let mut response = next.run(request).await;
         let (status, took_ms) = (response.status().as_u16(), begun.elapsed().as_millis());
-        tracing::debug!(status, "{method} {path}: {status} after {took_ms} ms");
+        tracing::debug!(status, "{method} {route}: {status} after {took_ms} ms");
         response.headers_mut().insert(HEADER, id);
         response
     };

@@ -135,7 +135,7 @@ impl Counters {
         for write in writes {
             match write {
                 Write::EstimateError(error) => batch.errors_ms.push(error.error_ms),
-                Write::Audit(entry) => {
+                Write::Audit(entry, _) => {
                     let Some(event) = entry.action.strip_prefix("lease.") else { continue };
                     batch.events.push(event.to_owned());
                     let lease = entry.subject.parse().ok().and_then(|id: LeaseId| leases.get(&id));

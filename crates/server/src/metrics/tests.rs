@@ -112,7 +112,7 @@ fn what_becomes_of_leases_counts_once_it_is_written() {
     let counters = Counters::default();
     let granted = lease(7, "acme", vec![Seat::new(1, vec![0], 1)]);
     let entry = |action, lease: u64| {
-        Write::Audit(Entry::after(&Head::default(), 5_000, "x", action, &lease.to_string(), "{}"))
+        Write::Audit(Entry::after(&Head::default(), 5_000, "x", action, &lease.to_string(), "{}"), None)
     };
     let writes = vec![
         Write::Lease(Box::new(granted)),
@@ -159,7 +159,7 @@ fn all_metrics_are_explained() {
     counters.answered("GET", "/", 200, std::time::Duration::ZERO);
     let granted = lease(7, "acme", vec![Seat::new(1, vec![0], 1)]);
     let entry = Entry::after(&Head::default(), 5_000, "x", "lease.granted", "7", "{}");
-    counters.written(counters.of_batch(&[Write::Lease(Box::new(granted)), Write::Audit(entry)], false));
+    counters.written(counters.of_batch(&[Write::Lease(Box::new(granted)), Write::Audit(entry, None)], false));
     let mut registry = Registry::default();
     counters.register(&mut registry);
     registry.register_collector(Box::new(picture));

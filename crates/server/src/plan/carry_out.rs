@@ -9,7 +9,7 @@ use sluice_sched::{GpuSet, Placement, Request};
 
 use super::clearance::Clearance;
 use super::{Clock, Plan, keeps_its_place};
-use crate::fleet::{Fleet, Seat};
+use crate::fleet::{Fleet, Seat, top};
 
 /// What of a lease has to make room.
 struct Leaving {
@@ -41,13 +41,12 @@ impl Plan {
                 }
                 Action::Evict { job, task, because, .. } => {
                     let taker = taker(because).and_then(|job| lease_of(self, job));
-                    (job, task, self.notice(fleet, because), taker)
+                    (job, task, self.notice(fleet, job, because), taker)
                 }
                 Action::Move { job, task, for_job, .. } => {
                     self.bound.extend(lease_of(self, job));
-                    let other = lease_of(self, for_job).unwrap_or(0);
-                    let reason =
-                        format!("it starts again elsewhere, so that lease {other} fits in its place");
+                    let other = self.named(fleet, job, for_job);
+                    let reason = format!("it starts again elsewhere, so that {other} fits in its place");
                     (job, task, reason, lease_of(self, for_job))
                 }
             };
@@ -94,14 +93,8 @@ impl Plan {
     }
 
     /// What a program that has to make room is told.
-    fn notice(&self, fleet: &Fleet, because: Evicted) -> String {
-        let name = |job: JobId| {
-            let lease = self.leases.get(&job).and_then(|&id| fleet.lease(id));
-            lease.map_or_else(
-                || "another lease".into(),
-                |lease| format!("lease {} of {}", lease.id, lease.tenant),
-            )
-        };
+    fn notice(&self, fleet: &Fleet, job: JobId, because: Evicted) -> String {
+        let name = |by: JobId| self.named(fleet, job, by);
         match because {
             Evicted::Reclaimed { by, in_quota: false } => {
                 format!("its tenant has more than its fair share, and {} is due to get it", name(by))
@@ -117,6 +110,18 @@ impl Plan {
             Evicted::Stale { running, tasks_min } => {
                 format!("only {running} of its {tasks_min} tasks have run for too long")
             }
+        }
+    }
+
+    /// What a program is told of another: which lease it is, unless that is another customer's.
+    fn named(&self, fleet: &Fleet, job: JobId, other: JobId) -> String {
+        let lease = |job| self.leases.get(&job).and_then(|&id| fleet.lease(id));
+        match (lease(job), lease(other)) {
+            (Some(told), Some(other)) if top(&told.tenant) == top(&other.tenant) => {
+                format!("lease {} of {}", other.id, other.tenant)
+            }
+            (_, Some(_)) => "a lease of another tenant".into(),
+            _ => "another lease".into(),
         }
     }
 

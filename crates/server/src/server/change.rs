@@ -20,6 +20,7 @@ use super::{Books, Server};
 use crate::auth::Principal;
 use crate::autonomy::SizedProgram;
 use crate::commits::{Lost, Ticket};
+use crate::concern;
 use crate::fleet::{Event, Fleet, Incident, NoResize};
 use crate::keys;
 use crate::store::Write;
@@ -186,7 +187,8 @@ impl Change<'_> {
             let deliveries = webhooks::deliveries(&self.books.webhooks, &event);
             self.writes.extend(deliveries.into_iter().map(|new| Write::NewDelivery(Box::new(new))));
         }
-        self.writes.push(Write::Audit(entry));
+        let tenant = concern::tenant_of(&self.books.fleet, actor, action, subject, &detail);
+        self.writes.push(Write::Audit(entry, tenant));
     }
 
     /// Adds a test delivery for a webhook, and returns the id of its event.
@@ -203,7 +205,7 @@ impl Change<'_> {
         self.books.audit = entry.head();
         let event = webhooks::test_event(&entry, webhook.tenant.clone());
         self.writes.push(Write::NewDelivery(Box::new(event.delivery(&webhook.id))));
-        self.writes.push(Write::Audit(entry));
+        self.writes.push(Write::Audit(entry, Some(webhook.tenant.clone())));
         event.id
     }
 

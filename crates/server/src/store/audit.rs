@@ -1,7 +1,9 @@
 use sluice_api::audit::{Entry, Head};
 use sluice_api::lease::LeaseId;
+use sluice_api::tenant::TenantPath;
 use sqlx::any::AnyRow;
 
+use super::convert::within;
 use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
 
@@ -18,13 +20,16 @@ pub(crate) struct Told {
 }
 
 static ENTRIES: Insert =
-    Insert::new("audit (sequence, at_ms, actor, action, subject, detail, previous, hash)", "");
+    Insert::new("audit (sequence, at_ms, actor, action, subject, detail, previous, hash, tenant)", "");
 
-pub(super) async fn write(transaction: &mut Tx<'_>, entries: &[Entry]) -> Result<()> {
+/// An entry, and the tenant that it concerns.
+pub(crate) type Concerning = (Entry, Option<TenantPath>);
+
+pub(super) async fn write(transaction: &mut Tx<'_>, entries: &[Concerning]) -> Result<()> {
     ENTRIES.write(transaction, entries, bind).await
 }
 
-fn bind<'q>(statement: Statement<'q>, entry: &Entry) -> Statement<'q> {
+fn bind<'q>(statement: Statement<'q>, (entry, tenant): &Concerning) -> Statement<'q> {
     statement
         .bind(signed(entry.sequence))
         .bind(signed(entry.at_ms))
@@ -34,6 +39,7 @@ fn bind<'q>(statement: Statement<'q>, entry: &Entry) -> Statement<'q> {
         .bind(entry.detail.clone())
         .bind(entry.previous.clone())
         .bind(entry.hash.clone())
+        .bind(tenant.as_ref().map(ToString::to_string))
 }
 
 impl Store {
@@ -50,6 +56,37 @@ impl Store {
         let before = i64::try_from(before).unwrap_or(i64::MAX);
         let rows = query.bind(before).bind(i64::from(limit)).fetch_all(&self.pool).await?;
         rows.iter().map(entry).collect()
+    }
+
+    /// Entries before `before` that concern a tenant or one below it, the latest first.
+    pub(crate) async fn audit_within(
+        &self,
+        tenant: &TenantPath,
+        before: u64,
+        limit: u32,
+    ) -> Result<Vec<Entry>> {
+        let query = sqlx::query(
+            "SELECT * FROM audit WHERE sequence < $1 AND (tenant = $2 OR tenant LIKE $3) ORDER BY sequence DESC LIMIT $4",
+        );
+        let before = i64::try_from(before).unwrap_or(i64::MAX);
+        let (tenant, below) = within(tenant);
+        let query = query.bind(before).bind(tenant).bind(below).bind(i64::from(limit));
+        query.fetch_all(&self.pool).await?.iter().map(entry).collect()
+    }
+
+    /// The same after `after`, in their order.
+    pub(crate) async fn audit_of_tenant(
+        &self,
+        tenant: &TenantPath,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<Entry>> {
+        let query = sqlx::query(
+            "SELECT * FROM audit WHERE sequence > $1 AND (tenant = $2 OR tenant LIKE $3) ORDER BY sequence LIMIT $4",
+        );
+        let (tenant, below) = within(tenant);
+        let query = query.bind(signed(after)).bind(tenant).bind(below).bind(i64::from(limit));
+        query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
     /// Entries of one lease after `after`, in their order.

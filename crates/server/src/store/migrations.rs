@@ -74,6 +74,7 @@ pub(super) const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (22, "run defaults", [include_str!("../../migrations/0022_run_defaults.sql"); 2]),
     (23, "autonomy", [include_str!("../../migrations/0023_autonomy.sql"); 2]),
     (24, "servers", [include_str!("../../migrations/0024_servers.sql"); 2]),
+    (25, "audit of tenants", [include_str!("../../migrations/0025_audit_tenant.sql"); 2]),
 ];
 
 impl Store {

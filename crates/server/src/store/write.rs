@@ -70,7 +70,8 @@ pub(crate) enum Write {
         number: u64,
         draft: Option<Box<Invoice>>,
     },
-    Audit(Entry),
+    /// With the tenant that it concerns.
+    Audit(Entry, Option<TenantPath>),
     Key(KeyUse),
     /// What a request under a key was answered with, sealed.
     Answer {
@@ -117,7 +118,7 @@ impl Store {
         for write in writes {
             match write {
                 Write::Lease(lease) => drop(rows.leases.insert(lease.id, *lease)),
-                Write::Audit(entry) => rows.entries.push(entry),
+                Write::Audit(entry, tenant) => rows.entries.push((entry, tenant)),
                 Write::Key(key) => rows.keys.push(key),
                 Write::Answer { token, name, answer } => rows.answers.push((token, name, answer)),
                 Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
@@ -224,7 +225,7 @@ impl Store {
 pub(super) struct Rows {
     /// The last state of each.
     leases: BTreeMap<LeaseId, LeaseRecord>,
-    entries: Vec<Entry>,
+    entries: Vec<audit::Concerning>,
     keys: Vec<KeyUse>,
     /// To keys.
     answers: Vec<(String, String, String)>,

@@ -7,7 +7,7 @@ use sluice_api::lease::LeaseId;
 use sluice_api::tenant::TenantPath;
 use sluice_api::webhook::{EventKind, WebhookFormat};
 
-use crate::fleet::Fleet;
+use crate::fleet::{FOR_OTHERS, Fleet};
 use crate::store::NewDelivery;
 
 /// A lease that waited for less than this was granted as it was asked for.
@@ -76,6 +76,7 @@ impl Event {
         // A lease that others are preempted for may be another tenant's.
         if let Some(object) = data.as_object_mut() {
             object.remove("for");
+            object.remove(FOR_OTHERS);
         }
         Some(Event { id: id(entry), kind, tenant: lease.tenant.clone(), at_ms: entry.at_ms, data })
     }

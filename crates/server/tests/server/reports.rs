@@ -78,7 +78,21 @@ fn compliance_says_who_could_do_what_and_who_did() {
     assert!(actions.iter().any(|(action, _)| *action == "token.made"));
     assert!(!actions.iter().any(|(_, subject)| *subject == foreign.id.to_string()), "{actions:?}");
     let administrator = server.token("acme", Role::TenantAdmin);
-    assert!(problem(administrator.get_bytes("/reports/compliance?tenant=acme")).is(Kind::Forbidden));
+    let draft = serde_json::json!({ "tenant": "acme", "from_ms": 0, "until_ms": 1, "draft": true });
+    let _: serde_json::Value = server.admin.post("/invoices", &draft).unwrap();
+    let text = administrator.get_bytes("/reports/compliance?tenant=acme&format=csv").unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("lease.requested") && !text.contains("invoice.drafted"), "{text}");
+    assert!(problem(member.get_bytes("/reports/compliance?tenant=acme")).is(Kind::Forbidden));
+    let latest = |query: &str| -> Vec<String> {
+        let entries: Vec<serde_json::Value> = administrator.list(&format!("/audit/latest{query}")).unwrap();
+        entries.iter().map(|entry| format!("{} {}", entry["action"], entry["subject"])).collect()
+    };
+    let (all, paged) = (latest(""), latest("?limit=1"));
+    assert!(all == paged && all.len() > 3, "{all:?} {paged:?}");
+    assert!(all.contains(&format!("\"lease.requested\" \"{}\"", lease.id)), "{all:?}");
+    assert!(!all.iter().any(|entry| entry.ends_with(&format!("\"{}\"", foreign.id))), "{all:?}");
+    assert!(!all.iter().any(|entry| entry.contains("invoice")), "{all:?}");
     let later = 4_000_000_000_000_u64;
     let path = format!("/reports/compliance?tenant=acme&from_ms={later}&until_ms={}&format=csv", later + 1);
     let text = String::from_utf8(auditor.get_bytes(&path).unwrap()).unwrap();

@@ -212,7 +212,8 @@ fn how(event: &LeaseEvent) -> String {
     words.extend(detail["reason"].as_str().map(str::to_owned));
     let tasks: Vec<String> = detail["tasks"].as_array().into_iter().flatten().map(Value::to_string).collect();
     words.extend((!tasks.is_empty()).then(|| format!("tasks {}", tasks.join(", "))));
-    words.extend(detail["for"].as_u64().map(|lease| format!("for lease {lease}")));
+    let taker = ["for", "for_other_tenant"].into_iter().find_map(|name| detail[name].as_u64());
+    words.extend(taker.map(|lease| format!("for lease {lease}")));
     match detail["attempt"].as_u64() {
         Some(attempt) if words.is_empty() => format!("attempt {attempt}"),
         Some(attempt) => format!("attempt {attempt}: {}", words.join("; ")),

@@ -15,6 +15,7 @@ use sluice_api::tenant::TenantPath;
 
 use super::no_lease;
 use crate::auth::Principal;
+use crate::concern::shown_to;
 use crate::fleet::{LeaseRecord, LinePlace};
 use crate::http::answer::{Answer, Refusal};
 use crate::http::extract::{ByUser, ForLease, OfTenant, Options, PageOptions, cut, page, wait};
@@ -158,7 +159,8 @@ pub(in crate::http) async fn history(
     let used = server.store.use_of(id).await?;
     let Page { items, next } =
         page(server.store.audit_of(id, after, limit).await?, limit, |entry| entry.sequence.to_string());
-    let event = |Entry { sequence, at_ms, actor, action, detail, .. }| {
+    let event = |entry| {
+        let Entry { sequence, at_ms, actor, action, detail, .. } = shown_to(&principal, entry);
         let detail = serde_json::from_str(&detail).unwrap_or(serde_json::Value::String(detail));
         LeaseEvent { sequence, at_ms, actor, action, detail }
     };
