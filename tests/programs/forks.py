@@ -6,6 +6,7 @@
     forks.py orphans BYTES    the parent ends first
     forks.py killed BYTES     the parent is killed while it forks
     forks.py refused BYTES    children get no session: `CODE` says what their calls are to answer
+    forks.py held BYTES       it forks while a host function of its own has not returned
     forks.py timed BYTES      says how long it takes until a child has its session
 """
 
@@ -332,6 +333,31 @@ def refused(total):
         ended(forked(child))
         model.compute(3)
         model.check()
+
+
+def held(total):
+    """`os.fork` keeps Python's lock, without which the function cannot return."""
+    code = int(os.environ["CODE"])
+    model, begun, released = Model(total), os.pipe(), os.pipe()
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def hold(_):
+        os.write(begun[1], b".")
+        os.read(released[0], 1)
+
+    call("cuLaunchHostFunc", model.stream, hold, None)
+    assert os.read(begun[0], 1)
+
+    def child():
+        answers = [code_of("cuInit", 0), code_of("cuCtxSynchronize")]
+        assert answers == [code] * 2, f"{answers} instead of {code}"
+
+    ended(forked(child))
+    os.write(released[1], b".")
+    model.check()
+    # It can be cloned again.
+    ended(forked(model.check))
+    model.check()
 
 
 def timed(total):

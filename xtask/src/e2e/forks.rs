@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("forks: children outlive their parent", orphans),
     ("forks: a parent is killed while it forks", killed),
     ("forks: a child that gets no session is told why", refused),
+    ("forks: a program forks while its GPU waits for it", held),
 ];
 
 /// What the programs hold: several commitments.
@@ -109,4 +110,14 @@ fn refused() -> Result<()> {
         "forks in another way",
         &["SLUICE_FORK is \"copy\""],
     )
+}
+
+/// The fork does not wait for ever for a function that cannot return meanwhile.
+fn held() -> Result<()> {
+    let node = start_node()?;
+    // CUDA_ERROR_NOT_READY.
+    let mut command = forks(&node, "700MiB", "held");
+    let ended = expect_pass(command.env("CODE", "600"), "forks held", LIMIT)?;
+    ensure!(ended.output.contains("has not ended for 20 s"), "{}", ended.output);
+    node.wait_until_free()
 }

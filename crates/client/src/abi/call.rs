@@ -29,15 +29,20 @@ pub(crate) fn entered(body: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// Begins what this library does before a fork, on the thread that forks: a call inside of it is
-/// refused. False amid a call, and in a function that a stream calls.
-pub(crate) fn begin_fork() -> bool {
-    !IS_CALLED_BACK.get() && !IS_INSIDE.replace(true)
+/// What this library does around a fork, on the thread that forks: a call inside of it is refused.
+#[derive(Debug)]
+pub(crate) struct Forking(());
+
+/// Begins that. `None` amid a call, which goes on after the fork, and in a function that a stream
+/// calls.
+pub(crate) fn begin_fork() -> Option<Forking> {
+    (!IS_CALLED_BACK.get() && !IS_INSIDE.replace(true)).then(|| Forking(()))
 }
 
-/// The fork is over, here or in the child.
-pub(crate) fn end_fork() {
-    IS_INSIDE.set(false);
+impl Drop for Forking {
+    fn drop(&mut self) {
+        IS_INSIDE.set(false);
+    }
 }
 
 /// Runs a function of the program's amid a call; it may call CUDA.
@@ -101,6 +106,21 @@ mod tests {
             assert_eq!(check_permitted(Fn::cuGetErrorName), Ok(()));
         });
         assert_eq!(check_permitted(Fn::cuMemAlloc_v2), Ok(()));
+    }
+
+    #[test]
+    fn a_fork_amid_a_call_leaves_the_call_under_way() {
+        let inner = || entered(|| CUresult::SUCCESS);
+        let outer = || {
+            assert!(begin_fork().is_none(), "as in a handler of a signal");
+            inner()
+        };
+        assert_eq!(entered(outer), CUresult::DEINITIALIZED, "the call has not returned");
+        let forking = begin_fork().expect("no call is under way");
+        assert_eq!(inner(), CUresult::DEINITIALIZED);
+        drop(forking);
+        assert_eq!(inner(), CUresult::SUCCESS);
+        called_back(|| assert!(begin_fork().is_none()));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
 static IS_USED: AtomicBool = AtomicBool::new(false);
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -69,10 +69,11 @@ pub(crate) struct Closed {
 }
 
 /// Closes the gate, and waits until calls that are under way have returned; `None` if they do not
-/// within `limit`, and continue.
-pub(crate) fn close(limit: Duration) -> Option<Closed> {
+/// by `deadline`, and continue.
+pub(crate) fn close(deadline: Instant) -> Option<Closed> {
     let closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
     IS_CLOSED.store(true, SeqCst);
+    let limit = deadline.saturating_duration_since(Instant::now());
     let waited = CHANGED.wait_timeout_while(closing, limit, |()| INSIDE.load(SeqCst) > 0);
     let (closing, waited) = waited.unwrap_or_else(PoisonError::into_inner);
     let closed = Closed { _closing: closing };
@@ -89,6 +90,7 @@ impl Drop for Closed {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use super::*;
 
@@ -106,11 +108,11 @@ mod tests {
                 ends.recv().unwrap();
             });
             is_inside.recv().unwrap();
-            assert!(close(Duration::from_millis(1)).is_none(), "a call is under way");
+            assert!(close(Instant::now()).is_none(), "a call is under way");
             // The gate is open again.
             drop(pass());
             end.send(()).unwrap();
-            let closed = close(LONG).expect("the call has returned");
+            let closed = close(Instant::now() + LONG).expect("the call has returned");
             let (passed, has_passed) = mpsc::channel();
             scope.spawn(move || {
                 let _passed = pass();

@@ -23,13 +23,14 @@ use sluice_wire::control::SessionCloned;
 use sluice_wire::handshake::{Resume, Stripe};
 
 use crate::abi::{call, errors, fork_gate};
+use crate::device::Device;
 use crate::link::fork::Held;
 use crate::link::greeting::{self, AttachError};
 use crate::session::{self, Session, are_many, existing};
 use crate::stream::capture;
 
-/// Calls of other threads return within this time, or there is no clone.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Calls of other threads return, and the GPU finishes, within this time, or there is no clone.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The child has its connection to the clone within this time.
 const CONNECTING: Duration = Duration::from_secs(10);
 
@@ -37,6 +38,8 @@ const CONNECTING: Duration = Duration::from_secs(10);
 struct Fork {
     clone: Result<Twin, Refused>,
     _gate: Option<fork_gate::Closed>,
+    /// None where a call goes on after the fork.
+    _forking: Option<call::Forking>,
 }
 
 /// A clone of the session, for the child.
@@ -56,7 +59,8 @@ struct Refused {
 }
 
 thread_local! {
-    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
+    /// Of a fork, and of those that handlers of signals make inside of it.
+    static FORK: RefCell<Vec<Fork>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Has forks of this process noticed, from its first session on.
@@ -105,21 +109,25 @@ unsafe extern "C" fn before() {
     }
     let _ = guard(|| {
         let fork = prepare();
-        FORK.with_borrow_mut(|place| *place = Some(fork));
+        // A thread whose locals have been destroyed gets no clone for its child.
+        let _ = FORK.try_with(|place| place.borrow_mut().push(fork));
         CUresult::SUCCESS
     });
 }
 
+/// What was prepared for the fork that is over, unless preparing it has failed.
+fn prepared() -> Option<Fork> {
+    FORK.try_with(|place| place.try_borrow_mut().ok()?.pop()).ok().flatten()
+}
+
 /// Runs after it, in the parent: the child has what it needs.
 unsafe extern "C" fn in_parent() {
-    let Some(fork) = FORK.with_borrow_mut(Option::take) else { return };
-    drop(fork);
-    call::end_fork();
+    drop(prepared());
 }
 
 /// Runs after it, in the child.
 unsafe extern "C" fn in_child() {
-    let Some(Fork { clone, _gate }) = FORK.with_borrow_mut(Option::take) else {
+    let Some(Fork { clone, _gate, _forking }) = prepared() else {
         return leave(CUresult::NOT_INITIALIZED);
     };
     let attached = clone.and_then(|twin| {
@@ -135,26 +143,30 @@ unsafe extern "C" fn in_child() {
         let process = std::process::id();
         errors::say(format_args!("process {process}, which was forked, has no GPU: {reason}"));
     }
-    call::end_fork();
 }
 
 /// Keeps other threads out, and has the session cloned.
 fn prepare() -> Fork {
-    if !call::begin_fork() {
+    let deadline = Instant::now() + PATIENCE;
+    let Some(forking) = call::begin_fork() else {
         let reason = "it was forked amid a CUDA call, or by a function that a stream has called".to_owned();
-        return Fork { clone: Err(Refused { error: CUresult::NOT_PERMITTED, reason }), _gate: None };
-    }
-    let Some(gate) = fork_gate::close(PATIENCE) else {
-        let reason = format!(
-            "a CUDA call of another thread of its parent has not returned for {} s",
-            PATIENCE.as_secs()
-        );
-        return Fork { clone: Err(Refused { error: CUresult::NOT_READY, reason }), _gate: None };
+        let clone = Err(Refused { error: CUresult::NOT_PERMITTED, reason });
+        return Fork { clone, _gate: None, _forking: None };
     };
-    Fork { clone: clone(), _gate: Some(gate) }
+    let gate = fork_gate::close(deadline);
+    let clone = match gate {
+        Some(_) => clone(deadline),
+        None => Err(not_ready("a CUDA call of another thread of its parent has not returned")),
+    };
+    Fork { clone, _gate: gate, _forking: Some(forking) }
 }
 
-fn clone() -> Result<Twin, Refused> {
+fn not_ready(what: &str) -> Refused {
+    let reason = format!("{what} for {} s", PATIENCE.as_secs());
+    Refused { error: CUresult::NOT_READY, reason }
+}
+
+fn clone(deadline: Instant) -> Result<Twin, Refused> {
     let session = session::get().map_err(|error| Refused { error, reason: "there is no session".into() })?;
     let cannot = |reason: &str| Refused { error: CUresult::NOT_SUPPORTED, reason: reason.to_owned() };
     if are_many() {
@@ -166,14 +178,16 @@ fn clone() -> Result<Twin, Refused> {
     if capture::some() {
         return Err(cannot("a stream is being captured"));
     }
-    let settle = || session.devices.iter().try_for_each(|device| device.synchronize(session));
-    settle()
-        .map_err(|error| Refused { error, reason: format!("its parent's session has failed: {error}") })?;
-    let busy =
-        || Refused { error: CUresult::NOT_READY, reason: "another thread of its parent uses the GPU".into() };
-    let held = session.link.hold().ok_or_else(busy)?;
     let (node, of) =
         session.link.to_be_cloned().ok_or_else(|| cannot("its parent's session has no number"))?;
+    let failed = |error| Refused { error, reason: format!("its parent's session has failed: {error}") };
+    if !Device::synchronize_all(session, deadline).map_err(failed)? {
+        return Err(not_ready(
+            "work of its parent's GPU, or a function that a stream of its parent calls, has not ended",
+        ));
+    }
+    let owed = || not_ready("its parent has been owed answers by the GPU");
+    let held = session.link.hold(deadline).map_err(failed)?.ok_or_else(owed)?;
     let (cloned, asked) = greeting::clone(&node, of).map_err(Refused::from)?;
     Ok(Twin { session, held, node, cloned, asked })
 }

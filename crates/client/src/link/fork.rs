@@ -7,7 +7,9 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
 
+use sluice_cuda::CUresult;
 use sluice_transport::Stream;
 use sluice_wire::FrameDecoder;
 use sluice_wire::address::{Endpoint, SessionAddress};
@@ -16,6 +18,7 @@ use sluice_wire::handshake::{CloneOf, CloneProof, LeaseToken};
 
 use super::inbox::{Inbox, Receiver};
 use super::outbox::Outbox;
+use super::waiters::Want;
 use super::{Link, Resumption, watch_silence};
 
 /// A link that no other thread uses until this is dropped.
@@ -26,13 +29,24 @@ pub(crate) struct Held {
 }
 
 impl Link {
-    /// Sends what is left, and keeps all other threads from the link; `None` while something is
-    /// owed, which another thread waits for.
-    pub(crate) fn hold(&'static self) -> Option<Held> {
-        let mut outbox = self.outbox();
-        self.flush(&mut outbox);
-        let inbox = self.inbox();
-        inbox.is_settled().then_some(Held { link: self, outbox, inbox })
+    /// Sends what is left, waits until nothing is owed, and keeps all other threads from the link;
+    /// `None` if something still is by `deadline`, or up to a few seconds after it.
+    pub(crate) fn hold(&'static self, deadline: Instant) -> Result<Option<Held>, CUresult> {
+        loop {
+            let mut outbox = self.outbox();
+            self.flush(&mut outbox);
+            let inbox = self.inbox();
+            if inbox.is_settled() {
+                return Ok(Some(Held { link: self, outbox, inbox }));
+            }
+            drop((inbox, outbox));
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            // What was asked ahead, or is watched, is answered unasked.
+            let settled = |inbox: &mut Inbox| inbox.is_settled() || Instant::now() >= deadline;
+            self.wait_until(Want::Change, |inbox| settled(inbox).then_some(()))?;
+        }
     }
 
     /// Where the session is now, and how its clone is asked for there.
@@ -91,23 +105,29 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     use sluice_wire::handshake::SessionSecret;
 
     use super::super::tests::{OP, pair};
     use super::*;
 
+    fn long() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
     #[test]
     fn a_link_is_held_only_while_nothing_is_owed() {
         let (link, mut peer) = pair();
         let asked = link.ask(0, OP, |_| ()).unwrap();
-        assert!(link.hold().is_none(), "an answer is owed");
+        link.flush_now().unwrap();
         let command = peer.next().unwrap();
-        peer.echo(command);
-        while !link.inbox().is_settled() {
-            link.look();
-        }
-        drop(link.hold().expect("all has been answered"));
+        assert!(link.hold(Instant::now()).unwrap().is_none(), "an answer is owed");
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| link.hold(long()).map(|held| held.is_some()));
+            peer.echo(command);
+            assert_eq!(held.join().unwrap(), Ok(true), "it waits for the answer");
+        });
         assert!(link.come(asked).is_some(), "the answer is still there");
     }
 
@@ -124,7 +144,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let cloned = SessionCloned { session: 7, secret: SessionSecret([3; 32]), linger_ms: 1000 };
         let node: Endpoint = "127.0.0.1:1".parse().unwrap();
-        link.hold().unwrap().becomes(&cloned, node.clone(), Stream::from(ours));
+        link.hold(long()).unwrap().unwrap().becomes(&cloned, node.clone(), Stream::from(ours));
         assert!(link.come(asked).is_some(), "what its parent was answered is the child's as well");
         let (at, of) = link.to_be_cloned().unwrap();
         assert_eq!((at, of.session, of.proof), (node, 7, CloneProof([3; 32])), "it can fork, too");

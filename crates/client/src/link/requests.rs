@@ -2,6 +2,7 @@
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use sluice_cuda::CUresult;
 use sluice_wire::{Command, Header, Kind, Op, commands};
@@ -74,6 +75,22 @@ impl Link {
             .flush_now()
             .and_then(|()| self.wait_until(Want::Answer(place), |inbox| inbox.take_answer(place)));
         answer.inspect_err(|_| self.inbox().give_up(place))
+    }
+
+    /// As [`take`](Link::take); `None` if it has not come by `deadline`, or up to a few seconds
+    /// after it, and then it is dropped when it comes.
+    pub(crate) fn take_by(&self, place: CommandId, deadline: Instant) -> Result<Option<Answer>, CUresult> {
+        self.flush_now()?;
+        // As each thread that reads, this one looks again after a silence (`SILENCE`), and one that
+        // sleeps for a change whenever another has read.
+        let taken = self.wait_until(Want::Change, |inbox| {
+            let answer = inbox.take_answer(place);
+            (answer.is_some() || Instant::now() >= deadline).then_some(answer)
+        });
+        if !matches!(taken, Ok(Some(_))) {
+            self.inbox().give_up(place);
+        }
+        taken
     }
 
     /// The answer to what was [asked](Link::ask), if it has come.
