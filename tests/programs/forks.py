@@ -228,8 +228,30 @@ def workers(total):
     model.check()
 
 
+class Storage:
+    """The hidden table with which the CUDA runtime attaches values to contexts; each of its calls begins there."""
+
+    KEY = 0x5107
+
+    def __init__(self):
+        uuid = (ctypes.c_uint8 * 16)(*bytes.fromhex("C693336E1121DF11A8C368F355D89593"))
+        table = ctypes.POINTER(ctypes.c_void_p)()
+        call("cuGetExportTable", ctypes.byref(table), uuid)
+        pointer = ctypes.c_void_p
+        self.slot_put = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)(table[0])
+        self.slot_get = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer)(table[2])
+
+    def put(self, word):
+        assert self.slot_put(None, self.KEY, word, None) == 0
+
+    def check(self, word):
+        got = ctypes.c_void_p()
+        assert self.slot_get(ctypes.byref(got), None, self.KEY) == 0 and got.value == word, got
+
+
 def threads(total):
-    model, is_over, wrong = Model(total), threading.Event(), []
+    model, is_over, wrong, storage = Model(total), threading.Event(), [], Storage()
+    storage.put(1)
     call("cuCtxGetCurrent", ctypes.byref(context := ctypes.c_void_p()))
 
     def busy():
@@ -243,11 +265,25 @@ def threads(total):
         except BaseException as error:
             wrong.append(error)
 
-    others = [threading.Thread(target=busy) for _ in range(2)]
+    def look():
+        try:
+            call("cuCtxSetCurrent", context)
+            while not is_over.is_set():
+                storage.check(1)
+        except BaseException as error:
+            wrong.append(error)
+
+    def child(number):
+        storage.check(1)
+        storage.put(2)
+        storage.check(2)
+        model.go_on(1, number)
+
+    others = [threading.Thread(target=run) for run in (busy, busy, look, look)]
     for other in others:
         other.start()
     for number in range(5):
-        ended(forked(lambda: model.go_on(1, number)))
+        ended(forked(lambda: child(number)))
         model.check()
     is_over.set()
     for other in others:
@@ -317,11 +353,20 @@ def killed(total):
     sys.stdin.readline()
 
 
+def hold_host_memory():
+    """`CUmemAllocationProp`: pinned, no handle to share, on the host."""
+    prop = (ctypes.c_uint32 * 8)(1, 0, 2, 0)
+    call("cuMemCreate", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(2 << 20), prop, ctypes.c_uint64(0))
+
+
 def refused(total):
     code = int(os.environ["CODE"])
     model = Model(total)
     if "GRAPH" in os.environ:
         call("cuGraphCreate", ctypes.byref(ctypes.c_void_p()), 0)
+
+    if "HOST_MEMORY" in os.environ:
+        hold_host_memory()
 
     def child():
         address = ctypes.c_uint64()

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 
 use sluice_cuda::{CUcontext, CUresult};
 
-use crate::{Table, driver, write};
+use crate::{Table, driver, entered, write};
 
 /// C693336E-1121-DF11-A8C3-68F355D89593
 pub(crate) const UUID: [u8; 16] = 0xC693336E_1121_DF11_A8C3_68F355D89593_u128.to_be_bytes();
@@ -52,33 +52,39 @@ pub fn context_destroyed(ctx: CUcontext) {
 
 /// Slot 0: attaches a value, replacing what the key held.
 extern "C" fn put(ctx: CUcontext, key: usize, word: usize, destructor: Option<Destructor>) -> CUresult {
-    let ctx = match or_current(ctx) {
-        Ok(ctx) => ctx,
-        Err(error) => return error,
-    };
-    let mut storage = STORAGE.write().unwrap_or_else(PoisonError::into_inner);
-    storage.insert((ctx, key), Value { word, destructor });
-    CUresult::SUCCESS
+    entered(|| {
+        let ctx = match or_current(ctx) {
+            Ok(ctx) => ctx,
+            Err(error) => return error,
+        };
+        let mut storage = STORAGE.write().unwrap_or_else(PoisonError::into_inner);
+        storage.insert((ctx, key), Value { word, destructor });
+        CUresult::SUCCESS
+    })
 }
 
 /// Slot 1: detaches a value without calling its destructor.
 extern "C" fn delete(ctx: CUcontext, key: usize) -> CUresult {
-    let ctx = match or_current(ctx) {
-        Ok(ctx) => ctx,
-        Err(error) => return error,
-    };
-    STORAGE.write().unwrap_or_else(PoisonError::into_inner).remove(&(ctx, key));
-    CUresult::SUCCESS
+    entered(|| {
+        let ctx = match or_current(ctx) {
+            Ok(ctx) => ctx,
+            Err(error) => return error,
+        };
+        STORAGE.write().unwrap_or_else(PoisonError::into_inner).remove(&(ctx, key));
+        CUresult::SUCCESS
+    })
 }
 
 /// Slot 2: reads a value. An absent key is `CUDA_ERROR_INVALID_HANDLE`.
 unsafe extern "C" fn get(to: *mut usize, ctx: CUcontext, key: usize) -> CUresult {
-    let value = or_current(ctx).and_then(|ctx| {
-        let storage = STORAGE.read().unwrap_or_else(PoisonError::into_inner);
-        storage.get(&(ctx, key)).map(|value| value.word).ok_or(CUresult::INVALID_HANDLE)
-    });
-    // SAFETY: callers pass a place for the value.
-    unsafe { write(to, value) }
+    entered(|| {
+        let value = or_current(ctx).and_then(|ctx| {
+            let storage = STORAGE.read().unwrap_or_else(PoisonError::into_inner);
+            storage.get(&(ctx, key)).map(|value| value.word).ok_or(CUresult::INVALID_HANDLE)
+        });
+        // SAFETY: callers pass a place for the value.
+        unsafe { write(to, value) }
+    })
 }
 
 /// `NULL` stands for the calling thread's context.

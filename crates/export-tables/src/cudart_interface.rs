@@ -5,7 +5,7 @@ use std::ffi::c_void;
 
 use sluice_cuda::{CUcontext, CUdevice, CUmodule, CUresult};
 
-use crate::{Table, driver, write};
+use crate::{Table, driver, entered, write};
 
 /// 6BD5FB6C-5BF4-E74A-8987-D93912FD9DF9
 pub(crate) const UUID: [u8; 16] = 0x6BD5FB6C_5BF4_E74A_8987_D93912FD9DF9_u128.to_be_bytes();
@@ -26,13 +26,13 @@ pub(crate) fn address() -> *const c_void {
 /// Slot 1 (public): loads a module from a fat binary's wrapper; older runtimes only.
 unsafe extern "C" fn load_wrapper(module: *mut CUmodule, wrapper: *const c_void) -> CUresult {
     // SAFETY: the runtime passes a place for the module and a wrapper that the compiler laid down.
-    unsafe { write(module, driver().and_then(|driver| driver.load_module(wrapper))) }
+    entered(|| unsafe { write(module, driver().and_then(|driver| driver.load_module(wrapper))) })
 }
 
 /// Slot 2 (public, measured): the primary context of a device, without retaining it.
 unsafe extern "C" fn primary_context(ctx: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the runtime passes a place for the context.
-    unsafe { write(ctx, driver().and_then(|driver| driver.primary_context(device))) }
+    entered(|| unsafe { write(ctx, driver().and_then(|driver| driver.primary_context(device))) })
 }
 
 /// Slot 6 (public): as slot 1, with three options that have only been seen as zero.

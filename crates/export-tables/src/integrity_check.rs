@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use sluice_cuda::CUresult;
 
 use crate::md2::hmac_md2;
-use crate::{DeviceIdentity, Table, cudart_interface, driver, write};
+use crate::{DeviceIdentity, Table, cudart_interface, driver, entered, write};
 
 /// D4082055-BDE6-704B-8D34-BA123C66E1F2
 pub(crate) const UUID: [u8; 16] = 0xD4082055_BDE6_704B_8D34_BA123C66E1F2_u128.to_be_bytes();
@@ -29,13 +29,15 @@ const KEY: [u8; 16] = 0x146ADDAE_53A9A752_AA084136_0BF55A9F_u128.to_be_bytes();
 
 /// Slot 1 (public, measured).
 unsafe extern "C" fn integrity_check(version: u32, unix_seconds: u64, answer: *mut [u64; 2]) -> CUresult {
-    let value = match version % 10 {
-        0 => Ok(FIRST_ANSWER),
-        1 => Ok(SECOND_ANSWER),
-        _ => describe(version, unix_seconds).map(|(process, devices)| keyed_answer(&process, &devices)),
-    };
-    // SAFETY: the runtime passes a place for two words.
-    unsafe { write(answer, value) }
+    entered(|| {
+        let value = match version % 10 {
+            0 => Ok(FIRST_ANSWER),
+            1 => Ok(SECOND_ANSWER),
+            _ => describe(version, unix_seconds).map(|(process, devices)| keyed_answer(&process, &devices)),
+        };
+        // SAFETY: the runtime passes a place for two words.
+        unsafe { write(answer, value) }
+    })
 }
 
 /// What the third answer covers besides the devices, in the order in which it is hashed.

@@ -49,6 +49,11 @@ pub trait Driver: Sync {
     /// # Safety
     /// `image` is what a caller would hand to `cuModuleLoadData`.
     unsafe fn load_module(&self, image: *const c_void) -> Result<CUmodule, CUresult>;
+    /// Runs what a slot does, as the driver runs its own functions; also inside one of these, in the
+    /// destructors of [`context_destroyed`].
+    fn enter(&self, slot: &mut dyn FnMut() -> CUresult) -> CUresult {
+        slot()
+    }
     /// Every function of a module, as `cuModuleEnumerateFunctions` lists them.
     fn module_functions(&self, module: CUmodule) -> Result<Vec<CUfunction>, CUresult>;
 }
@@ -93,6 +98,14 @@ static DRIVER: OnceLock<&'static dyn Driver> = OnceLock::new();
 /// out.
 fn driver() -> Result<&'static dyn Driver, CUresult> {
     DRIVER.get().copied().ok_or(CUresult::NOT_INITIALIZED)
+}
+
+/// Runs the body of a slot that uses more than its arguments.
+fn entered(mut body: impl FnMut() -> CUresult) -> CUresult {
+    match driver() {
+        Ok(driver) => driver.enter(&mut body),
+        Err(error) => error,
+    }
 }
 
 /// One table: `N` words, of which most begin with their own size in bytes.

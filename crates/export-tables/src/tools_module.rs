@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use sluice_cuda::{CUcontext, CUfunction, CUmodule};
+use sluice_cuda::{CUcontext, CUfunction, CUmodule, CUresult};
 
-use crate::{Table, driver};
+use crate::{Table, driver, entered};
 
 /// 6E163FBE-B958-444D-835C-E182AFF1991E
 pub(crate) const UUID: [u8; 16] = 0x6E163FBE_B958_444D_835C_E182AFF1991E_u128.to_be_bytes();
@@ -26,7 +26,18 @@ extern "C" fn for_each_function(
     user: *mut c_void,
 ) -> u32 {
     let (Some(visit), Ok(driver)) = (visit, driver()) else { return 0 };
-    let Ok(functions) = driver.module_functions(module) else { return 0 };
+    let mut functions = Vec::new();
+    // The program's function is called outside: it may call the driver.
+    let list = || match driver.module_functions(module) {
+        Ok(found) => {
+            functions = found;
+            CUresult::SUCCESS
+        }
+        Err(error) => error,
+    };
+    if !entered(list).is_success() {
+        return 0;
+    }
     for function in functions {
         visit(user, function, module);
     }

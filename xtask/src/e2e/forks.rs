@@ -101,6 +101,9 @@ fn refused() -> Result<()> {
     // CUDA_ERROR_NOT_SUPPORTED.
     let mut graph = forks(&node, "700MiB", "refused");
     says(graph.env("CODE", "801").env("GRAPH", "1"), "forks with a graph", &["it holds graphs"])?;
+    let mut shared = forks(&node, "700MiB", "refused");
+    let parts = ["host memory of cuMemCreate"];
+    says(shared.env("CODE", "801").env("HOST_MEMORY", "1"), "forks with host memory", &parts)?;
     // CUDA_ERROR_NOT_INITIALIZED, as on any driver.
     let mut plain = forks(&node, "700MiB", "refused");
     says(plain.env("CODE", "3").env_remove("SLUICE_FORK"), "forks without clones", &[])?;

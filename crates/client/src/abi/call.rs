@@ -29,11 +29,17 @@ pub(crate) fn entered(body: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
+/// Runs the body of a function of the hidden tables, which may be called inside a call too: then
+/// it is a part of that.
+pub(crate) fn entered_or_inside(body: impl FnOnce() -> CUresult) -> CUresult {
+    if IS_INSIDE.get() { guard(body) } else { entered(body) }
+}
+
 /// What this library does around a fork, on the thread that forks: a call inside of it is refused.
 #[derive(Debug)]
 pub(crate) struct Forking(());
 
-/// Begins that. `None` amid a call, which goes on after the fork, and in a function that a stream
+/// Begins that. `None` amid a call, which continues after the fork, and in a function that a stream
 /// calls.
 pub(crate) fn begin_fork() -> Option<Forking> {
     (!IS_CALLED_BACK.get() && !IS_INSIDE.replace(true)).then(|| Forking(()))
@@ -128,6 +134,9 @@ mod tests {
         let inner = || entered(|| CUresult::SUCCESS);
         assert_eq!(entered(inner), CUresult::DEINITIALIZED);
         assert_eq!(entered(|| outside(inner)), CUresult::SUCCESS);
+        assert_eq!(entered(|| entered_or_inside(inner)), CUresult::DEINITIALIZED);
+        assert_eq!(entered(|| entered_or_inside(|| CUresult::SUCCESS)), CUresult::SUCCESS);
+        assert_eq!(entered_or_inside(inner), CUresult::DEINITIALIZED, "it is a call itself");
         assert_eq!(entered(|| panic!("on purpose")), CUresult::UNKNOWN);
         assert_eq!(inner(), CUresult::SUCCESS);
     }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_export_tables::{DeviceIdentity, Driver};
 
-use crate::abi::out;
+use crate::abi::{call, out};
 use crate::device::{self, entry_points};
 use crate::module::{self, enumeration};
 use crate::{context, session};
@@ -16,6 +16,10 @@ impl Driver for Client {
     fn current_context(&self) -> Result<CUcontext, CUresult> {
         session::get()?;
         Ok(context::current_or_null())
+    }
+
+    fn enter(&self, slot: &mut dyn FnMut() -> CUresult) -> CUresult {
+        call::entered_or_inside(slot)
     }
 
     fn context_number(&self, ctx: CUcontext) -> Result<u64, CUresult> {

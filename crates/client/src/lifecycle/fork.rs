@@ -38,7 +38,7 @@ const CONNECTING: Duration = Duration::from_secs(10);
 struct Fork {
     clone: Result<Twin, Refused>,
     _gate: Option<fork_gate::Closed>,
-    /// None where a call goes on after the fork.
+    /// None where a call continues after the fork.
     _forking: Option<call::Forking>,
 }
 
@@ -177,6 +177,9 @@ fn clone(deadline: Instant) -> Result<Twin, Refused> {
     }
     if capture::some() {
         return Err(cannot("a stream is being captured"));
+    }
+    if session.virtual_memory().has_host_memory() {
+        return Err(cannot("it holds host memory of cuMemCreate, which both processes would share"));
     }
     let (node, of) =
         session.link.to_be_cloned().ok_or_else(|| cannot("its parent's session has no number"))?;

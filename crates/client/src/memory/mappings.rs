@@ -69,6 +69,11 @@ impl VirtualMemory {
         self.physical.get_mut(&handle).filter(|physical| physical.held > 0).ok_or(CUresult::INVALID_VALUE)
     }
 
+    /// Whether there is host memory of `cuMemCreate`.
+    pub(crate) fn has_host_memory(&self) -> bool {
+        self.physical.values().any(|physical| physical.file.is_some())
+    }
+
     pub(crate) fn is_held(&self, handle: u64) -> bool {
         self.physical.get(&handle).is_some_and(|physical| physical.held > 0)
     }
