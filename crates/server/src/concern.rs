@@ -14,7 +14,7 @@ const HIDDEN: [&str; 2] = ["invoice.drafted", "invoice.discarded"];
 const PLACES: [&str; 4] = ["/tenant", "/after/tenant", "/before/tenant", "/record/tenant"];
 
 /// The tenant that an entry concerns: whose lease, budget, token or other thing it is about, else
-/// that of whoever made it. None where it concerns the whole installation.
+/// that of its actor. None where it concerns the whole installation.
 pub(crate) fn tenant_of(
     fleet: &Fleet,
     actor: &Principal,

@@ -123,7 +123,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BLIND: Duration = Duration::from_secs(60);
 /// Who reads looks so often: transactions that fail one after the other are a reason to say so.
 const LOOKS_MAX: usize = 3;
-/// Parts of the audit log that are read at the same time, for which all of it may be looked through.
+/// Parts of the audit log that are read at the same time; all of it may be looked through for one.
 const AUDIT_READS_MAX: usize = 2;
 /// A scrape does not wait longer for the fleet.
 const PICTURE_TIME_MAX: Duration = Duration::from_secs(1);

@@ -34,8 +34,8 @@ pub(super) async fn audit(
 
 /// The audit log of a tenant and all below it, the latest entry first
 ///
-/// An entry concerns a tenant if it is about the tenant or something that is its own, or was made by
-/// one of its people. What it says of leases that others are preempted for is left out for those
+/// An entry concerns a tenant if it is about the tenant or something that is its own, or was made
+/// by one of its people. What it says of leases that others are preempted for is left out for those
 /// who may not see the whole log, and its hash is that of the whole entry. Drafts of invoices are
 /// not in a tenant's log.
 #[utoipa::path(get, path = "/audit/latest", tag = "audit", params(OfTenant, PageOptions),
