@@ -223,6 +223,8 @@ struct SessionRecord {
     moving_us: u64,
     /// The client's connection is gone.
     parted: bool,
+    /// A clone for which no client has come yet.
+    is_unclaimed: bool,
     peer_tokens: PeerTokens,
     migration: Migration,
 }

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Counts changes of the protocol.
-pub const PROTOCOL: u16 = 21;
+pub const PROTOCOL: u16 = 22;
 /// What this build speaks.
 pub const VERSION: Version = Version { protocol: PROTOCOL, release: RELEASE };
 /// The largest `Hello` with its length, in bytes.

@@ -1,6 +1,7 @@
 //! Sockets that go to a worker: of a session, of one that is resumed, of another node.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use sluice_transport::Stream;
 use sluice_wire::control::{SessionNotCloned, SessionRefused, SessionResumed};
@@ -112,7 +113,7 @@ pub(super) fn clone(
     (of, client): (&CloneOf, &Process),
     mut place: Place,
 ) -> Result<(), ConnectionError> {
-    let twin = match registry.clone_session(of, client) {
+    let twin = match registry.clone_session(of, client, || place.prove()) {
         Ok(twin) => twin,
         Err(refusal) => {
             let (reason, needs_memory) = (refusal.to_string(), refusal.needs_memory());
@@ -120,23 +121,22 @@ pub(super) fn clone(
             return Err(ConnectionError::Refused(format!("no clone of session {}: {reason}", of.session)));
         }
     };
-    // It has shown the secret of a session.
-    let proved = place.prove().map_err(|full| ConnectionError::Refused(full.to_string()));
-    if let Err(error) = proved.and_then(|()| send(&stream, registry.cloned(&twin).into())) {
+    // What it said first was said in time; from here on the connection stands for the child.
+    let unlimited = stream.set_read_limit(Duration::ZERO).map_err(ConnectionError::from);
+    if let Err(error) = unlimited.and_then(|()| send(&stream, registry.cloned(&twin).into())) {
         registry.end_twin(&twin);
         return Err(error);
     }
     let session = twin.session;
     std::thread::scope(|scope| {
-        let claimed = std::thread::Builder::new().name("clone".into()).spawn_scoped(scope, || {
-            // Nothing comes but the end, of all who have the connection.
-            let limited = stream.set_read_limit(registry.linger);
-            if limited.is_ok() && stream.read(&mut [0; 1], Wait::Asleep).is_ok_and(|count| count == 0) {
-                registry.end_unclaimed(session);
-            }
+        let watched = std::thread::Builder::new().name("clone".into()).spawn_scoped(scope, || {
+            // Nothing comes but the end, of all who have the connection, or of the link to them.
+            let _ = stream.read(&mut [0; 1], Wait::Asleep);
+            registry.end_unclaimed(session);
         });
-        if let Err(error) = claimed {
-            tracing::warn!(session, "a clone whose client does not come stays for a while: {error}");
+        if let Err(error) = watched {
+            tracing::warn!(session, "a clone ends, as nothing would tell that no client comes: {error}");
+            registry.end_unclaimed(session);
         }
         registry.serve_twin(twin);
         stream.shut_down();

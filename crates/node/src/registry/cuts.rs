@@ -125,11 +125,11 @@ impl Registry {
         tls: Option<Keys>,
     ) -> Result<(), ResumeRefusal> {
         let mut ledger = self.lock();
-        if let Some(session) = ledger.session_of(resume) {
+        if let Some(session) = ledger.session_of(resume.session, &resume.secret) {
             ledger = self.when_it_stays(ledger, session);
         }
         let ended = ledger.ended.find(resume).map(ResumeRefusal::Ended);
-        let Some(session) = ledger.session_of(resume) else {
+        let Some(session) = ledger.session_of(resume.session, &resume.secret) else {
             return Err(ended.unwrap_or(ResumeRefusal::Unknown));
         };
         let Some(record) = ledger.sessions.get_mut(&session) else { return Err(ResumeRefusal::Unknown) };
@@ -142,8 +142,10 @@ impl Registry {
         let packet = Packet::Resume { attempt, received, stripe: (stripe.number, stripe.count), tls };
         if record.link.send_fd(&packet, socket).is_ok() {
             record.client.peer = peer.to_owned();
-            record.is_claimed_by(process);
-            let lease = record.lease;
+            let (lease, is_first) = (record.lease, record.is_claimed_by(process));
+            if let Some(lease) = ledger.leases.get_mut(&lease).filter(|_| is_first) {
+                lease.sessions_total += 1;
+            }
             ledger.is_certain(lease);
             return Ok(());
         }
@@ -234,13 +236,13 @@ impl Registry {
 impl Ledger {
     /// The session that a client means, if it knows its secret. One that was restored here may have
     /// another number than its client knows.
-    pub(super) fn session_of(&self, resume: &Resume) -> Option<u64> {
-        let is_it = |record: &super::SessionRecord| same(&record.secret, &resume.secret);
+    pub(super) fn session_of(&self, session: u64, secret: &SessionSecret) -> Option<u64> {
+        let is_it = |record: &super::SessionRecord| same(&record.secret, secret);
         // The number may be another session's by now: they begin anew with the daemon.
-        if self.sessions.get(&resume.session).is_some_and(is_it) {
-            return Some(resume.session);
+        if self.sessions.get(&session).is_some_and(is_it) {
+            return Some(session);
         }
-        let former = |record: &super::SessionRecord| record.migration.was(resume.session) && is_it(record);
+        let former = |record: &super::SessionRecord| record.migration.was(session) && is_it(record);
         self.sessions.iter().find(|(_, record)| former(record)).map(|(&session, _)| session)
     }
 

@@ -56,7 +56,8 @@ impl Registry {
         let ledger = self.lock();
         let past = &ledger.leases.get(&lease)?.processes;
         let mut processes = past.kept.clone();
-        let living = ledger.sessions.iter().filter(|(_, session)| session.lease == lease);
+        let is_of_it = |session: &SessionRecord| session.lease == lease && !session.is_unclaimed;
+        let living = ledger.sessions.iter().filter(|(_, session)| is_of_it(session));
         processes.extend(living.map(|(&id, session)| session.used(id, String::new())));
         processes.sort_by_key(|process| process.session);
         Some(Processes { processes, omitted: past.omitted })

@@ -23,6 +23,11 @@ impl Registry {
             if let Some((until, watch)) = &away
                 && !self.await_client(link, *until, watch.as_deref())
             {
+                if self.is_unclaimed(session) {
+                    // The connection on which it was asked for says when no child will come.
+                    away = Some(self.client_parted(session));
+                    continue;
+                }
                 let linger = self.linger.as_secs();
                 let is_known = Instant::now() < *until;
                 return Some(match is_known {

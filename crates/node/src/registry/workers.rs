@@ -261,7 +261,10 @@ impl Registry {
         if let Some(lease) = ledger.leases.get_mut(&record.lease) {
             lease.past = sum(lease.past, record.counters.read());
             lease.failures += u64::from(crashed);
-            lease.processes.add(record.used(session, end));
+            // A clone without a child was no process.
+            if !record.is_unclaimed {
+                lease.processes.add(record.used(session, end));
+            }
             let unused = lease.exports.leave(session);
             unused.iter().for_each(|export| ledger.unshare(record.lease, export));
         }
@@ -340,6 +343,7 @@ impl SessionRecord {
             moves: 0,
             moving_us: 0,
             parted: false,
+            is_unclaimed: false,
             peer_tokens: PeerTokens::default(),
             migration: Migration::default(),
         }

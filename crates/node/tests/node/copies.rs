@@ -9,6 +9,7 @@ use sluice_wire::handshake::{LeaseToken, Purpose, SessionSecret};
 use sluice_wire::migration::SessionState;
 use sluice_wire::{Encode, decode};
 
+use crate::clones::clone;
 use crate::elastic::{check, fill};
 use crate::raw::{Connection, ELSEWHERE, Lease, Session, hello, lease, request};
 use crate::{MIB, TestNode, commit};
@@ -103,7 +104,7 @@ fn say(connection: &mut Connection, message: impl Into<Control>) {
 }
 
 /// A program that has numbers in its memory, and where.
-fn program(node: &TestNode) -> (Lease, Session, u64) {
+pub(crate) fn program(node: &TestNode) -> (Lease, Session, u64) {
     let lease = lease(&node.address, request(200_000, 64 * MIB));
     let mut session = Session::open_resumable(&node.address, lease.granted.token);
     let place = commit(&mut session, 0, 16 * MIB).unwrap();
@@ -204,6 +205,7 @@ pub(crate) fn a_session_is_found_by_a_number_that_another_has(node: &TestNode) {
     session.opened.session = former;
     session.resume(&node.address, 1);
     check(&mut session, place, 8 * MIB, 1);
+    drop(clone(node, &session));
     drop((session, lease, other, _other_lease));
     node.wait_until_idle();
 }

@@ -6,6 +6,7 @@
 
 mod allowance;
 mod attacks;
+mod clones;
 mod copies;
 mod elastic;
 mod ends;
@@ -34,6 +35,7 @@ use allowance::{
     what_is_allowed_needs_no_answer,
 };
 use attacks::*;
+use clones::*;
 use copies::*;
 use elastic::*;
 use ends::{
@@ -195,6 +197,8 @@ const TESTS: &[Test] = tests! {
     a_stopped_session_waits_and_is_restored
     copies_are_refused_by_name
     a_session_is_found_by_a_number_that_another_has
+    a_clone_counts_once_a_child_has_it
+    a_node_without_a_place_says_so_to_a_fork
 };
 
 /// Run again on a node that moves the memory of sessions at random moments.

@@ -260,11 +260,12 @@ impl Registry {
     /// Where the session of a client that comes back is now, once that is decided.
     pub(crate) fn moved_session(&self, resume: &Resume) -> Option<Moved> {
         let mut ledger = self.lock();
-        if let Some(session) = ledger.session_of(resume) {
+        if let Some(session) = ledger.session_of(resume.session, &resume.secret) {
             ledger = self.when_it_stays(ledger, session);
         }
         let is_over = |session| ledger.sessions.get(&session).is_none_or(|it| it.migration.is_over);
-        let is_here = ledger.session_of(resume).is_some_and(|session| !is_over(session));
+        let is_here =
+            ledger.session_of(resume.session, &resume.secret).is_some_and(|session| !is_over(session));
         if is_here { None } else { ledger.moved.of_session(resume).cloned() }
     }
 }

@@ -21,18 +21,21 @@ use std::sync::Arc;
 use sluice_wire::control::SessionCloned;
 use sluice_wire::handshake::{CloneOf, LeaseToken, Once, OpeningNonce, SessionSecret};
 use sluice_worker_link::counters::CounterPage;
-use sluice_worker_link::link::{Link, Packet, Receiver, Start};
+use sluice_worker_link::link::{Driver, Link, Packet, Receiver, Start};
 
 use super::{Has, await_arrival, depart_within};
+use crate::admission::Full;
 use crate::lease::Refusal;
 use crate::registry::cuts::Process;
-use crate::registry::{ClientOf, Ledger, Registry, SessionRecord, SessionRefusal, random, same};
+use crate::registry::{ClientOf, Ledger, Registry, SessionRecord, SessionRefusal, random};
 
 /// Why there is no clone; the text is what the user reads.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotCloned {
     #[error("no session goes by that number and secret here")]
     Unknown,
+    #[error("only sessions on software GPUs are cloned")]
+    NotSoftware,
     #[error("its node overcommits memory, and clones no sessions")]
     Overcommitted,
     #[error("the session of its parent has several GPUs, and only one with one GPU is cloned")]
@@ -41,6 +44,8 @@ pub(crate) enum NotCloned {
     Suspended,
     #[error("it is moving, or is being copied: try again")]
     Moving,
+    #[error(transparent)]
+    Full(#[from] Full),
     #[error(transparent)]
     Session(#[from] SessionRefusal),
     #[error(transparent)]
@@ -76,8 +81,18 @@ struct Cloning {
 }
 
 impl Registry {
-    /// Makes a session that is like the one of a client which asks for that.
-    pub(crate) fn clone_session(&self, of: &CloneOf, client: &Process) -> Result<Twin, NotCloned> {
+    /// Makes a session that is like the one of a client which asks for that. `is_proved` is called
+    /// once the client has shown that the session is its own, before anything is waited for.
+    pub(crate) fn clone_session(
+        &self,
+        of: &CloneOf,
+        client: &Process,
+        is_proved: impl FnOnce() -> Result<(), Full>,
+    ) -> Result<Twin, NotCloned> {
+        let original = self.lock().original(of, client).ok_or(NotCloned::Unknown)?;
+        is_proved()?;
+        // No process is started for what the daemon knows to be refused.
+        self.cloneable(&self.when_it_stays(self.lock(), original), of, client)?;
         let failed = |error: io::Error| NotCloned::Session(SessionRefusal::Worker(error));
         let (unconnected, _) = UnixStream::pair().map_err(failed)?;
         let counters = Arc::new(CounterPage::create().map_err(failed)?);
@@ -95,13 +110,16 @@ impl Registry {
         client: &Process,
         (mut worker, link, counters): (Child, Arc<Link>, Arc<CounterPage>),
     ) -> Result<Cloning, NotCloned> {
-        let mut ledger = self.when_it_stays(self.lock(), of.session);
-        let begun = ledger.cloneable(of, client, self.overcommits).and_then(|lease| {
+        let mut ledger = self.lock();
+        if let Some(original) = ledger.original(of, client) {
+            ledger = self.when_it_stays(ledger, original);
+        }
+        let begun = self.cloneable(&ledger, of, client).and_then(|(original, lease)| {
             let session = ledger.next_id();
-            ledger.books.open_clone(lease, of.session, session)?;
-            Ok((lease, session))
+            ledger.books.open_clone(lease, original, session)?;
+            Ok((original, lease, session))
         });
-        let (lease, session) = match begun {
+        let (original, lease, session) = match begun {
             Ok(begun) => begun,
             Err(refusal) => {
                 drop(ledger);
@@ -112,7 +130,7 @@ impl Registry {
         };
         // Not the parent's process: its end is not the child's.
         let process = Process { number: 0, space: 0, watch: None };
-        let parent = ledger.sessions.get_mut(&of.session);
+        let parent = ledger.sessions.get_mut(&original);
         let peer = parent.map_or_else(String::new, |parent| {
             parent.migration.is_moving = true;
             parent.migration.refusal = None;
@@ -125,18 +143,16 @@ impl Registry {
         let mut record = SessionRecord::new(lease, once, client, secret, served);
         record.migration.is_moving = true;
         record.parted = true;
+        record.is_unclaimed = true;
         ledger.sessions.insert(session, record);
-        if let Some(lease) = ledger.leases.get_mut(&lease) {
-            lease.sessions_total += 1;
-        }
         let gpus = ledger.gpus(lease);
         let start = self.start_on(&ledger, session, gpus.iter().map(|&gpu| (gpu, 0)));
-        let from = ledger.sessions.get(&of.session).map(|parent| Arc::clone(&parent.link));
-        let bytes = ledger.books.lease(lease).map_or(0, |entry| entry.used_by(of.session));
+        let from = ledger.sessions.get(&original).map(|parent| Arc::clone(&parent.link));
+        let bytes = ledger.books.lease(lease).map_or(0, |entry| entry.used_by(original));
         drop(ledger);
         let twin = Twin { lease, session, secret, link };
         match start.zip(from) {
-            Some((start, from)) => Ok(Cloning { twin, of: of.session, from, start, bytes }),
+            Some((start, from)) => Ok(Cloning { twin, of: original, from, start, bytes }),
             None => {
                 self.end_twin(&twin);
                 Err(NotCloned::Unknown)
@@ -216,59 +232,107 @@ impl Registry {
     /// Neither parent nor child holds the connection on which a clone was asked for: if no client
     /// has come by now, none will.
     pub(crate) fn end_unclaimed(&self, session: u64) {
-        if let Some(record) = self.lock().sessions.get_mut(&session).filter(|record| record.is_unclaimed()) {
+        if let Some(record) = self.lock().sessions.get_mut(&session).filter(|record| record.is_unclaimed) {
             // An error means that it has ended by itself.
             let _ = record.worker.kill();
         }
     }
+
+    /// Whether a session is a clone for which no client has come yet.
+    pub(in crate::registry) fn is_unclaimed(&self, session: u64) -> bool {
+        self.lock().sessions.get(&session).is_some_and(|record| record.is_unclaimed)
+    }
 }
 
 impl SessionRecord {
-    /// Whether it is a clone for which no client has come yet.
-    fn is_unclaimed(&self) -> bool {
-        self.parted && self.client.process.number == 0
-    }
-
-    /// A client has come back: of a clone, this is the child.
-    pub(in crate::registry) fn is_claimed_by(&mut self, process: &Process) {
-        if self.is_unclaimed() {
+    /// A client has come back: of a clone that has had none before, which answers true, this is the
+    /// child.
+    pub(in crate::registry) fn is_claimed_by(&mut self, process: &Process) -> bool {
+        let is_first = std::mem::take(&mut self.is_unclaimed);
+        if is_first {
             self.client.process = process.clone();
         }
+        is_first
     }
 }
 
 impl Ledger {
-    /// The lease of a session that can be cloned as far as the daemon knows.
-    fn cloneable(&self, of: &CloneOf, client: &Process, overcommits: bool) -> Result<u64, NotCloned> {
-        let record = self.sessions.get(&of.session).ok_or(NotCloned::Unknown)?;
-        let lease = record.lease;
-        let is_its_client = match record.resumes {
-            true => same(&record.secret.0, &of.proof.0),
-            false => {
-                let own = &record.client.process;
-                self.open_lease_of(&LeaseToken(of.proof.0)).is_ok_and(|of_token| of_token == lease)
-                    && (own.number, own.space) == (client.number, client.space)
-            }
+    /// The session that is to be cloned, if this client has shown that it is its own. One that was
+    /// restored here may have another number than its client knows.
+    fn original(&self, of: &CloneOf, client: &Process) -> Option<u64> {
+        let resumes = |session: &u64| self.sessions.get(session).is_some_and(|record| record.resumes);
+        let with_secret = self.session_of(of.session, &SessionSecret(of.proof.0)).filter(resumes);
+        let with_token = || {
+            let record = self.sessions.get(&of.session).filter(|record| !record.resumes)?;
+            let own = &record.client.process;
+            let is_its_client = (own.number, own.space) == (client.number, client.space);
+            let lease = self.open_lease_of(&LeaseToken(of.proof.0)).ok()?;
+            (is_its_client && lease == record.lease).then_some(of.session)
         };
-        if !is_its_client {
-            return Err(NotCloned::Unknown);
+        with_secret.or_else(with_token)
+    }
+}
+
+impl Registry {
+    /// The session that is to be cloned, and its lease, if that can be done as far as the daemon
+    /// knows.
+    fn cloneable(&self, ledger: &Ledger, of: &CloneOf, client: &Process) -> Result<(u64, u64), NotCloned> {
+        let original = ledger.original(of, client).ok_or(NotCloned::Unknown)?;
+        let record = ledger.sessions.get(&original).ok_or(NotCloned::Unknown)?;
+        let lease = record.lease;
+        if !matches!(self.inventory.driver, Driver::Software { .. }) {
+            return Err(NotCloned::NotSoftware);
         }
-        if overcommits {
+        if self.overcommits {
             return Err(NotCloned::Overcommitted);
         }
-        if self.leases.get(&lease).is_none_or(|lease| lease.closing) {
+        if ledger.leases.get(&lease).is_none_or(|lease| lease.closing) {
             return Err(SessionRefusal::Lease.into());
         }
-        if self.gpus(lease).len() != 1 {
+        if ledger.gpus(lease).len() != 1 {
             return Err(NotCloned::SeveralGpus);
         }
-        if self.session_is_suspended(record) {
+        if ledger.session_is_suspended(record) {
             return Err(NotCloned::Suspended);
         }
         if record.migration.is_moving || !record.is_up {
             return Err(NotCloned::Moving);
         }
-        self.has_room(lease)?;
-        Ok(lease)
+        ledger.has_room(lease)?;
+        Ok((original, lease))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_wire::handshake::CloneProof;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::config::NodeConfig;
+    use crate::inventory::Inventory;
+    use crate::spawn::{Spawner, WorkerCommand};
+    use crate::swap_space::SwapSpace;
+
+    #[test]
+    fn what_is_not_proved_starts_no_process_and_gets_no_place() {
+        let inventory = Inventory {
+            driver: Driver::Software { memory: Vec::new() },
+            cards: Vec::new(),
+            snapshots: Vec::new(),
+        };
+        let nothing = WorkerCommand { program: "/nonexistent".into(), ..WorkerCommand::default() };
+        let spawner = Spawner::start(nothing, true).unwrap();
+        let swap = SwapSpace::open(0, None).unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let registry = Registry::new(&NodeConfig::default(), inventory, (spawner, swap), None, clock);
+        let of = CloneOf { session: 1, proof: CloneProof([7; 32]) };
+        let client = Process { number: 1, space: 1, watch: None };
+        let asked = registry.clone_session(&of, &client, || panic!("it got a place"));
+        // A start would be the error.
+        assert!(matches!(asked, Err(NotCloned::Unknown)), "{asked:?}");
+        let (client, _) = UnixStream::pair().unwrap();
+        let counters = CounterPage::create().unwrap().file().try_clone().unwrap();
+        assert!(registry.spawn_worker(client.into(), counters).is_err());
     }
 }
