@@ -4,9 +4,18 @@ use super::*;
 
 struct OneDevice;
 
+thread_local! {
+    /// Slots of this thread that the driver has run.
+    static ENTERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 const CONTEXT: CUcontext = CUcontext(0x1000);
 
 impl Driver for OneDevice {
+    fn enter(&self, slot: &mut dyn FnMut() -> CUresult) -> CUresult {
+        ENTERED.set(ENTERED.get() + 1);
+        slot()
+    }
     fn current_context(&self) -> Result<CUcontext, CUresult> {
         Ok(CONTEXT)
     }
@@ -92,4 +101,31 @@ fn third_integrity_answer_depends_on_the_time() {
     assert_eq!(answer(13000, 1), answer(13000, 2));
     assert_ne!(answer(13000, 1), answer(13001, 1));
     assert_ne!(answer(13002, 1), answer(13002, 2));
+}
+
+#[test]
+fn the_driver_runs_the_slots_that_use_a_lock_or_itself() {
+    type Put = extern "C" fn(CUcontext, usize, usize, usize) -> CUresult;
+    type Delete = extern "C" fn(CUcontext, usize) -> CUresult;
+    type Get = unsafe extern "C" fn(*mut usize, CUcontext, usize) -> CUresult;
+    type Current = unsafe extern "C" fn(*mut CUcontext, CUdevice) -> CUresult;
+    let uuid = context_local_storage::UUID;
+    // SAFETY: these slots hold functions of these types.
+    let (put, delete, get, primary) = unsafe {
+        (
+            std::mem::transmute::<usize, Put>(slot(uuid, 0)),
+            std::mem::transmute::<usize, Delete>(slot(uuid, 1)),
+            std::mem::transmute::<usize, Get>(slot(uuid, 2)),
+            std::mem::transmute::<usize, Current>(slot(cudart_interface::UUID, 2)),
+        )
+    };
+    let (mut word, mut context) = (0, CUcontext::NULL);
+    assert!(put(CONTEXT, 0x77, 5, 0).is_success());
+    // SAFETY: places for a word and a context.
+    unsafe {
+        assert!(get(&mut word, CONTEXT, 0x77).is_success());
+        assert!(primary(&mut context, 0).is_success());
+    }
+    assert!(delete(CONTEXT, 0x77).is_success());
+    assert_eq!((word, context, ENTERED.get()), (5, CONTEXT, 4));
 }
