@@ -12,6 +12,7 @@ use sluice_api::problem::{Kind, Problem};
 use super::answer::Refusal;
 use super::extract::Options;
 use super::session::{begin, cookie, is_encrypted, session_of};
+use super::web::wants_page;
 use crate::auth;
 use crate::identity::{Attempt, Provider};
 use crate::server::Server;
@@ -56,10 +57,10 @@ pub(super) struct Brought {
 
 /// What the identity provider sends a browser back with
 ///
-/// The answer sets the session's cookie and sends the browser to the web view, or is a page that
-/// says why nobody is signed in.
+/// The answer sets the session's cookie and sends the browser to the web view. It is a problem where
+/// that fails; a client that accepts `text/html` gets a page that says so.
 #[utoipa::path(get, path = "/session/callback", tag = "tokens", security(()), params(Brought),
-    responses((status = 303, description = "To the web view, signed in"), (status = 401, content_type = "text/html", body = String)))]
+    responses((status = 303, description = "To the web view, signed in")))]
 pub(super) async fn from_provider(
     State(server): State<Arc<Server>>,
     headers: HeaderMap,
@@ -72,7 +73,8 @@ pub(super) async fn from_provider(
     let back = back(&headers, &uri, encrypted)?;
     match session(&server, &headers, &back, brought).await {
         Ok((text, rest_s)) => Ok(to("/", [cookie(&server, &text, rest_s, encrypted)?, gone])),
-        Err(problem) => Ok(page(&problem, gone)),
+        Err(problem) if wants_page(&headers) => Ok(page(&problem, gone)),
+        Err(problem) => Err(problem.into()),
     }
 }
 

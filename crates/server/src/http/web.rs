@@ -52,7 +52,7 @@ pub(super) async fn file(request: Request) -> axum::response::Response {
     Refusal(Problem::new(Kind::NotFound, "there is nothing at this path")).into_response()
 }
 
-fn wants_page(headers: &HeaderMap) -> bool {
+pub(super) fn wants_page(headers: &HeaderMap) -> bool {
     headers.get(ACCEPT).is_some_and(|kinds| kinds.to_str().is_ok_and(|kinds| kinds.contains("text/html")))
 }
 
