@@ -49,8 +49,8 @@ pub trait Driver: Sync {
     /// # Safety
     /// `image` is what a caller would hand to `cuModuleLoadData`.
     unsafe fn load_module(&self, image: *const c_void) -> Result<CUmodule, CUresult>;
-    /// Runs what a slot does, as the driver runs its own functions; also inside one of these, in the
-    /// destructors of [`context_destroyed`].
+    /// Runs what a slot does, as the driver runs its own functions; also inside one of these, in
+    /// the destructors of [`context_destroyed`].
     fn enter(&self, slot: &mut dyn FnMut() -> CUresult) -> CUresult {
         slot()
     }

@@ -57,8 +57,8 @@ pub(super) struct Brought {
 
 /// What the identity provider sends a browser back with
 ///
-/// The answer sets the session's cookie and sends the browser to the web view. It is a problem where
-/// that fails; a client that accepts `text/html` gets a page that says so.
+/// The answer sets the session's cookie and sends the browser to the web view. It is a problem
+/// where that fails; a client that accepts `text/html` gets a page that says so.
 #[utoipa::path(get, path = "/session/callback", tag = "tokens", security(()), params(Brought),
     responses((status = 303, description = "To the web view, signed in")))]
 pub(super) async fn from_provider(
