@@ -265,21 +265,13 @@ def threads(total):
         except BaseException as error:
             wrong.append(error)
 
-    def look():
-        try:
-            call("cuCtxSetCurrent", context)
-            while not is_over.is_set():
-                storage.check(1)
-        except BaseException as error:
-            wrong.append(error)
-
     def child(number):
         storage.check(1)
         storage.put(2)
         storage.check(2)
         model.go_on(1, number)
 
-    others = [threading.Thread(target=run) for run in (busy, busy, look, look)]
+    others = [threading.Thread(target=run) for run in (busy, busy)]
     for other in others:
         other.start()
     for number in range(5):

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
@@ -71,20 +71,10 @@ impl<'a> Page<'a> {
         metric: &Metric,
         samples: impl IntoIterator<Item = (L, f64)>,
     ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let unit = metric.unit.map(|unit| Unit::Other(unit.into()));
-        let mut family = self.0.encode_descriptor(metric.name, metric.help, unit.as_ref(), metric.kind)?;
-        for (labels, value) in samples {
-            let mut sample = family.encode_family(&labels)?;
-            match metric.kind {
-                MetricType::Counter => sample.encode_counter::<NoLabelSet, f64, f64>(&value, None)?,
-                _ => sample.encode_gauge(&value)?,
-            }
-        }
-        Ok(())
+        self.each(metric, samples, |mut sample, value| match metric.kind {
+            MetricType::Counter => sample.encode_counter::<NoLabelSet, f64, f64>(&value, None),
+            _ => sample.encode_gauge(&value),
+        })
     }
 
     /// Writes a histogram with one sample for each set of labels, or leaves it out, as
@@ -94,18 +84,27 @@ impl<'a> Page<'a> {
         metric: &Metric,
         samples: impl IntoIterator<Item = (L, Histogram)>,
     ) -> fmt::Result {
+        self.each(metric, samples, |mut sample, Histogram { sum, buckets, beyond }| {
+            let count = buckets.iter().map(|(_, count)| count).sum::<u64>() + beyond;
+            let buckets: Vec<(f64, u64)> = buckets.into_iter().chain([(f64::INFINITY, beyond)]).collect();
+            sample.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        })
+    }
+
+    /// Writes a metric's declaration and has `encode` write each sample, if there is one.
+    fn each<L: EncodeLabelSet, V>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (L, V)>,
+        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
+    ) -> fmt::Result {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
             return Ok(());
         }
         let unit = metric.unit.map(|unit| Unit::Other(unit.into()));
         let mut family = self.0.encode_descriptor(metric.name, metric.help, unit.as_ref(), metric.kind)?;
-        for (labels, Histogram { sum, buckets, beyond }) in samples {
-            let count = buckets.iter().map(|(_, count)| count).sum::<u64>() + beyond;
-            let buckets: Vec<(f64, u64)> = buckets.into_iter().chain([(f64::INFINITY, beyond)]).collect();
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-        }
-        Ok(())
+        samples.try_for_each(|(labels, value)| encode(family.encode_family(&labels)?, value))
     }
 
     /// Writes a metric with one sample and no labels, if there is a value.

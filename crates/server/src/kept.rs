@@ -49,7 +49,8 @@ pub(crate) struct KeptSums {
     pub(crate) gpus: Kept<GpuSums>,
     /// The units that each tenant holds, in thousandths, over all leases.
     pub(crate) units: Kept<Arc<BTreeMap<TenantPath, u64>>>,
-    /// What bills until now are made of, over usage records.
+    /// What bills until now are made of, over usage records: of the period asked for last, so
+    /// pages that show different periods replace each other's.
     pub(crate) billed: Kept<Arc<Billed>>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("forks: other threads, and the processes of a pool", threads_and_pools),
     ("forks: children outlive their parent", orphans),
     ("forks: a parent is killed while it forks", killed),
-    ("forks: a child that gets no session is told why", refused),
+    ("forks: a child without a session has an error and its reason", refused),
     ("forks: a program forks while its GPU waits for it", held),
 ];
 
@@ -64,7 +64,8 @@ fn orphans() -> Result<()> {
     passes(&node, "orphans", |_| ())
 }
 
-/// Nothing is left of a program and of the clones that it has asked for, while its lease goes on.
+/// No session of a killed program or of the clones that it has asked for is left, while its lease
+/// continues.
 fn killed() -> Result<()> {
     let node = start_node()?;
     let mut command = forks(&node, "700MiB", "killed");

@@ -180,7 +180,7 @@ fn forgotten() -> Result<()> {
 }
 
 /// A client that is stopped, as a debugger does it, takes nothing. To its worker that is a dead
-/// peer, and the client comes back. Its kernel goes on receiving into a buffer that grows to the
+/// peer, and the client comes back. Its kernel continues to receive into a buffer that grows to the
 /// size of a whole answer, of which nothing is under way then; so that buffer is kept small.
 fn stopped_client() -> Result<()> {
     let separation = Separation::new().map_err(|error| Skipped(format!("{error:#}")))?;

@@ -43,13 +43,13 @@ impl Fleet {
     pub(super) fn notice(&self, id: LeaseId, reason: &str, at_ms: u64, taker: Option<LeaseId>) -> Value {
         let mut detail = json!({ "reason": reason, "until_ms": at_ms });
         if let Some(taker) = taker {
-            let customer = |id| self.leases.get(&id).map(|lease| top(&lease.tenant));
-            let name = if customer(taker) == customer(id) { "for" } else { FOR_OTHERS };
+            let top_level = |id| self.leases.get(&id).map(|lease| top(&lease.tenant));
+            let name = if top_level(taker) == top_level(id) { "for" } else { FOR_OTHERS };
             detail[name] = taker.into();
         }
         detail
     }
 }
 
-/// What names a lease of another customer in the detail of an event.
+/// The field of an event's detail that has a lease of another top-level tenant.
 pub(crate) const FOR_OTHERS: &str = "for_other_tenant";

@@ -113,7 +113,7 @@ impl Plan {
         }
     }
 
-    /// What a program is told of another: which lease it is, unless that is another customer's.
+    /// Names a lease in a notice for another one, unless they are of different top-level tenants.
     fn named(&self, fleet: &Fleet, job: JobId, other: JobId) -> String {
         let lease = |job| self.leases.get(&job).and_then(|&id| fleet.lease(id));
         match (lease(job), lease(other)) {
