@@ -59,7 +59,7 @@ impl Default for KeptSums {
         KeptSums {
             gpus: Kept::new(Duration::from_micros(400)),
             units: Kept::new(Duration::from_micros(80)),
-            billed: Kept::new(Duration::from_micros(20)),
+            billed: Kept::new(Duration::from_micros(80)),
         }
     }
 }
