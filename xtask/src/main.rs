@@ -7,16 +7,13 @@ mod bench;
 mod book;
 mod chaos;
 mod codegen;
-mod demo;
 mod dist;
 mod e2e;
 mod evidence;
 mod fuzz;
 mod gpu_check;
 mod load;
-mod node;
 mod packets;
-mod process;
 mod prose;
 mod python;
 #[cfg(test)]
@@ -25,11 +22,12 @@ mod relay;
 mod test;
 mod web;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
+use harness::{SHARED_MEMORY_VARIABLE, cache_folder, node, process, root, target_folder};
+
 const USAGE: &str = "\
-cargo xtask demo                  run a CUDA program on a quarter of a GPU, over TCP
 cargo xtask test [--all] [NAME]   all tests; --all adds those that download much; NAME: only end-to-end tests so named;
                                   --record: write what the programs called into docs/cuda-support.md
 cargo xtask dist [--archive] [--deb] [--oci] [--wheel]
@@ -50,10 +48,6 @@ cargo xtask gpu-check --bundle    build the folder that checks everything on a m
 cargo xtask gpu-check --record FOLDER
                                   write what its report in FOLDER has seen on NVIDIA's driver into docs/cuda-support.md";
 
-/// Whether sessions of a node on the same machine that listens on TCP go through shared memory all
-/// the same.
-pub(crate) const SHARED_MEMORY_VARIABLE: &str = "SLUICE_SHARED_MEMORY";
-
 fn main() -> ExitCode {
     // What is tested and measured over the network is to stay there on one machine, too; what is
     // about shared memory says so. SAFETY: no other thread runs yet.
@@ -65,7 +59,6 @@ fn main() -> ExitCode {
         ["book", options @ ..] => book::run(options).map(|()| ExitCode::SUCCESS),
         ["check-prose", options @ ..] => prose::run(options).map(|()| ExitCode::SUCCESS),
         ["web", options @ ..] => web::run(options).map(|()| ExitCode::SUCCESS),
-        ["demo"] => demo::run(),
         ["test", options @ ..] => test::run(options),
         ["dist", options @ ..] => dist::run(options),
         ["bench", names @ ..] => bench::run(names),
@@ -87,27 +80,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The root of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root")
-}
-
-/// Where cargo builds: `$CARGO_TARGET_DIR`, or `target` in the root.
-fn target_folder() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => root().join(folder),
-        None => root().join("target"),
-    }
-}
-
-/// Where tools and Python environments are kept that take minutes to install, for all checkouts:
-/// `$SLUICE_TEST_CACHE`, or `sluice-tests` in the user's cache.
-fn cache_folder() -> PathBuf {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let user = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    variable("SLUICE_TEST_CACHE")
-        .or_else(|| Some(user()?.join("sluice-tests")))
-        .unwrap_or_else(|| target_folder().join("test-cache"))
 }

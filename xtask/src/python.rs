@@ -1,22 +1,13 @@
-//! Python environments with the programs' packages from PyPI, in the cache that all checkouts
-//! share, made once.
+//! The packages of the programs that tests and measurements run, and what is built with NVIDIA's
+//! compiler from PyPI.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::process;
-
-/// A named set of packages, with fixed versions: a test that fails tomorrow fails because of us.
-pub(crate) struct Environment {
-    pub(crate) name: &'static str,
-    pub(crate) packages: &'static [&'static str],
-}
-
-/// The README's program.
-pub(crate) const TINYGRAD: Environment = Environment { name: "tinygrad", packages: &["tinygrad==0.14.0"] };
+pub(crate) use harness::python::*;
 
 /// Programs of CUDA 13. NVRTC, the runtime and the compiler come as wheels; nothing is installed in
 /// the system.
@@ -172,54 +163,6 @@ pub(crate) const AUDITWHEEL: Environment =
 pub(crate) const KUBERNETES: Environment =
     Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0", "cel-python==0.5.0"] };
 
-impl Environment {
-    /// Where it is installed: another folder for each list of packages, so that checkouts share
-    /// them.
-    fn folder(&self) -> PathBuf {
-        let digest = blake3::hash(self.packages.join("\n").as_bytes()).to_hex();
-        crate::cache_folder().join("python").join(format!("{}-{}", self.name, &digest[..12]))
-    }
-
-    /// The environment's interpreter; installs what is missing.
-    pub(crate) fn ready(&self) -> Result<PathBuf> {
-        let folder = self.folder();
-        let python = folder.join("bin/python");
-        let stamp = folder.join("installed");
-        let wanted = self.packages.join("\n");
-        std::fs::create_dir_all(folder.parent().context("a folder")?)?;
-        // Another checkout may install it at this moment.
-        let lock = File::create(folder.with_extension("lock"))?;
-        lock.lock()?;
-        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python.is_file() {
-            return Ok(python);
-        }
-        let _ = std::fs::remove_dir_all(&folder);
-        create(&folder)?;
-        process::run(
-            Command::new(&python)
-                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-                .args(self.packages),
-        )?;
-        std::fs::write(stamp, wanted)?;
-        Ok(python)
-    }
-
-    /// A program that came with the environment's packages.
-    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
-        Ok(self.ready()?.with_file_name(name))
-    }
-
-    /// The folder that holds the environment's packages.
-    pub(crate) fn site_packages(&self) -> Result<PathBuf> {
-        let lib = self.folder().join("lib");
-        let versions = std::fs::read_dir(&lib).with_context(|| lib.display().to_string())?;
-        let mut folders = versions.flatten().map(|entry| entry.path().join("site-packages"));
-        folders
-            .find(|folder| folder.is_dir())
-            .with_context(|| format!("no site-packages in {}", lib.display()))
-    }
-}
-
 /// An interpreter with PyCUDA, which is built from its source, and the folder of its toolkit.
 pub(crate) fn pycuda() -> Result<(PathBuf, PathBuf)> {
     let python = PYCUDA_TOOLKIT.ready()?;
@@ -275,20 +218,4 @@ pub(crate) fn nvcc_with(options: &[&str], sources: &[PathBuf], program: &Path) -
     let mut command = Command::new(toolkit.join("bin/nvcc"));
     command.args(options).arg("-o").arg(program).args(sources).arg("-L").arg(toolkit.join("lib"));
     process::run(&mut command)
-}
-
-/// Makes a virtual environment that has `pip` alone.
-pub(crate) fn create(folder: &Path) -> Result<()> {
-    let mut venv = Command::new("python3");
-    venv.args(["-m", "venv"]).arg(folder);
-    eprintln!("$ {}", process::show(&venv));
-    let output = venv.output().context("python3 (on Debian: apt install python3 python3-venv)")?;
-    if !output.status.success() {
-        bail!(
-            "python3 cannot make a virtual environment (on Debian: apt install python3-venv)\n{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The command line: what can be said, and what `--help` tells a newcomer. No behaviour.
 
-#[cfg(not(feature = "control-plane"))]
+#[cfg(not(feature = "full"))]
 mod absent;
 mod bench;
 mod checkpoint;
@@ -9,7 +9,7 @@ mod elastic;
 mod fit;
 mod hold;
 mod look;
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 mod mail;
 mod node;
 mod plan;
@@ -23,9 +23,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "full")]
 use crate::simulate::SimulateArgs;
 
-#[cfg(not(feature = "control-plane"))]
+#[cfg(not(feature = "full"))]
 pub(crate) use absent::*;
 pub(crate) use bench::*;
 pub(crate) use checkpoint::*;
@@ -33,8 +34,10 @@ pub(crate) use ci::*;
 pub(crate) use elastic::*;
 pub(crate) use fit::*;
 pub(crate) use hold::*;
-pub(crate) use look::{Output, PlaceArgs, QueryArgs, SmiArgs, SmiCommand, SmiPart, TopArgs};
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
+pub(crate) use look::TopArgs;
+pub(crate) use look::{Output, PlaceArgs, QueryArgs, SmiArgs, SmiCommand, SmiPart};
+#[cfg(feature = "full")]
 pub(crate) use node::LogArgs;
 pub(crate) use node::{GpuChoice, MetricsArgs, NodeArgs, TlsArgs};
 pub(crate) use plan::*;

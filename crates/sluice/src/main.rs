@@ -8,6 +8,8 @@
 #[macro_use]
 mod output;
 
+#[cfg(not(feature = "full"))]
+mod absent;
 mod bench;
 mod block_order;
 mod checkpoint;
@@ -36,12 +38,14 @@ mod restore;
 mod run;
 mod sanitize;
 mod server;
+#[cfg(feature = "full")]
 mod simulate;
 mod smi;
 mod surroundings;
 mod suspend;
 mod table;
 mod tasks;
+#[cfg(feature = "full")]
 mod top;
 mod training;
 mod used;
@@ -54,6 +58,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
+#[cfg(not(feature = "full"))]
+use crate::absent::{simulate, top};
 use crate::cli::{BenchCommand, Cli, Command, NodeArgs};
 
 fn main() -> ExitCode {
@@ -142,9 +148,9 @@ fn log_format(command: &Command) -> Option<sluice_log::Format> {
     match command {
         Command::Worker { .. } => None,
         Command::Node(NodeArgs { command: None, log, .. }) => Some(log.log_format),
-        #[cfg(feature = "control-plane")]
+        #[cfg(feature = "full")]
         Command::Server(arguments) => Some(arguments.log.log_format),
-        #[cfg(feature = "control-plane")]
+        #[cfg(feature = "full")]
         Command::Up(arguments) => Some(arguments.log.log_format),
         _ => Some(sluice_log::Format::Messages),
     }

@@ -13,10 +13,7 @@ pub(crate) mod lists;
 pub(crate) mod moves;
 pub(crate) mod nodes;
 pub(crate) mod plan;
-#[cfg(feature = "control-plane")]
-pub(crate) mod process;
-#[cfg(not(feature = "control-plane"))]
-#[path = "server/no_process.rs"]
+#[cfg(feature = "full")]
 pub(crate) mod process;
 pub(crate) mod reconcile;
 pub(crate) mod reports;
@@ -30,6 +27,9 @@ mod focus;
 mod leases;
 mod login;
 mod watch;
+
+#[cfg(not(feature = "full"))]
+pub(crate) use crate::absent::process;
 
 use std::sync::Once;
 

@@ -1,4 +1,4 @@
-//! The commands of the control plane in a build without it: they exist, and say how to get it.
+//! Commands that a lean build does not have: they exist, and say how to get them.
 
 use std::ffi::OsString;
 
@@ -15,3 +15,5 @@ pub(crate) struct AbsentArgs {
 pub(crate) type UpArgs = AbsentArgs;
 pub(crate) type ServerCommandArgs = AbsentArgs;
 pub(crate) type BackupArgs = AbsentArgs;
+pub(crate) type TopArgs = AbsentArgs;
+pub(crate) type SimulateArgs = AbsentArgs;

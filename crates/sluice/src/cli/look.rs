@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::GpuChoice;
+#[cfg(feature = "full")]
 use crate::quantity::Period;
 
 #[derive(Debug, Args)]
@@ -20,6 +21,7 @@ pub(crate) struct QueryArgs {
     pub(crate) output: Output,
 }
 
+#[cfg(feature = "full")]
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// The node to watch, as `sluice node` prints it [default: $SLUICE_NODE]

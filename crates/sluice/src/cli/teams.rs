@@ -22,7 +22,7 @@ pub(crate) use declared::{
     TenantCommand, TokenCommand,
 };
 pub(crate) use iq::{IdleAfter, IqArgs};
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 pub(crate) use start::{BackupArgs, BooksArgs, ServerArgs, ServerCommandArgs, UpArgs};
 pub(crate) use start::{MembershipArgs, RestoreArgs, label};
 

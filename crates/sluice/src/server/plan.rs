@@ -1,5 +1,6 @@
 //! `sluice plan`: when the GPUs of each pool will be full.
 
+#[cfg(feature = "full")]
 mod report;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use sluice_iq::plan::{DAYS_MIN, Days, Hour, Plan, PlanErrors, dense, plan, plan_
 
 use super::client;
 use super::lists::{now_ms, show};
+#[cfg(not(feature = "full"))]
+use crate::absent::report;
 use crate::cli::{Output, PlanArgs};
 use crate::moment::Moment;
 use crate::table::Align::{Left, Right};

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 use sluice_node::Peering;
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 use crate::cli::mail::MailArgs;
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 use crate::cli::{GpuChoice, LogArgs, MetricsArgs, TlsArgs};
 use crate::quantity::Units;
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 use crate::quantity::{Memory, Overcommit, Period, SwapFile};
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Where to listen: HOST:PORT (port 0 takes a free one). Beyond this machine the server speaks
@@ -76,7 +76,7 @@ pub(crate) struct ServerArgs {
     pub(crate) metrics: MetricsArgs,
 }
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 /// `sluice server`.
 #[derive(Debug, Args)]
 pub(crate) struct ServerCommandArgs {
@@ -109,7 +109,7 @@ pub(crate) struct ServerCommandArgs {
     pub(crate) log: LogArgs,
 }
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 impl ServerCommandArgs {
     pub(crate) fn tls_args(&self) -> TlsArgs {
         TlsArgs {
@@ -124,7 +124,7 @@ impl ServerCommandArgs {
 
 /// Where a server keeps its books.
 #[derive(Debug, Args)]
-#[cfg_attr(not(feature = "control-plane"), allow(dead_code, reason = "only a control plane has books"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has books"))]
 pub(crate) struct BooksArgs {
     /// The server's data folder [default: ~/.local/share/sluice]
     #[arg(long, value_name = "FOLDER")]
@@ -136,7 +136,7 @@ pub(crate) struct BooksArgs {
     pub(crate) database: Option<String>,
 }
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(crate) struct BackupArgs {
 }
 
 #[derive(Debug, Args)]
-#[cfg_attr(not(feature = "control-plane"), allow(dead_code, reason = "only a control plane has books"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has books"))]
 #[command(after_help = "\
 Examples:
   sluice restore saved                          a program that `sluice checkpoint --stop` has stopped, \
@@ -182,10 +182,10 @@ pub(crate) struct RestoreArgs {
     pub(crate) former_node_is_gone: bool,
 }
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 pub(crate) const DEFAULT_SERVER_LISTEN: &str = "127.0.0.1:7580";
 
-#[cfg(feature = "control-plane")]
+#[cfg(feature = "full")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Then, on this machine: export SLUICE_SERVER=http://127.0.0.1:7580. The administrator's token is in the data folder, in a

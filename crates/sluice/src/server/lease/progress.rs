@@ -78,7 +78,7 @@ impl Progress {
 /// The width of the terminal.
 fn columns_of_terminal() -> usize {
     const USUAL: usize = 80;
-    ratatui::crossterm::terminal::size().map_or(USUAL, |(columns, _)| usize::from(columns).max(20))
+    terminal_size::terminal_size().map_or(USUAL, |(columns, _)| usize::from(columns.0).max(20))
 }
 
 /// Shortens a line to fewer characters than there are columns.

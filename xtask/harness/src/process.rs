@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// Prints the command in the form in which a person could repeat it.
-pub(crate) fn show(command: &Command) -> String {
+pub fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
     words.join(" ")
@@ -19,7 +19,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Runs a command in the open; its failure is an error.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("$ {}", show(command));
     let status = command.status().with_context(|| show(command))?;
     if !status.success() {
@@ -29,7 +29,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// The command's stdout; its failure is an error with its stderr.
-pub(crate) fn output_of(command: &mut Command) -> Result<String> {
+pub fn output_of(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| show(command))?;
     if !output.status.success() {
         bail!("{} ended with {}: {}", show(command), output.status, String::from_utf8_lossy(&output.stderr));
@@ -38,24 +38,24 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String> {
 }
 
 /// `cargo` as it was called for this run of xtask.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::root());
     command
 }
 
 /// How a program ended.
-pub(crate) struct Ended {
+pub struct Ended {
     /// As a shell's `$?`; `None` if it ran past its limit and was killed.
-    pub(crate) code: Option<i32>,
+    pub code: Option<i32>,
     /// stdout and stderr together, in the order in which they came.
-    pub(crate) output: String,
+    pub output: String,
     /// User and system time of the program and of its children that it waited for.
-    pub(crate) cpu: Duration,
+    pub cpu: Duration,
 }
 
 /// Runs a command to its end or to `limit`, with its output in a file of its own (`log`).
-pub(crate) fn run_limited(command: &mut Command, limit: Duration, log: &Path) -> Result<Ended> {
+pub fn run_limited(command: &mut Command, limit: Duration, log: &Path) -> Result<Ended> {
     let file = std::fs::File::create(log).with_context(|| log.display().to_string())?;
     use std::os::unix::process::CommandExt;
     let mut child = command
@@ -102,7 +102,7 @@ fn wait_limited(child: &mut Child, deadline: Instant) -> Result<(Option<i32>, Du
 }
 
 /// The processes that a process has started and that have not ended.
-pub(crate) fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<u32>>()).collect()

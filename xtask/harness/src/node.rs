@@ -16,31 +16,19 @@ use crate::process;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The release build of the `sluice` binary and of the client libraries beside it.
-pub(crate) fn sluice() -> PathBuf {
+pub fn sluice() -> PathBuf {
     crate::target_folder().join("release/sluice")
 }
 
 /// Builds what the README's commands run.
-pub(crate) fn build() -> Result<()> {
+pub fn build() -> Result<()> {
     build_also(&[])
-}
-
-/// What the demo runs: `sluice` without its control plane, for which alone a quarter of the
-/// packages are built.
-pub(crate) fn build_for_demo() -> Result<()> {
-    if std::env::var_os("XTASK_BUILT").is_some() {
-        return Ok(());
-    }
-    let packages = ["sluice", "sluice-client", "sluice-nvml", "sluice-nojitlink", "sluice-devfiles"];
-    let mut command = process::cargo();
-    command.args(["build", "--release", "--no-default-features"]);
-    process::run(command.args(packages.iter().flat_map(|package| ["--package", package])))
 }
 
 /// As [`build`], and these packages in the same run of cargo: it has work for all cores then until
 /// the end, and compiles what they depend on once. `XTASK_BUILT=1` takes what was built before as
 /// it is.
-pub(crate) fn build_also(packages: &[&str]) -> Result<()> {
+pub fn build_also(packages: &[&str]) -> Result<()> {
     if std::env::var_os("XTASK_BUILT").is_some() {
         return Ok(());
     }
@@ -68,24 +56,24 @@ fn log() -> PathBuf {
 }
 
 /// A running node; dropping it ends it.
-pub(crate) struct Node {
+pub struct Node {
     child: Child,
     /// `HOST:PORT`.
-    pub(crate) address: String,
+    pub address: String,
     /// The network namespace from which the node can be asked, if not ours.
-    pub(crate) seen_from: Option<String>,
+    pub seen_from: Option<String>,
 }
 
 impl Node {
     /// Starts `sluice node` with these options and waits until it says where it listens.
-    pub(crate) fn start(options: &[&str]) -> Result<Node> {
+    pub fn start(options: &[&str]) -> Result<Node> {
         let mut command = Command::new(sluice());
         command.arg("node").args(options);
         Node::start_command(&mut command)
     }
 
     /// As `start`, with the whole command given (it may enter namespaces first).
-    pub(crate) fn start_command(command: &mut Command) -> Result<Node> {
+    pub fn start_command(command: &mut Command) -> Result<Node> {
         let messages = File::options().create(true).append(true).open(log())?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages);
         // A test run that is killed takes its nodes along.
@@ -114,12 +102,12 @@ impl Node {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends the node by this signal, if it still runs.
-    pub(crate) fn end(&mut self, signal: i32) {
+    pub fn end(&mut self, signal: i32) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // SAFETY: the child has not been waited for, so its process id is still its own.
             unsafe { libc::kill(self.child.id() as i32, signal) };
@@ -129,7 +117,7 @@ impl Node {
 
     /// Waits until a session's connection is gone as the node sees it; `None` if that does not
     /// happen within `limit`.
-    pub(crate) fn wait_until_parted(&self, limit: Duration) -> Result<Option<Duration>> {
+    pub fn wait_until_parted(&self, limit: Duration) -> Result<Option<Duration>> {
         let begin = Instant::now();
         while begin.elapsed() < limit {
             let sessions: Value = serde_json::from_str(&self.query("sessions")?)?;
@@ -143,7 +131,7 @@ impl Node {
 
     /// CPU time of the node's workers that have ended, from `cutime` and `cstime` of
     /// `/proc/PID/stat`.
-    pub(crate) fn ended_workers_cpu(&self) -> Result<Duration> {
+    pub fn ended_workers_cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let after_name = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
         let ticks: Vec<u64> = after_name.split_whitespace().skip(13).take(2).flat_map(str::parse).collect();
@@ -153,13 +141,13 @@ impl Node {
     }
 
     /// Process ids of the workers that live now.
-    pub(crate) fn workers(&self) -> Vec<u32> {
+    pub fn workers(&self) -> Vec<u32> {
         process::children(self.pid())
     }
 
     /// Waits until the node has no session, no worker and no lease, and all its memory is free;
     /// what is left after [`PATIENCE`] is an error.
-    pub(crate) fn wait_until_free(&self) -> Result<()> {
+    pub fn wait_until_free(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while let Some(left) = self.left()? {
             ensure!(Instant::now() < deadline, "after {PATIENCE:?} the node still has {left}");
@@ -187,7 +175,7 @@ impl Node {
     }
 
     /// `sluice WHAT -o json` about this node.
-    pub(crate) fn query(&self, what: &str) -> Result<String> {
+    pub fn query(&self, what: &str) -> Result<String> {
         let mut command = match &self.seen_from {
             None => Command::new(sluice()),
             Some(network) => {

@@ -2,14 +2,15 @@
 //! over TCP.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Context, Result, bail};
 
-use crate::node::{self, Node};
-use crate::{process, python};
+use harness::node::Node;
+use harness::python::TINYGRAD;
+use harness::{SHARED_MEMORY_VARIABLE, process, root, target_folder};
 
 /// Two users: name, share of the GPU, and memory of their leases.
 const USERS: [(&str, &str, &str); 2] = [("alice", "0.5", "2GiB"), ("bob", "0.25", "1GiB")];
@@ -17,27 +18,56 @@ const USERS: [(&str, &str, &str); 2] = [("alice", "0.5", "2GiB"), ("bob", "0.25"
 /// The line of the program at which both are seen at work.
 const AT_WORK: &str = "step  10";
 
-pub(crate) fn run() -> Result<ExitCode> {
-    say(1, "Building Sluice: the command, a node, and the client libraries (release)");
-    node::build_for_demo()?;
-    say(2, "Installing an ordinary CUDA program's library, tinygrad, from PyPI");
-    let python = python::TINYGRAD.ready()?;
+fn main() -> ExitCode {
+    // The programs reach their node as from another machine. SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var(SHARED_MEMORY_VARIABLE, "off") };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
-    say(3, "Starting a node: the machine that has the GPU, here another process");
-    let node = Node::start(&["--listen", "127.0.0.1:0"])?;
+fn run() -> Result<()> {
+    say(1, "Building Sluice, and installing an ordinary CUDA program's library, tinygrad, from PyPI");
+    let python = std::thread::spawn(|| TINYGRAD.ready());
+    build()?;
+    let python = python.join().expect("an installation returns its errors")?;
+
+    say(2, "Starting a node: the machine that has the GPU, here another process");
+    let node = Node::start_command(Command::new(sluice()).args(["node", "--listen", "127.0.0.1:0"]))?;
     show(&["gpus", "--node", &node.address])?;
 
-    say(4, "Two users train a network each on that GPU at the same time");
+    say(3, "Two users train a network each on that GPU at the same time");
     train(&node, &python)?;
     println!(
         "\nBoth programs ran unmodified on one GPU that their processes do not have. To go on:\n\n\
          {0} run -- python3 PROGRAM.py      your own program, on this machine's GPU or a software GPU\n\
          {0} node --listen 0.0.0.0:7583     lend this machine's GPUs to others\n\
          {0} doctor                         what works here, and what to do about the rest\n\n\
+         This build was made quickly. `cargo build --release` makes the whole product, fully optimised.\n\
          README.md goes on from here.",
-        node::sluice().strip_prefix(crate::root()).unwrap_or(&node::sluice()).display()
+        sluice().strip_prefix(root()).unwrap_or(&sluice()).display()
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Builds what runs programs and lends GPUs, in less time than the whole product takes.
+fn build() -> Result<()> {
+    if std::env::var_os("XTASK_BUILT").is_some() {
+        return Ok(());
+    }
+    let packages = ["sluice", "sluice-client", "sluice-nvml", "sluice-nojitlink", "sluice-devfiles"];
+    let mut command = process::cargo();
+    command.args(["build", "--profile", "demo", "--no-default-features"]);
+    process::run(command.args(packages.iter().flat_map(|package| ["--package", package])))
+}
+
+/// The binary that [`build`] makes, beside the client libraries.
+fn sluice() -> PathBuf {
+    target_folder().join("demo/sluice")
 }
 
 /// Runs the users' programs side by side, and shows the node's sessions once all are at work.
@@ -45,10 +75,10 @@ fn train(node: &Node, python: &Path) -> Result<()> {
     let (lines, heard) = channel();
     let mut programs = Vec::new();
     for (user, share, memory) in USERS {
-        let mut command = Command::new(node::sluice());
+        let mut command = Command::new(sluice());
         command.args(["run", "-p", share, "--memory", memory, "--node", &node.address, "--"]);
         // The program reads no arguments; this one tells the sessions apart in their list.
-        command.arg(python).args(["tests/programs/tinygrad_train.py", user]).current_dir(crate::root());
+        command.arg(python).args(["tests/programs/tinygrad_train.py", user]).current_dir(root());
         eprintln!("$ {}", process::show(&command));
         let mut program =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("sluice run")?;
@@ -96,9 +126,9 @@ fn forward(user: &'static str, program: &mut Child, lines: &Sender<(&'static str
 
 /// Runs a command of `sluice` and shows it.
 fn show(words: &[&str]) -> Result<()> {
-    process::run(Command::new(node::sluice()).args(words))
+    process::run(Command::new(sluice()).args(words))
 }
 
 fn say(step: u32, what: &str) {
-    eprintln!("\n== {step} of 4: {what}");
+    eprintln!("\n== {step} of 3: {what}");
 }
