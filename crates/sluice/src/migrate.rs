@@ -12,6 +12,7 @@ use sluice_wire::control::{Control, LeaseName, Migrate, Migrated, MovePlanned, S
 
 use crate::cli::MigrateArgs;
 use crate::place::Place;
+use crate::progress::Waiting;
 use crate::quantity::Memory;
 use crate::server::moves as server;
 
@@ -58,7 +59,10 @@ impl Moving {
             node: self.to.as_ref().map(Endpoint::to_string),
             dry_run: self.dry_run,
         };
-        match connection.ask(asked)? {
+        let waiting = Waiting::new(format!("lease {lease} is moving"));
+        let answer = connection.ask(asked)?;
+        drop(waiting);
+        match answer {
             Control::Migrated(moved) => self.say_moved(&moved),
             Control::MovePlanned(planned) => return say_planned(&planned),
             _ => return Err(connection.unexpected().into()),

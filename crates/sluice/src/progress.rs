@@ -1,6 +1,8 @@
 //! How far something has come that takes long.
 
 use std::io::{IsTerminal, Read, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::quantity::Memory;
@@ -33,6 +35,37 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_terminal {
             eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Says what is waited for, and since when, until it is dropped: for what cannot tell how far it is.
+pub(crate) struct Waiting {
+    /// Dropped to end the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// `what` is the start of the line, such as `lease 3 is moving`.
+    pub(crate) fn new(what: String) -> Waiting {
+        let (end, ended) = channel();
+        let begun = Instant::now();
+        let thread = std::thread::spawn(move || {
+            let mut progress = Progress::new();
+            while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                progress.at(|| format!("{what}, for {} s", begun.elapsed().as_secs()));
+            }
+        });
+        Waiting { end: Some(end), thread: Some(thread) }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it has nothing to report
         }
     }
 }
@@ -85,6 +118,18 @@ mod tests {
         counted.read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), counted.bytes), ("abcdef", 6));
         assert_eq!(counted.into_inner().position(), 6);
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_thread() {
+        let (end, ended) = channel();
+        let waiting = Waiting::new("a test waits".into());
+        let watcher = std::thread::spawn(move || {
+            drop(waiting);
+            end.send(()).unwrap();
+        });
+        ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        watcher.join().unwrap();
     }
 
     #[test]

@@ -18,6 +18,7 @@ use sluice_simulate::{
 pub(crate) use arguments::SimulateArgs;
 
 use crate::cli::Output;
+use crate::progress::Waiting;
 use crate::simulate::arguments::{EvictionKind, HistoryKind, MixKind};
 
 pub(crate) fn run(arguments: &SimulateArgs) -> Result<ExitCode> {
@@ -52,7 +53,10 @@ fn run_fill(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Source)
     };
     let plan = FillPlan { policies: arguments.policies(), seeds, migrate: arguments.migrate, history };
     let begin = Instant::now();
-    let report = fill(site, jobs, &plan)?;
+    let report = {
+        let _waiting = simulating(jobs);
+        fill(site, jobs, &plan)?
+    };
     said_time(begin);
     print(arguments.output, &report, || tables::fill(&report))?;
     write_reports(arguments, || fill_page(&report, source), || fill_figures(&report))
@@ -79,7 +83,10 @@ fn run_replay(arguments: &SimulateArgs, site: &Site, jobs: &Jobs, source: &Sourc
         late: None,
     };
     let begin = Instant::now();
-    let report = replay(site, jobs, &queues, &plan)?;
+    let report = {
+        let _waiting = simulating(jobs);
+        replay(site, jobs, &queues, &plan)?
+    };
     said_time(begin);
     print(arguments.output, &report, || tables::replay(&report))?;
     write_reports(arguments, || replay_page(&report, source), || replay_figures(&report))
@@ -119,6 +126,11 @@ fn check_possible(arguments: &SimulateArgs, site: &Site, jobs: &Jobs) -> Result<
         return Ok(());
     }
     bail!("{first}{many}; correct the list, or say --keep-impossible to go on without such jobs")
+}
+
+/// What is said while a simulation runs.
+pub(crate) fn simulating(jobs: &Jobs) -> Waiting {
+    Waiting::new(format!("simulating {} jobs", jobs.jobs.len()))
 }
 
 fn said_time(begin: Instant) {

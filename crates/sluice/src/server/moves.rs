@@ -8,6 +8,7 @@ use sluice_api::client::{Client, Failure};
 use sluice_api::lease::{Lease, LeaseId, LeaseState};
 use sluice_api::moving::{MoveState, Moving, NewMove};
 
+use crate::progress::Waiting;
 use crate::quantity::Memory;
 
 /// The pause before a server that is away is asked again.
@@ -23,6 +24,7 @@ pub(crate) fn migrate(client: &Client, id: LeaseId, to: &NewMove) -> Result<()> 
 /// Waits for the result of a move, and says it; the error says why the lease has stayed.
 pub(crate) fn result(client: &Client, mut lease: Lease) -> Result<String> {
     let (id, attempt) = (lease.id, lease.attempt);
+    let _waiting = Waiting::new(format!("lease {id} is moving"));
     loop {
         if lease.state == LeaseState::Ended || lease.attempt != attempt {
             let reason = lease.reason.as_deref().unwrap_or("no reason given");

@@ -8,7 +8,7 @@ use sluice_simulate::trace::{read_jobs, read_nodes};
 use sluice_simulate::{PolicyName, ValuePlan, ValueReport, value, value_page};
 
 use crate::cli::{Output, PlanArgs};
-use crate::simulate::source;
+use crate::simulate::{simulating, source};
 use crate::table::Align::{Left, Right};
 use crate::table::render;
 
@@ -28,7 +28,10 @@ pub(super) fn report(arguments: &PlanArgs, file: &Path) -> Result<ExitCode> {
         faster: arguments.faster,
         price: arguments.price,
     };
-    let found = value(&read_nodes(nodes)?, &read_jobs(jobs)?.at_recorded_times(), &plan)?;
+    let list = read_jobs(jobs)?.at_recorded_times();
+    let waiting = simulating(&list);
+    let found = value(&read_nodes(nodes)?, &list, &plan)?;
+    drop(waiting);
     match arguments.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&found)?),
         Output::Table => print!("{}", table(&found)),
