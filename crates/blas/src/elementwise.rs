@@ -4,7 +4,7 @@ use crate::abi::{Element, Outcome};
 use crate::handle::Handle;
 use crate::kernels;
 use crate::product::launch_2d;
-use crate::ptx::elementwise::{MatrixKernel, MatrixOperation, Place};
+use crate::ptx::elementwise::{MatrixKernel, MatrixOperand, MatrixOperation};
 use crate::scalar::Words;
 
 /// Runs an operation on a matrix of this many rows and columns; `places` are those of A, B and C.
@@ -13,7 +13,7 @@ pub(crate) fn run(
     operation: MatrixOperation,
     element: Element,
     [rows, columns]: [i64; 2],
-    places: [Place; 3],
+    places: [MatrixOperand; 3],
     scalars: [Words; 2],
 ) -> Outcome {
     if rows == 0 || columns == 0 {

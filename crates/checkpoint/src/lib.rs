@@ -35,7 +35,7 @@ use sluice_wire::WireError;
 pub use folder::Folder;
 pub use giving::{Session, read};
 pub use manifest::{from_bytes, to_bytes};
-pub use taking::{Amounts, Peer, Taken, take};
+pub use taking::{Amounts, Peer, TakenSession, take};
 
 /// Why there is no checkpoint, or none that can be restored. The text names the file.
 #[derive(Debug, thiserror::Error)]

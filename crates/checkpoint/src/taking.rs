@@ -44,7 +44,7 @@ pub struct Amounts {
 
 /// A session that is in the folder, with all but its manifest.
 #[derive(Debug)]
-pub struct Taken<R> {
+pub struct TakenSession<R> {
     pub state: Blob,
     pub images: Vec<StoredImage>,
     pub contents: Vec<StoredChunk>,
@@ -60,7 +60,7 @@ pub fn take<P: Peer, R>(
     former: Option<&Manifest>,
     mut peer: P,
     came: impl FnOnce(P) -> Result<R, Failure>,
-) -> Result<Taken<R>, Failure> {
+) -> Result<TakenSession<R>, Failure> {
     // What an earlier attempt has left need not be whole.
     folder.sweep(former)?;
     let state = read_state(&mut peer)?;
@@ -99,7 +99,7 @@ pub fn take<P: Peer, R>(
     })?;
     let (state, images) = writing.state(state)?;
     amounts.stored = writing.finish()?;
-    Ok(Taken { state, images, contents, amounts, came })
+    Ok(TakenSession { state, images, contents, amounts, came })
 }
 
 fn read_state(peer: &mut impl Read) -> Result<SessionState, Failure> {

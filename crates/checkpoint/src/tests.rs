@@ -10,7 +10,7 @@ use sluice_wire::migration::{Committed, SessionState};
 use sluice_wire::{Encode, ImageHash, sample};
 use tempfile::TempDir;
 
-use crate::{Amounts, Failure, Folder, Taken, read, take};
+use crate::{Amounts, Failure, Folder, TakenSession, read, take};
 
 const AT: u64 = 1 << 40;
 
@@ -89,8 +89,8 @@ impl Write for Worker {
     }
 }
 
-fn manifest_of(taken: Taken<()>) -> Manifest {
-    let Taken { state, images, contents, .. } = taken;
+fn manifest_of(taken: TakenSession<()>) -> Manifest {
+    let TakenSession { state, images, contents, .. } = taken;
     Manifest { state, images, contents, ..sample::manifest(&[1; 300]) }
 }
 

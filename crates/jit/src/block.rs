@@ -105,7 +105,7 @@ pub(crate) struct BlockRun<'a> {
 
 /// What became of a block in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum BlockProgress {
     Finished,
     Progress,
     /// Every warp waits for something.
@@ -157,10 +157,10 @@ impl<'a> BlockRun<'a> {
         let begun = self.begin(index, count, frames)?;
         loop {
             match self.turn(frames)? {
-                Turn::Finished => return Ok(begun),
-                Turn::Progress => {}
-                Turn::Stuck if self.force_waiting() => {}
-                Turn::Stuck => {
+                BlockProgress::Finished => return Ok(begun),
+                BlockProgress::Progress => {}
+                BlockProgress::Stuck if self.force_waiting() => {}
+                BlockProgress::Stuck => {
                     self.report_stuck();
                     return Err(FaultKind::Deadlock);
                 }
@@ -191,7 +191,7 @@ impl<'a> BlockRun<'a> {
     }
 
     /// Gives each warp that can run a turn.
-    pub(crate) fn turn(&self, frames: &mut Frames) -> Result<Turn, FaultKind> {
+    pub(crate) fn turn(&self, frames: &mut Frames) -> Result<BlockProgress, FaultKind> {
         let warps = self.shape.warps;
         let mut progress = self.finished.get() == warps;
         for warp in 0..warps {
@@ -215,9 +215,9 @@ impl<'a> BlockRun<'a> {
             }
         }
         Ok(match progress {
-            _ if self.finished.get() == warps => Turn::Finished,
-            true => Turn::Progress,
-            false => Turn::Stuck,
+            _ if self.finished.get() == warps => BlockProgress::Finished,
+            true => BlockProgress::Progress,
+            false => BlockProgress::Stuck,
         })
     }
 

@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::block::{BlockMemory, BlockRun, Turn};
+use crate::block::{BlockMemory, BlockProgress, BlockRun};
 use crate::context::{FrameLayout, WarpContext};
 use crate::fault::{Fault, FaultKind};
 use crate::frames::Frames;
@@ -55,8 +55,8 @@ impl<'a> Cluster<'a> {
         {
             let (run, frames) = block;
             let turn = run.turn(frames).map_err(|kind| Fault { kind, block: Some(run.index()) })?;
-            *running = turn != Turn::Finished;
-            is_stuck &= turn == Turn::Stuck;
+            *running = turn != BlockProgress::Finished;
+            is_stuck &= turn == BlockProgress::Stuck;
         }
         if !self.running.contains(&true) {
             return Ok(true);

@@ -33,7 +33,7 @@ impl Default for CompileMemory {
 }
 
 /// Memory that a compilation takes while this is there.
-pub(crate) struct Taken<'m> {
+pub(crate) struct CompileGrant<'m> {
     of: &'m CompileMemory,
     bytes: u64,
 }
@@ -45,7 +45,7 @@ impl CompileMemory {
 
     /// Waits until other compilations leave room for this kernel. Refuses what the limit has no
     /// room for at all.
-    pub(crate) fn take(&self, kernel: &Kernel) -> Result<Taken<'_>, CompileError> {
+    pub(crate) fn take(&self, kernel: &Kernel) -> Result<CompileGrant<'_>, CompileError> {
         let blocks = kernel.blocks.len();
         let instructions: usize = kernel.blocks.iter().map(|block| block.insts.len()).sum();
         let bytes = blocks as u64 * BLOCK_BYTES + instructions as u64 * INSTRUCTION_BYTES;
@@ -60,11 +60,11 @@ impl CompileMemory {
             used = self.given_back.wait(used).unwrap_or_else(PoisonError::into_inner);
         }
         *used += bytes;
-        Ok(Taken { of: self, bytes })
+        Ok(CompileGrant { of: self, bytes })
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for CompileGrant<'_> {
     fn drop(&mut self) {
         *self.of.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
         self.of.given_back.notify_all();

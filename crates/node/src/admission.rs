@@ -44,7 +44,7 @@ pub(crate) struct Full(usize);
 
 /// The place of one connection, which is free when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     places: Arc<Places>,
     is: Is,
 }
@@ -65,7 +65,7 @@ impl Places {
 
     /// Enters a connection. `ends` is its socket, which is shut down if the connection has to make
     /// way for another one. `None` where too many of those have not ended yet.
-    pub(crate) fn enter(self: &Arc<Places>, source: Source, ends: OwnedFd) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Places>, source: Source, ends: OwnedFd) -> Option<ConnectionSlot> {
         let mut state = self.lock();
         let deadline = Instant::now() + DISPLACED_ENDS;
         while state.threads >= 2 * self.unproven_max {
@@ -82,7 +82,7 @@ impl Places {
             // Its thread finds the end of the connection.
             let _ = TcpStream::from(socket).shutdown(Shutdown::Both);
         }
-        Some(Place { places: Arc::clone(self), is: Is::Unproven(entry) })
+        Some(ConnectionSlot { places: Arc::clone(self), is: Is::Unproven(entry) })
     }
 
     /// Connections that have a thread at the moment, proven or not.
@@ -105,7 +105,7 @@ pub(crate) fn within_descriptors(connections: usize, descriptors_each: u64) -> u
     connections.min(usize::try_from(limit.rlim_cur / descriptors_each).unwrap_or(usize::MAX))
 }
 
-impl Place {
+impl ConnectionSlot {
     /// The peer has shown a token, or has a lease or a session: from now on nothing displaces the
     /// connection.
     pub(crate) fn prove(&mut self) -> Result<(), Full> {
@@ -129,7 +129,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = self.places.lock();
         match self.is {
@@ -156,7 +156,7 @@ mod tests {
         (client, listener.accept().unwrap().0)
     }
 
-    fn enter(places: &Arc<Places>, socket: &TcpStream, from: u8) -> Place {
+    fn enter(places: &Arc<Places>, socket: &TcpStream, from: u8) -> ConnectionSlot {
         let source = Source::Address(IpAddr::from([10, 0, 0, from]));
         places.enter(source, socket.try_clone().unwrap().into()).unwrap()
     }
@@ -170,7 +170,7 @@ mod tests {
         holder.prove().unwrap();
         let oldest = enter(&places, &socket, 1);
         let most = places.unproven_max;
-        let mut flood: Vec<Place> = (1..most).map(|_| enter(&places, &first, 1)).collect();
+        let mut flood: Vec<ConnectionSlot> = (1..most).map(|_| enter(&places, &first, 1)).collect();
         assert_eq!(places.lock().unproven.len(), most);
         flood.push(enter(&places, &first, 1));
         assert_eq!(second.read(&mut [0]).unwrap(), 0, "the oldest was shut down");

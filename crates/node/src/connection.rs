@@ -30,7 +30,7 @@ use sluice_transport::tls::ServerIdentity;
 use sluice_wire::WireError;
 use sluice_wire::handshake::{Hello, Purpose};
 
-use crate::admission::Place;
+use crate::admission::ConnectionSlot;
 use crate::registry::cuts::Process;
 use crate::registry::{ClientOf, Registry};
 use crate::silent::Accepted;
@@ -70,7 +70,7 @@ pub(crate) enum Door {
 }
 
 /// Serves a connection to its end.
-pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: Place) {
+pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSlot) {
     let Accepted { mut stream, peer, door, deadline, .. } = accepted;
     let (peer, door) = (peer.as_str(), &door);
     let greeted = protect(&mut stream, door, deadline)

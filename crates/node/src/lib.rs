@@ -52,4 +52,4 @@ pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, SwapFileConfig, W
 pub use daemon::{Node, NodeError, Stopper};
 pub use inventory::{Inventory, InventoryError};
 pub use join::JoinError;
-pub use peering::{Peering, Place};
+pub use peering::{PeerAddresses, Peering};

@@ -18,12 +18,12 @@ pub enum Peering {
     Any,
     None,
     /// Only to hosts at these addresses.
-    Only(Vec<Place>),
+    Only(Vec<PeerAddresses>),
 }
 
 /// Some addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PeerAddresses {
     /// Of a network, or a single one.
     Network(IpNet),
     /// Those that a host's name has at the time.
@@ -65,7 +65,7 @@ impl Peering {
     }
 }
 
-fn allowed_of(places: &[Place], addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+fn allowed_of(places: &[PeerAddresses], addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let listed = |address: &SocketAddr| places.iter().any(|place| place.has(address.ip()));
     addresses.filter(listed).take(ADDRESSES_MAX).collect()
 }
@@ -78,14 +78,14 @@ fn at(node: &Endpoint, address: SocketAddr) -> Endpoint {
     }
 }
 
-impl Place {
+impl PeerAddresses {
     fn has(&self, address: IpAddr) -> bool {
         // An IPv4 address may come dressed as one of IPv6.
         let address = address.to_canonical();
         match self {
-            Place::Network(network) => network.contains(&address),
+            PeerAddresses::Network(network) => network.contains(&address),
             // A name that is not known now has no addresses.
-            Place::Host(name) => {
+            PeerAddresses::Host(name) => {
                 let known = (name.as_str(), 0).to_socket_addrs();
                 known.into_iter().flatten().any(|known| known.ip().to_canonical() == address)
             }
@@ -106,15 +106,15 @@ impl FromStr for Peering {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for PeerAddresses {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<PeerAddresses, String> {
         if let Ok(address) = text.parse::<IpAddr>() {
-            return Ok(Place::Network(address.to_canonical().into()));
+            return Ok(PeerAddresses::Network(address.to_canonical().into()));
         }
         if let Ok(network) = text.parse::<IpNet>() {
-            return Ok(Place::Network(network));
+            return Ok(PeerAddresses::Network(network));
         }
         let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         // What is all numbers and points is an address with a slip in it.
@@ -125,7 +125,7 @@ impl FromStr for Place {
                  no port is named"
             ));
         }
-        Ok(Place::Host(text.to_owned()))
+        Ok(PeerAddresses::Host(text.to_owned()))
     }
 }
 

@@ -23,7 +23,7 @@ mod session;
 
 use std::collections::BTreeMap;
 
-use self::session::{Place, Session};
+use self::session::{Presence, Session};
 use crate::arbiter::SessionKey;
 
 pub(crate) use self::policy::SlicePolicy;
@@ -102,7 +102,7 @@ impl Planner {
         if !std::mem::take(&mut session.may_be_refused) {
             return;
         }
-        let absent = if session.place == Place::MovingIn { session.movable() } else { 0 };
+        let absent = if session.place == Presence::MovingIn { session.movable() } else { 0 };
         let fits = (self.held() - absent).saturating_add(free);
         // A driver may refuse memory that it calls free; less is asked for then.
         self.found = fits.min(self.capacity().saturating_sub(FOUND_STEP));
@@ -167,7 +167,7 @@ impl Planner {
     pub(crate) fn want(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         session.idle_since_ns = None;
-        if matches!(session.place, Place::Away | Place::MovingOut) {
+        if matches!(session.place, Presence::Away | Presence::MovingOut) {
             self.queue(key);
         }
     }
@@ -193,21 +193,21 @@ impl Planner {
     /// A session begins while it is suspended, so there is nothing to move.
     pub(crate) fn begin_suspended(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(&key) {
-            (session.is_suspended, session.place) = (true, Place::Away);
+            (session.is_suspended, session.place) = (true, Presence::Away);
         }
     }
 
     /// The session's memory leaves as soon as it can, though nothing needs the room.
     pub(crate) fn evict(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get_mut(&key) {
-            session.leaves_now |= session.place == Place::Present;
+            session.leaves_now |= session.place == Presence::Present;
         }
     }
 
     /// The session's memory has left, except for these bytes.
     pub(crate) fn moved_out(&mut self, now_ns: u64, key: SessionKey, pinned: u64) {
-        if let Some(session) = self.moving(key, Place::MovingOut) {
-            session.place = Place::Away;
+        if let Some(session) = self.moving(key, Presence::MovingOut) {
+            session.place = Presence::Away;
             session.leaves_now = false;
             session.pinned = pinned.min(session.bytes);
             session.out_ns = now_ns.saturating_sub(session.moving_since_ns);
@@ -219,8 +219,8 @@ impl Planner {
     pub(crate) fn not_moved_out(&mut self, now_ns: u64, key: SessionKey, soon: bool) {
         let pause_ns = if soon { self.policy.return_again_ns } else { self.policy.leave_again_ns };
         let again_ns = now_ns.saturating_add(pause_ns);
-        if let Some(session) = self.moving(key, Place::MovingOut) {
-            session.place = Place::Present;
+        if let Some(session) = self.moving(key, Presence::MovingOut) {
+            session.place = Presence::Present;
             session.leaves_now = false;
             session.stays_until_ns = again_ns;
         }
@@ -228,8 +228,8 @@ impl Planner {
 
     /// The session's memory is back.
     pub(crate) fn moved_in(&mut self, now_ns: u64, key: SessionKey) {
-        if let Some(session) = self.moving(key, Place::MovingIn) {
-            session.place = Place::Present;
+        if let Some(session) = self.moving(key, Presence::MovingIn) {
+            session.place = Presence::Present;
             session.present_since_ns = now_ns;
             session.stays_until_ns = 0;
             session.in_ns = now_ns.saturating_sub(session.moving_since_ns);
@@ -239,14 +239,14 @@ impl Planner {
     /// The session's memory has not returned, and is tried again later.
     pub(crate) fn not_moved_in(&mut self, now_ns: u64, key: SessionKey) {
         let again_ns = now_ns.saturating_add(self.policy.return_again_ns);
-        if let Some(session) = self.moving(key, Place::MovingIn) {
-            session.place = Place::Away;
+        if let Some(session) = self.moving(key, Presence::MovingIn) {
+            session.place = Presence::Away;
             session.stays_until_ns = again_ns;
             self.queue(key);
         }
     }
 
-    fn moving(&mut self, key: SessionKey, place: Place) -> Option<&mut Session> {
+    fn moving(&mut self, key: SessionKey, place: Presence) -> Option<&mut Session> {
         self.sessions.get_mut(&key).filter(|session| session.place == place)
     }
 
@@ -257,7 +257,7 @@ impl Planner {
 
     /// Whether the session's memory is on the GPU.
     pub(crate) fn is_present(&self, key: SessionKey) -> bool {
-        self.sessions.get(&key).is_some_and(|session| session.place == Place::Present)
+        self.sessions.get(&key).is_some_and(|session| session.place == Presence::Present)
     }
 
     /// Whether a session waits for its memory or for more.

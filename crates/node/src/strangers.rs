@@ -13,7 +13,7 @@ const ADDRESSES_MAX: usize = 256;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
-pub(crate) struct Strangers(Mutex<Known>);
+pub(crate) struct Strangers(Mutex<LoggedAddresses>);
 
 /// Why a peer was turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct LoggedAddresses {
     addresses: HashMap<Kind, HashSet<IpAddr>>,
     /// When the first of them came.
     since: Option<Instant>,
@@ -41,7 +41,7 @@ impl Strangers {
     fn news(&self, peer: &str, kind: Kind, what: &str, now: Instant) -> Option<String> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.since.is_none_or(|since| now.duration_since(since) >= FORGOTTEN_AFTER) {
-            *known = Known { addresses: HashMap::new(), since: Some(now) };
+            *known = LoggedAddresses { addresses: HashMap::new(), since: Some(now) };
         }
         let addresses = known.addresses.entry(kind).or_default();
         let before = addresses.len();

@@ -27,7 +27,7 @@ use crate::spawn::Spawner;
 
 /// What is on a node that is about to join.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct NodeShape {
     pub name: String,
     pub gpus: u32,
     /// Bytes of each GPU.
@@ -56,7 +56,7 @@ impl Sent {
     }
 }
 
-impl Machine {
+impl NodeShape {
     /// What it says to join.
     pub fn join(&self) -> Join {
         Join {
@@ -94,7 +94,7 @@ impl Machine {
 impl Unplugged {
     /// A node that starts, or starts again, with what its folder holds.
     pub fn start(
-        machine: &Machine,
+        machine: &NodeShape,
         joined: &Joined,
         folder: &Path,
         clock: Arc<dyn Clock>,
@@ -227,7 +227,7 @@ mod tests {
             grant_key: signer.verifier().to_text(),
             report_every_ms: 1000,
         };
-        let machine = Machine { name: "n".into(), gpus: 1, memory: 1 << 30 };
+        let machine = NodeShape { name: "n".into(), gpus: 1, memory: 1 << 30 };
         let clock = Arc::new(Hand::default());
         let node = Unplugged::start(&machine, &joined, &folder, clock.clone()).unwrap();
         Started { node, signer, clock, folder }

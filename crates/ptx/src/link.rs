@@ -25,7 +25,7 @@ use crate::ast::Linkage;
 use crate::index::{Kind, ModuleIndex};
 use crate::lex::{Lexer, Token};
 
-use names::{Names, Place};
+use names::{DeclarationId, Names};
 
 /// A text to be linked.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub fn link(inputs: &[Input<'_>]) -> Result<Vec<u8>, LinkError> {
         for (number, unit) in units.iter().enumerate() {
             let renamed = names.renamed(number);
             for (at, declaration) in unit.declarations.iter().enumerate() {
-                let place = Place { unit: number, declaration: at };
+                let place = DeclarationId { unit: number, declaration: at };
                 if Phase::of(unit, &declaration.kind) != phase || !names.keeps(inputs, unit, place)? {
                     continue;
                 }

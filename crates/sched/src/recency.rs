@@ -12,11 +12,11 @@ const NIL: u32 = u32::MAX;
 pub(crate) struct Recency {
     version: u64,
     head: u32,
-    links: Vec<Link>,
+    links: Vec<ListNode>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct ListNode {
     /// When this node was last touched.
     version: u64,
     newer: u32,
@@ -35,13 +35,13 @@ impl Recency {
 
     /// Appends a node, which counts as touched.
     pub(crate) fn push(&mut self) {
-        self.links.push(Link { version: 0, newer: NIL, older: NIL });
+        self.links.push(ListNode { version: 0, newer: NIL, older: NIL });
         self.put_first((self.links.len() - 1) as u32);
     }
 
     pub(crate) fn touch(&mut self, node: NodeId) {
         let node = node.index() as u32;
-        let Link { newer, older, .. } = self.links[node as usize];
+        let ListNode { newer, older, .. } = self.links[node as usize];
         if newer == NIL {
             self.version += 1;
             self.links[node as usize].version = self.version;
@@ -64,7 +64,7 @@ impl Recency {
 
     fn put_first(&mut self, node: u32) {
         self.version += 1;
-        self.links[node as usize] = Link { version: self.version, newer: NIL, older: self.head };
+        self.links[node as usize] = ListNode { version: self.version, newer: NIL, older: self.head };
         if self.head != NIL {
             self.links[self.head as usize].newer = node;
         }

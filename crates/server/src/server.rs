@@ -30,7 +30,7 @@ use crate::auth::{Principal, Recognised};
 use crate::commits::{Batch, Commits, Lost, Ticket};
 use crate::disk::{self, Disk};
 use crate::fleet::{LeaseRecord, Patience};
-use crate::http::{Link, Network, Streams};
+use crate::http::{LeaderClient, Network, Streams};
 use crate::identity;
 use crate::kept::KeptSums;
 use crate::keys::KeysInUse;
@@ -107,7 +107,7 @@ pub(crate) fn now_ms() -> u64 {
 pub(crate) struct Surroundings {
     /// Milliseconds since 1970.
     pub(crate) clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    pub(crate) link: Box<dyn Link>,
+    pub(crate) link: Box<dyn LeaderClient>,
 }
 
 impl Default for Surroundings {

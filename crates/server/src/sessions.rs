@@ -41,11 +41,11 @@ pub(crate) struct Sessions {
     /// The name of the cookie. Browsers do not tell ports of one host apart, so each installation
     /// has a name of its own.
     pub(crate) cookie: String,
-    links: Mutex<HashMap<[u8; 32], Link>>,
+    links: Mutex<HashMap<[u8; 32], SignInLink>>,
 }
 
 /// A link by the hash of its code.
-struct Link {
+struct SignInLink {
     session: String,
     until_ms: u64,
 }
@@ -108,7 +108,7 @@ impl Sessions {
         if links.len() >= LINKS_MAX {
             return Ok(None);
         }
-        links.insert(hash(&code), Link { session, until_ms });
+        links.insert(hash(&code), SignInLink { session, until_ms });
         Ok(Some((code, until_ms)))
     }
 
@@ -118,7 +118,7 @@ impl Sessions {
         (link.until_ms > now_ms).then_some(link.session)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Link>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], SignInLink>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,7 +17,7 @@ use sluice_node::Listen;
 use sluice_wire::address::{Endpoint, SessionAddress};
 
 use crate::cli::{Baseline, GpuChoice, Output, RemotingArgs};
-use crate::lease::{Taken, Wanted};
+use crate::lease::{LeaseGuard, Wanted};
 use crate::place::{Place, PrivateNode};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::table::{self, Align};
@@ -32,9 +32,9 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
     let libraries = Libraries::find().map_err(anyhow::Error::msg)?;
     let runs = arguments.runs;
     let report = match Place::of(&arguments.place)? {
-        Place::Node(node) => Report::of_one(Taken::from_node(&node, &WANTED)?, runs, &libraries)?,
+        Place::Node(node) => Report::of_one(LeaseGuard::from_node(&node, &WANTED)?, runs, &libraries)?,
         Place::Server(client) => {
-            let taken = Taken::from_server(client, arguments.place.tenant.as_deref(), &WANTED)?;
+            let taken = LeaseGuard::from_server(client, arguments.place.tenant.as_deref(), &WANTED)?;
             Report::of_one(taken, runs, &libraries)?
         }
         Place::Private => {
@@ -45,7 +45,7 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
             let gpus = arguments.place.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
             let private = PrivateNode::start_protected(gpus, listen, scratch.path())?;
             let [shm, tcp, tls] = private.addresses.as_slice() else { bail!("the node does not listen") };
-            let measure = |node| measure(Taken::from_node(node, &WANTED)?, runs, &libraries);
+            let measure = |node| measure(LeaseGuard::from_node(node, &WANTED)?, runs, &libraries);
             let [tcp, tls, shm] = [tcp, tls, shm].map(measure);
             let links = Links { tcp: Some(tcp?), tls: Some(tls?), shm: Some(shm?) };
             Report::new("private".into(), runs, links)
@@ -61,19 +61,19 @@ pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
 /// What was measured of each kind of link.
 #[derive(Default)]
 struct Links {
-    tcp: Option<Link>,
-    tls: Option<Link>,
-    shm: Option<Link>,
+    tcp: Option<LinkFigures>,
+    tls: Option<LinkFigures>,
+    shm: Option<LinkFigures>,
 }
 
 /// What several client processes found over one link.
-struct Link {
+struct LinkFigures {
     gpu: String,
     runs: Vec<Figures>,
 }
 
 /// Runs client processes under a lease, one after the other, and gives it back.
-fn measure(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Link> {
+fn measure(taken: LeaseGuard, runs: u32, libraries: &Libraries) -> Result<LinkFigures> {
     let node = taken.address.clone();
     let baseline = match node {
         Endpoint::Tcp(_) | Endpoint::Tls { .. } => Baseline::Socket,
@@ -86,7 +86,7 @@ fn measure(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Link> {
     let surroundings = Surroundings::prepare(scratch.path(), libraries, &session, device.is_software)?;
     let found = (0..runs).map(|_| run_client(&surroundings, baseline)).collect::<Result<Vec<_>>>()?;
     taken.close();
-    Ok(Link { gpu, runs: found })
+    Ok(LinkFigures { gpu, runs: found })
 }
 
 fn run_client(surroundings: &Surroundings, baseline: Baseline) -> Result<Figures> {
@@ -142,7 +142,7 @@ struct ProgramReport {
 
 impl Report {
     /// Of the one link to a node.
-    fn of_one(taken: Taken, runs: u32, libraries: &Libraries) -> Result<Report> {
+    fn of_one(taken: LeaseGuard, runs: u32, libraries: &Libraries) -> Result<Report> {
         let (name, node) = (taken.node.clone(), taken.address.clone());
         let link = measure(taken, runs, libraries)?;
         let links = match node {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use sluice_checkpoint::{Amounts, Failure, Folder, Taken};
+use sluice_checkpoint::{Amounts, Failure, Folder, TakenSession};
 use sluice_control::{Cause, Connection, Copying};
 use sluice_wire::address::Endpoint;
 use sluice_wire::checkpoint::Manifest;
@@ -128,8 +128,8 @@ impl Making<'_> {
         .context("it is not known what became of the program")
     }
 
-    fn manifest<R>(&self, taken: Taken<R>, stops: bool) -> Manifest {
-        let Taken { state, images, contents, .. } = taken;
+    fn manifest<R>(&self, taken: TakenSession<R>, stops: bool) -> Manifest {
+        let TakenSession { state, images, contents, .. } = taken;
         Manifest {
             taken_ms: now_ms(),
             node: self.node.to_string(),
@@ -150,9 +150,9 @@ impl Making<'_> {
     }
 }
 
-fn without<R>(taken: Taken<R>) -> (Taken<()>, R) {
-    let Taken { state, images, contents, amounts, came } = taken;
-    (Taken { state, images, contents, amounts, came: () }, came)
+fn without<R>(taken: TakenSession<R>) -> (TakenSession<()>, R) {
+    let TakenSession { state, images, contents, amounts, came } = taken;
+    (TakenSession { state, images, contents, amounts, came: () }, came)
 }
 
 /// What a checkpoint has cost.

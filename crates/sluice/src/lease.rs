@@ -25,10 +25,10 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// A lease for as long as this lives. A process that is asked to end meanwhile gives it back first.
-pub(crate) struct Taken {
+pub(crate) struct LeaseGuard {
     // Before the lease: whoever is ending this process is waited for.
     early_end: EarlyEnd,
-    held: Arc<Mutex<Option<Held>>>,
+    held: Arc<Mutex<Option<LeaseHolder>>>,
     pub(crate) granted: LeaseGranted,
     /// The node, for people to read, and where it is.
     pub(crate) node: String,
@@ -36,13 +36,13 @@ pub(crate) struct Taken {
 }
 
 /// What holds a lease.
-struct Held {
+struct LeaseHolder {
     connection: Connection,
     /// The server's side of it, which ends after the node's.
     server: Option<ServerLease>,
 }
 
-impl Held {
+impl LeaseHolder {
     /// What it held is free when this returns.
     fn close(self) {
         self.connection.close();
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-fn take(held: &Mutex<Option<Held>>) -> Option<Held> {
+fn take(held: &Mutex<Option<LeaseHolder>>) -> Option<LeaseHolder> {
     held.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
@@ -67,27 +67,27 @@ pub(crate) fn ask_node(
     }
 }
 
-impl Taken {
+impl LeaseGuard {
     fn new(
         connection: Connection,
         granted: LeaseGranted,
         node: String,
         server: Option<ServerLease>,
-    ) -> Result<Taken> {
+    ) -> Result<LeaseGuard> {
         let address = connection.node().clone();
-        let held = Arc::new(Mutex::new(Some(Held { connection, server })));
+        let held = Arc::new(Mutex::new(Some(LeaseHolder { connection, server })));
         let ended = Arc::clone(&held);
         let early_end = EarlyEnd::heed(move |signal| {
-            take(&ended).into_iter().for_each(Held::close);
+            take(&ended).into_iter().for_each(LeaseHolder::close);
             if std::io::stderr().is_terminal() {
                 eprintln!();
             }
             std::process::exit(128 + signal)
         });
-        Ok(Taken { early_end: early_end.context("signals")?, held, granted, node, address })
+        Ok(LeaseGuard { early_end: early_end.context("signals")?, held, granted, node, address })
     }
 
-    pub(crate) fn from_node(node: &Endpoint, wanted: &Wanted) -> Result<Taken> {
+    pub(crate) fn from_node(node: &Endpoint, wanted: &Wanted) -> Result<LeaseGuard> {
         let request = |once| LeaseRequest {
             once,
             share_ppm: SHARE_WHOLE_PPM,
@@ -98,11 +98,11 @@ impl Taken {
             name: wanted.name.to_owned(),
         };
         let (connection, granted) = ask_node(node, request)?;
-        Taken::new(connection, granted, node.place(), None)
+        LeaseGuard::new(connection, granted, node.place(), None)
     }
 
     /// Waits in the queue for it.
-    pub(crate) fn from_server(client: Client, tenant: Option<&str>, wanted: &Wanted) -> Result<Taken> {
+    pub(crate) fn from_server(client: Client, tenant: Option<&str>, wanted: &Wanted) -> Result<LeaseGuard> {
         let tenant = tenant.map(str::parse).transpose();
         let ask = NewLease {
             tenant: tenant.map_err(|error| anyhow::anyhow!("--tenant: {error}"))?,
@@ -116,12 +116,12 @@ impl Taken {
         let Some(Claimed { node, connection, granted, .. }) = claimed.into_iter().next() else {
             bail!("the server granted nothing")
         };
-        Taken::new(connection, granted, node, Some(lease))
+        LeaseGuard::new(connection, granted, node, Some(lease))
     }
 
     /// Gives it back: what it held is free when this returns.
     pub(crate) fn close(self) {
         drop(self.early_end);
-        take(&self.held).into_iter().for_each(Held::close);
+        take(&self.held).into_iter().for_each(LeaseHolder::close);
     }
 }

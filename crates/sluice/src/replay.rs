@@ -25,7 +25,7 @@ use sluice_wire::log::{Entry, LogDecoder};
 use sluice_wire::{Header, Kind, Op};
 
 use crate::cli::{GpuChoice, Output, ReplayArgs};
-use crate::lease::{Taken, Wanted};
+use crate::lease::{LeaseGuard, Wanted};
 use crate::place::{Place, PrivateNode};
 use crate::quantity::{Memory, Period};
 use crate::surroundings::Scratch;
@@ -45,21 +45,21 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
     let Some(Entry::Opened(recorded)) = log.next()? else { bail!("{}: nothing is in it", log.name) };
     let replayed = match Place::of(&arguments.place)? {
         Place::Node(node) => {
-            let taken = Taken::from_node(&node, &wanted(&recorded)).with_context(|| had(&recorded))?;
+            let taken = LeaseGuard::from_node(&node, &wanted(&recorded)).with_context(|| had(&recorded))?;
             replay(taken, &recorded, &mut log)?
         }
         Place::Server(client) => {
             let tenant = arguments.place.tenant.as_deref();
-            let taken =
-                Taken::from_server(client, tenant, &wanted(&recorded)).with_context(|| had(&recorded))?;
+            let taken = LeaseGuard::from_server(client, tenant, &wanted(&recorded))
+                .with_context(|| had(&recorded))?;
             replay(taken, &recorded, &mut log)?
         }
         Place::Private => {
             let scratch = Scratch::new()?;
             let gpus = arguments.place.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
             let private = PrivateNode::start(gpus, scratch.path())?;
-            let taken =
-                Taken::from_node(private.address(), &wanted(&recorded)).with_context(|| had(&recorded))?;
+            let taken = LeaseGuard::from_node(private.address(), &wanted(&recorded))
+                .with_context(|| had(&recorded))?;
             replay(taken, &recorded, &mut log)?
         }
     };
@@ -130,7 +130,7 @@ impl Replayed {
 }
 
 /// Sends the rest of the log under a lease, in a session of its own, and gives the lease back.
-fn replay(taken: Taken, recorded: &SessionOpened, log: &mut Log) -> Result<Replayed> {
+fn replay(taken: LeaseGuard, recorded: &SessionOpened, log: &mut Log) -> Result<Replayed> {
     let range = recorded.range.context("the recording has no addresses of its own")?;
     let session = RawSession::open(&taken.address, taken.granted.token, range)?;
     if session.opened.range != Some(range) {

@@ -92,7 +92,7 @@ fn run_reported(arguments: &RunArgs, report: &mut Report, training: &Training) -
 }
 
 /// A lease from each node itself, or none from any.
-fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotStarted> {
+fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<HeldLease>, NotStarted> {
     let counts = place::split(parts, arguments.gpu_count).map_err(failed_with)?;
     let mut held = Vec::new();
     for (part, count) in parts.iter().zip(counts) {
@@ -101,7 +101,7 @@ fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotSta
             Ok(lease) => held.push(lease),
             Err(refused) => {
                 let others = held.len();
-                held.into_iter().for_each(|held: Held| held.connection.close());
+                held.into_iter().for_each(|held: HeldLease| held.connection.close());
                 let message = match parts {
                     [_] => refused.message,
                     _ if refused.message.starts_with(&part.node.place()) => refused.message,
@@ -118,7 +118,12 @@ fn lease_on_all(parts: &[Part], arguments: &RunArgs) -> Result<Vec<Held>, NotSta
     Ok(held)
 }
 
-fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -> Result<Held, NotStarted> {
+fn lease_on(
+    address: &Endpoint,
+    gpus: u32,
+    place: String,
+    arguments: &RunArgs,
+) -> Result<HeldLease, NotStarted> {
     let request = |once| LeaseRequest {
         once,
         share_ppm: arguments.share().ppm(),
@@ -129,7 +134,7 @@ fn lease_on(address: &Endpoint, gpus: u32, place: String, arguments: &RunArgs) -
         name: name(arguments),
     };
     let (connection, lease) = ask_node(address, request).map_err(failed)?;
-    Ok(Held { task: None, address: connection.node().clone(), connection, lease, place })
+    Ok(HeldLease { task: None, address: connection.node().clone(), connection, lease, place })
 }
 
 /// What each node gives at most; it is the node that says whether that makes sense.
@@ -143,7 +148,7 @@ fn limit_ppm(arguments: &RunArgs) -> u32 {
 
 /// Runs the program once, with the GPUs of its leases as one list; the answer is the exit code.
 fn run_under(
-    held: Vec<Held>,
+    held: Vec<HeldLease>,
     arguments: &RunArgs,
     libraries: &Libraries,
     report: &mut Report,
@@ -209,7 +214,7 @@ fn run_through(
     loop {
         let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
         let describe = lease.describe();
-        let held = claimed.into_iter().map(|claimed| Held::of(claimed, &describe));
+        let held = claimed.into_iter().map(|claimed| HeldLease::of(claimed, &describe));
         // The parts of one program are tasks to the server, which grants all or none.
         let tasks = match arguments.nodes {
             Some(_) => vec![held.collect()],
@@ -233,7 +238,7 @@ fn run_through(
 }
 
 /// A lease, or a task of one, on the connection that holds it.
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     /// The number of the task, of a lease from a server.
     pub(crate) task: Option<u32>,
     pub(crate) address: Endpoint,
@@ -243,17 +248,17 @@ pub(crate) struct Held {
     pub(crate) place: String,
 }
 
-impl Held {
+impl HeldLease {
     /// A task of the lease that is described so.
-    pub(crate) fn of(claimed: Claimed, describe: &str) -> Held {
+    pub(crate) fn of(claimed: Claimed, describe: &str) -> HeldLease {
         let Claimed { task, node, address, connection, granted } = claimed;
         let place = format!("node {node}, {describe}");
-        Held { task: Some(task), address, connection, lease: granted, place }
+        HeldLease { task: Some(task), address, connection, lease: granted, place }
     }
 }
 
 /// The lease of a program that has one only.
-fn only_lease(held: &[Held]) -> Option<training::Lease> {
+fn only_lease(held: &[HeldLease]) -> Option<training::Lease> {
     let [held] = held else { return None };
     Some(training::Lease { node: held.address.clone(), number: held.lease.lease })
 }

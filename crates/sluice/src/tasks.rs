@@ -28,7 +28,7 @@ use sluice_wire::address::{RECORD_VARIABLE, REPORT_VARIABLE, SessionAddress};
 use crate::child::{CHILDREN_MAX, Children, NotStarted, asked_to_end, signal, signal_one};
 use crate::cli::RunArgs;
 use crate::place;
-use crate::run::{Held, failed, granted_line, scratch, task_environment};
+use crate::run::{HeldLease, failed, granted_line, scratch, task_environment};
 use crate::server::lease::{Claim, Claimed, grace_left};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::training;
@@ -127,7 +127,7 @@ impl<'a> Tasks<'a> {
 
     /// Runs so many tasks, each with the GPUs of its leases as one list, and those that come later,
     /// to the end of all. What the leases held is free when this returns.
-    pub(crate) fn run(mut self, tasks: Vec<Vec<Held>>) -> Result<Outcome, NotStarted> {
+    pub(crate) fn run(mut self, tasks: Vec<Vec<HeldLease>>) -> Result<Outcome, NotStarted> {
         let count = tasks.len();
         let started =
             tasks.into_iter().enumerate().try_for_each(|(rank, held)| self.start(rank, count, held));
@@ -150,7 +150,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// `count` is how many tasks there are with this one.
-    fn start(&mut self, rank: usize, count: usize, held: Vec<Held>) -> Result<(), NotStarted> {
+    fn start(&mut self, rank: usize, count: usize, held: Vec<HeldLease>) -> Result<(), NotStarted> {
         let folder: PathBuf = self.scratch.path().join(self.begun.to_string());
         self.begun += 1;
         let failed_there = |error| failed(format!("{}: {error}", folder.display()));
@@ -164,7 +164,7 @@ impl<'a> Tasks<'a> {
         let (mut sessions, mut software, mut keepers) = (Vec::new(), false, Vec::new());
         // Nodes copy to each other over the network.
         let is_alone = held.len() == 1;
-        for Held { address, connection, lease, place, .. } in held {
+        for HeldLease { address, connection, lease, place, .. } in held {
             let place = granted_line(&lease, self.arguments, &place);
             if !self.arguments.quiet {
                 eprintln!("sluice: {place}");
@@ -363,7 +363,7 @@ impl<'a> Tasks<'a> {
         };
         let describe = self.claim.as_ref().map(|claim| claim.describe.clone()).unwrap_or_default();
         self.children.more();
-        let started = self.start(rank, taken.len() + 1, vec![Held::of(claimed, &describe)]);
+        let started = self.start(rank, taken.len() + 1, vec![HeldLease::of(claimed, &describe)]);
         self.children.all_started();
         if asked_to_end() {
             // A terminal's signal may have come just before there was a program to get it.

@@ -11,7 +11,7 @@ use sluice_cuda::{
 
 use crate::allocation::{self, Kind};
 use crate::context::Context;
-use crate::copy::{Extent, Place};
+use crate::copy::{BoxLayout, Extent};
 use crate::engine;
 use crate::memory;
 use crate::status::{Result, Status};
@@ -40,7 +40,7 @@ pub(crate) struct Array {
     pub(crate) context: usize,
     pub(crate) desc: CUDA_ARRAY3D_DESCRIPTOR,
     pub(crate) extent: ArrayExtent,
-    pub(crate) place: Place,
+    pub(crate) place: BoxLayout,
     /// Where its memory is, if that is mapped later: then the place has none, and its addresses are
     /// names.
     pub(crate) tiles: Option<Arc<TiledArray>>,
@@ -102,9 +102,9 @@ fn allocate(
     Ok((base, None))
 }
 
-fn place_at(base: u64, extent: &ArrayExtent) -> Place {
+fn place_at(base: u64, extent: &ArrayExtent) -> BoxLayout {
     let pitch = extent.row_bytes.next_multiple_of(ROW_ALIGN);
-    Place { address: base, pitch, slice: pitch * extent.rows }
+    BoxLayout { address: base, pitch, slice: pitch * extent.rows }
 }
 
 /// `cuArray3DCreate`.
@@ -205,21 +205,21 @@ pub(crate) fn mipmapped(handle: CUmipmappedArray) -> Result<Arc<MipmappedArray>>
 }
 
 /// Where a box of an array lies: its corner as bytes, rows and slices.
-pub(crate) fn place(handle: CUarray, corner: [u64; 3], size: Extent) -> Result<Place> {
+pub(crate) fn place(handle: CUarray, corner: [u64; 3], size: Extent) -> Result<BoxLayout> {
     let array = array(handle)?;
     if !array.extent.holds(corner, [size.width, size.height, size.depth]) {
         return Err(Status::INVALID_VALUE);
     }
     let [x, y, z] = corner;
-    let Place { address, pitch, slice } = array.place;
-    Ok(Place { address: address + z * slice + y * pitch + x, pitch, slice })
+    let BoxLayout { address, pitch, slice } = array.place;
+    Ok(BoxLayout { address: address + z * slice + y * pitch + x, pitch, slice })
 }
 
 /// The array that an address lies in, and the place in it as bytes, rows and slices.
 pub(crate) fn at(address: u64) -> Option<(CUarray, [u64; 3])> {
     allocation::find(address).filter(|allocation| is_array(allocation.kind))?;
     ARRAYS.all().into_iter().find_map(|array| {
-        let Place { address: base, pitch, slice } = array.place;
+        let BoxLayout { address: base, pitch, slice } = array.place;
         let offset = address.checked_sub(base).filter(|offset| *offset < slice * array.extent.slices)?;
         Some((CUarray(array.handle), [offset % pitch, offset % slice / pitch, offset / slice]))
     })

@@ -33,7 +33,7 @@ pub(crate) struct Extent {
 
 /// Where a box lies: its first byte, and the bytes from row to row and from slice to slice.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BoxLayout {
     pub(crate) address: u64,
     pub(crate) pitch: u64,
     pub(crate) slice: u64,
@@ -41,12 +41,12 @@ pub(crate) struct Place {
 
 pub(crate) struct Copy {
     from: Source,
-    to: Place,
+    to: BoxLayout,
     extent: Extent,
 }
 
 enum Source {
-    Memory(Place),
+    Memory(BoxLayout),
     /// What the source held when the copy was submitted; one row.
     Staged(Box<[u8]>),
 }
@@ -74,7 +74,7 @@ impl Extent {
     }
 }
 
-impl Place {
+impl BoxLayout {
     /// One row at `address`.
     pub(crate) fn line(address: u64) -> Self {
         Self { address, pitch: 0, slice: 0 }
@@ -91,7 +91,7 @@ impl Place {
         self.check_by(allocation::check, extent)
     }
 
-    /// As [`Place::check`] when the work has come to its turn.
+    /// As [`BoxLayout::check`] when the work has come to its turn.
     fn check_at_turn(self, extent: Extent) -> Result<()> {
         self.check_by(allocation::check_at_turn, extent).map_err(|_| Status::ILLEGAL_ADDRESS)
     }
@@ -153,8 +153,8 @@ fn doers(target: &Target) -> Result<[usize; 2]> {
 /// where `synchronous`, or where memory of the program is neither pinned nor small enough to stage.
 pub(crate) fn submit(
     target: &Target,
-    to: Place,
-    from: Place,
+    to: BoxLayout,
+    from: BoxLayout,
     extent: Extent,
     synchronous: bool,
 ) -> Result<()> {
@@ -171,8 +171,8 @@ pub(crate) fn submit(
 /// Copies a box in stream order between places of two devices.
 pub(crate) fn submit_peer(
     target: &Target,
-    (to, to_device): (Place, usize),
-    (from, from_device): (Place, usize),
+    (to, to_device): (BoxLayout, usize),
+    (from, from_device): (BoxLayout, usize),
     extent: Extent,
 ) -> Result<()> {
     if extent.is_empty() {
@@ -185,7 +185,7 @@ pub(crate) fn submit_peer(
     queue(target, to, from, extent, false)
 }
 
-fn queue(target: &Target, to: Place, from: Place, extent: Extent, synchronous: bool) -> Result<()> {
+fn queue(target: &Target, to: BoxLayout, from: BoxLayout, extent: Extent, synchronous: bool) -> Result<()> {
     let memory = || Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent }));
     if target.stream.capture().is_some() && !synchronous {
         return target.submit(memory());
@@ -206,7 +206,7 @@ fn queue(target: &Target, to: Place, from: Place, extent: Extent, synchronous: b
 
 /// A copy that a graph keeps, by a device if that is known; both ends are read and written when the
 /// graph runs.
-pub(crate) fn for_graph(to: Place, from: Place, extent: Extent, device: Option<usize>) -> Result<Op> {
+pub(crate) fn for_graph(to: BoxLayout, from: BoxLayout, extent: Extent, device: Option<usize>) -> Result<Op> {
     if extent.is_empty() {
         return Err(Status::INVALID_VALUE);
     }
@@ -220,7 +220,7 @@ pub(crate) fn for_graph(to: Place, from: Place, extent: Extent, device: Option<u
 impl Copy {
     /// Destination, source and size of a copy between places that both are read and written when it
     /// runs.
-    pub(crate) fn places(&self) -> Option<(Place, Place, Extent)> {
+    pub(crate) fn places(&self) -> Option<(BoxLayout, BoxLayout, Extent)> {
         match self.from {
             Source::Memory(from) => Some((self.to, from, self.extent)),
             Source::Staged(_) => None,
@@ -244,7 +244,7 @@ impl Copy {
                 copy_box(self.to, *from, self.extent);
             }
             Source::Staged(bytes) => {
-                let from = Place::line(bytes.as_ptr() as u64);
+                let from = BoxLayout::line(bytes.as_ptr() as u64);
                 copy_box(self.to, from, Extent::line(bytes.len() as u64));
             }
         }
@@ -252,7 +252,7 @@ impl Copy {
     }
 }
 
-fn copy_box(to: Place, from: Place, extent: Extent) {
+fn copy_box(to: BoxLayout, from: BoxLayout, extent: Extent) {
     let [to_tiles, from_tiles] = [to, from].map(|place| tiles::find(place.address));
     for z in 0..extent.depth {
         for y in 0..extent.height {
@@ -316,9 +316,9 @@ impl Fill {
         }
     }
 
-    fn place(&self) -> Option<(Place, Extent)> {
+    fn place(&self) -> Option<(BoxLayout, Extent)> {
         let width = self.width.checked_mul(self.element.into())?;
-        let place = Place { address: self.address, pitch: self.pitch, slice: 0 };
+        let place = BoxLayout { address: self.address, pitch: self.pitch, slice: 0 };
         Some((place, Extent { width, height: self.height, depth: 1 }))
     }
 

@@ -341,7 +341,7 @@ fn run_device(device: usize) -> ! {
 }
 
 /// Work taken for running.
-struct Taken {
+struct TakenWork {
     stream: Arc<Stream>,
     context: Arc<Context>,
     /// What has not run yet, with its numbers, oldest first.
@@ -352,7 +352,7 @@ struct Taken {
     bytes: usize,
 }
 
-impl Taken {
+impl TakenWork {
     fn is_function(&self) -> bool {
         self.work.front().is_some_and(|(_, op)| op.is_function())
     }
@@ -444,7 +444,7 @@ impl State {
 
     /// Takes the ready work with the highest priority, then the lowest number, and what can run
     /// right after it.
-    fn take_ready(&mut self, device: usize) -> Option<Taken> {
+    fn take_ready(&mut self, device: usize) -> Option<TakenWork> {
         let ready =
             self.queues.values().filter(|queue| queue.stream.device == device && self.is_ready(queue));
         let queue = ready.min_by_key(|queue| (queue.stream.priority(), queue.head()))?;
@@ -452,7 +452,7 @@ impl State {
         let queue = self.queues.get_mut(&id)?;
         let (stream, context) = (Arc::clone(&queue.stream), Arc::clone(&queue.context));
         queue.running = Some(first);
-        Some(Taken {
+        Some(TakenWork {
             stream,
             context,
             work: queue.work.drain(..count).collect(),
@@ -515,7 +515,7 @@ impl State {
     }
 
     /// The answer is whether that may be what somebody waits for.
-    fn finish(&mut self, taken: Taken) -> bool {
+    fn finish(&mut self, taken: TakenWork) -> bool {
         taken.stream.completed.store(taken.last, Ordering::Relaxed);
         ENGINE.queued_bytes.fetch_sub(taken.bytes, Ordering::Relaxed);
         let mut next = None;

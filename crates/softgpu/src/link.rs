@@ -12,13 +12,13 @@ use crate::jit_options::Logs;
 use crate::status::{Result, Status};
 use crate::table::Table;
 
-pub(crate) static LINKS: Table<Link> = Table::new(13);
+pub(crate) static LINKS: Table<PendingLink> = Table::new(13);
 
 /// How a library of object files begins.
 const ARCHIVE: &[u8] = b"!<arch>\n";
 
 /// A link under way.
-pub(crate) struct Link {
+pub(crate) struct PendingLink {
     pub(crate) handle: usize,
     state: Mutex<State>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct State {
 // any thread.
 unsafe impl Send for State {}
 
-impl Link {
+impl PendingLink {
     pub(crate) fn create(logs: Logs) -> Arc<Self> {
         LINKS.insert(|handle| Self {
             handle,

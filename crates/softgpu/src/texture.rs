@@ -13,7 +13,7 @@ use sluice_ir::texture::{self, AddressMode, Channel, Image, Sampler, Texture};
 
 use crate::array::{self, Array};
 use crate::context::Context;
-use crate::copy::{Extent, Place, require_device};
+use crate::copy::{BoxLayout, Extent, require_device};
 use crate::engine;
 use crate::status::{Result, Status};
 
@@ -112,7 +112,7 @@ fn channel(format: CUarray_format) -> Result<Channel> {
 }
 
 fn of_array(array: &Array) -> Result<Image> {
-    let Place { address, pitch, slice } = array.place;
+    let BoxLayout { address, pitch, slice } = array.place;
     let element = array.desc.element_bytes().ok_or(Status::INVALID_VALUE)?;
     let size = [array.extent.row_bytes / element, array.extent.rows, array.extent.slices];
     let pieces = array.tiles.clone().map(|tiles| tiles as Arc<dyn texture::Pieces>);
@@ -142,7 +142,7 @@ pub(crate) fn images(resource: &CUDA_RESOURCE_DESC) -> Result<Vec<Image>> {
             return Err(Status::INVALID_VALUE);
         }
         require_device(first)?;
-        Place { address: first, pitch, slice: 0 }.check(Extent { width: row, height: rows, depth: 1 })?;
+        BoxLayout { address: first, pitch, slice: 0 }.check(Extent { width: row, height: rows, depth: 1 })?;
         let size = [width as u32, rows as u32, 1];
         let channels = channels as u8;
         Ok(vec![Image { base: first, pieces: None, pitch, slice: 0, size, channel, channels }])

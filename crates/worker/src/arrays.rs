@@ -33,7 +33,7 @@ pub(crate) struct Arrays {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    arrays: HashMap<ArrayId, Known>,
+    arrays: HashMap<ArrayId, ArrayRecord>,
     mipmapped: HashMap<MipmappedArrayId, Mipmapped>,
     /// The driver's own numbers, which device code sees.
     pub(super) textures: HashSet<CUtexObject>,
@@ -41,7 +41,7 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct ArrayRecord {
     extent: ArrayExtent,
     charge: Charge,
     /// The array that this is a level of.
@@ -131,13 +131,13 @@ pub(crate) fn create(
     })?;
     session.insert(id, array)?;
     let extent = desc.extent(0).ok_or(CUresult::INVALID_VALUE)?;
-    session.arrays.lock().arrays.insert(id, Known { extent, charge, level_of: None });
+    session.arrays.lock().arrays.insert(id, ArrayRecord { extent, charge, level_of: None });
     Ok(())
 }
 
 pub(crate) fn destroy(session: &Session, id: ArrayId) -> Result<(), CUresult> {
     let destroy = session.table.cuArrayDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-    let is_own = |known: &Known| known.level_of.is_none();
+    let is_own = |known: &ArrayRecord| known.level_of.is_none();
     let known = {
         let mut state = session.arrays.lock();
         state.arrays.get(&id).filter(|known| is_own(known)).ok_or(CUresult::INVALID_HANDLE)?;
@@ -204,7 +204,7 @@ pub(crate) fn level(session: &Session, command: &commands::cuMipmappedArrayGetLe
     // SAFETY: the array is live and has the level; the driver writes one handle to a local.
     unsafe { get(&mut array, session.find(id)?, command.level) }.ok()?;
     session.insert(command.pLevelArray, array)?;
-    let known = Known { extent, charge: Charge::default(), level_of: Some(id) };
+    let known = ArrayRecord { extent, charge: Charge::default(), level_of: Some(id) };
     session.arrays.lock().arrays.insert(command.pLevelArray, known);
     Ok(())
 }

@@ -75,7 +75,7 @@ pub struct Gate {
 
 #[derive(Debug)]
 struct State {
-    turn: Turn,
+    turn: SliceState,
     /// The daemon wants the turn back once this driver has drained.
     recalled: bool,
     /// Somebody waits.
@@ -108,7 +108,7 @@ struct State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum SliceState {
     Without,
     Wanted,
     Held,
@@ -118,7 +118,7 @@ impl State {
     /// For how long at most nothing may be submitted, unless something changes before; `None` where
     /// it may be now.
     fn keeps_out(&mut self, now: Instant) -> Option<Duration> {
-        if self.turn != Turn::Held || self.recalled {
+        if self.turn != SliceState::Held || self.recalled {
             return Some(Duration::MAX);
         }
         if self.pressed {
@@ -144,7 +144,7 @@ impl Gate {
     pub fn new(gpu: u32, brake: Box<dyn Brake>, link: Arc<Link>, counters: Arc<CounterPage>) -> Gate {
         brake.pause();
         let state = State {
-            turn: Turn::Without,
+            turn: SliceState::Without,
             recalled: false,
             pressed: false,
             inside: 0,
@@ -181,15 +181,15 @@ impl Gate {
     /// Whether work that is submitted now runs at once.
     pub(crate) fn has_turn(&self) -> bool {
         let state = self.lock();
-        state.turn == Turn::Held && !state.recalled
+        state.turn == SliceState::Held && !state.recalled
     }
 
     /// Call before giving the GPU work; waits for the turn if the driver cannot be paused.
     pub fn enter(&self) -> Submission<'_> {
         let mut state = self.lock();
         self.begin(&mut state);
-        if state.turn == Turn::Without {
-            state.turn = Turn::Wanted;
+        if state.turn == SliceState::Without {
+            state.turn = SliceState::Wanted;
             self.send(Packet::Want { gpu: self.gpu });
         }
         if !self.brake.can_pause() {
@@ -199,7 +199,7 @@ impl Gate {
                 state.at_gate -= 1;
             }
         }
-        if state.turn == Turn::Held {
+        if state.turn == SliceState::Held {
             state.charged_since.get_or_insert_with(|| (Instant::now(), self.brake.late()));
         }
         drop(state);
@@ -209,7 +209,7 @@ impl Gate {
     /// As [`Gate::enter`], where that does not wait: while the turn is held.
     pub(crate) fn enter_now(&self) -> Option<Submission<'_>> {
         let mut state = self.lock();
-        if state.turn != Turn::Held || state.recalled {
+        if state.turn != SliceState::Held || state.recalled {
             return None;
         }
         self.begin(&mut state);
@@ -254,7 +254,7 @@ impl Gate {
     /// The daemon gave this session the turn.
     pub fn granted(&self) {
         let mut state = self.lock();
-        state.turn = Turn::Held;
+        state.turn = SliceState::Held;
         (state.recalled, state.pressed, state.turn_ns) = (false, false, 0);
         if !state.idle() {
             state.charged_since = Some((Instant::now(), self.brake.late()));
@@ -275,7 +275,7 @@ impl Gate {
     pub(crate) fn end_moving(&self) {
         let mut state = self.lock();
         state.moves = false;
-        if state.turn != Turn::Held {
+        if state.turn != SliceState::Held {
             self.brake.pause();
         }
     }
@@ -283,7 +283,7 @@ impl Gate {
     /// Somebody waits for the turn.
     pub fn pressed(&self) {
         let mut state = self.lock();
-        if state.turn == Turn::Held {
+        if state.turn == SliceState::Held {
             state.pressed = true;
             state.ahead.pressed(Instant::now());
             if state.idle() {
@@ -295,7 +295,7 @@ impl Gate {
     /// The turn is over.
     pub fn recalled(&self) {
         let mut state = self.lock();
-        if state.turn != Turn::Held {
+        if state.turn != SliceState::Held {
             return;
         }
         if state.idle() {
@@ -345,12 +345,12 @@ impl Gate {
                 self.rest(state, busy_since.elapsed() / REST_SHARE);
                 continue;
             }
-            if state.pressed && !state.recalled && state.turn == Turn::Held {
+            if state.pressed && !state.recalled && state.turn == SliceState::Held {
                 state = self.linger(state);
             }
             if state.idle() || (state.recalled && state.submitted == state.drained) {
                 self.stop_charging(&mut state);
-                if state.turn == Turn::Held && (state.pressed || state.recalled) {
+                if state.turn == SliceState::Held && (state.pressed || state.recalled) {
                     let more = state.inside > 0;
                     self.give_up(&mut state, more);
                 }
@@ -371,7 +371,7 @@ impl Gate {
 
     fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let until = Instant::now() + LINGER;
-        while state.idle() && !state.recalled && state.turn == Turn::Held {
+        while state.idle() && !state.recalled && state.turn == SliceState::Held {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -402,7 +402,7 @@ impl Gate {
 
     fn give_up(&self, state: &mut State, more: bool) {
         self.stop_charging(state);
-        state.turn = if more { Turn::Wanted } else { Turn::Without };
+        state.turn = if more { SliceState::Wanted } else { SliceState::Without };
         (state.recalled, state.pressed) = (false, false);
         if !more && !state.moves {
             self.brake.pause();

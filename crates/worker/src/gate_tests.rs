@@ -205,7 +205,7 @@ fn a_turn_that_nobody_was_awake_for_is_given_back() {
     }
     // Both words of the daemon come while the submitter sleeps.
     let mut state = b.gate.lock();
-    (state.turn, state.recalled) = (Turn::Held, false);
+    (state.turn, state.recalled) = (SliceState::Held, false);
     drop(state);
     b.gate.recalled();
     assert!(matches!(b.next(), Packet::Done { more: true, .. }));
@@ -305,7 +305,7 @@ fn a_turn_that_lasts_is_given_little_ahead_to_its_end() {
     let b = bench(false);
     let mut state = b.gate.lock();
     state.ahead = Ahead::of_pieces(Duration::from_secs(100));
-    (state.turn, state.pressed, state.submitted) = (Turn::Held, true, 2);
+    (state.turn, state.pressed, state.submitted) = (SliceState::Held, true, 2);
     let keeps_out = state.keeps_out(Instant::now() + Duration::from_secs(10));
     // Nothing was submitted in truth.
     state.submitted = 0;

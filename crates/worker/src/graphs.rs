@@ -230,16 +230,16 @@ impl Session {
     }
 
     /// Graph and nodes that a place stands for.
-    fn place(&self, place: &NodePlace) -> Result<Place, CUresult> {
+    fn place(&self, place: &NodePlace) -> Result<Insertion, CUresult> {
         match place {
             NodePlace::Graph(place) => {
                 let dependencies =
                     place.dependencies.iter().map(|id| self.find(*id)).collect::<Result<_, _>>()?;
-                Ok(Place { graph: self.find(place.graph)?, dependencies, stream: None })
+                Ok(Insertion { graph: self.find(place.graph)?, dependencies, stream: None })
             }
             NodePlace::Capture(stream) => {
                 let (graph, dependencies, _) = self.captured(*stream)?.ok_or(CUresult::ILLEGAL_STATE)?;
-                Ok(Place { graph, dependencies, stream: Some(self.find(*stream)?) })
+                Ok(Insertion { graph, dependencies, stream: Some(self.find(*stream)?) })
             }
         }
     }
@@ -303,14 +303,14 @@ impl Session {
 type Captured = (CUgraph, Vec<CUgraphNode>, Vec<u64>);
 
 /// Where a node is added.
-struct Place {
+struct Insertion {
     graph: CUgraph,
     dependencies: Vec<CUgraphNode>,
     /// The capturing stream that continues behind it.
     stream: Option<CUstream>,
 }
 
-impl Place {
+impl Insertion {
     /// Makes what the stream records next come behind a new node.
     fn go_on(&self, table: &DriverTable, mut node: CUgraphNode) -> Result<(), CUresult> {
         /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.

@@ -57,21 +57,21 @@ pub(crate) struct Context {
 
 #[derive(Default)]
 struct Resources {
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, KnownResource>,
     /// Numbers of the answers to questions, which are asked again and again.
     asked: HashMap<(Owner, u32), u64>,
     last: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownResource {
     resource: CUdevResource,
     device: u32,
 }
 
 // SAFETY: what a structure points to is the driver's, for the life of the process, and is only
 // handed back to it.
-unsafe impl Send for Known {}
+unsafe impl Send for KnownResource {}
 
 /// Whose resources a question is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ enum Owner {
 
 impl Resources {
     /// A number for a structure; the one that the last answer to the same question had.
-    fn keep(&mut self, known: Known, asked: Option<Owner>) -> Result<DevResource, CUresult> {
+    fn keep(&mut self, known: KnownResource, asked: Option<Owner>) -> Result<DevResource, CUresult> {
         let kind = known.resource.kind;
         let again = asked.and_then(|owner| self.asked.get(&(owner, kind.0)).copied());
         let id = match again {
@@ -137,7 +137,7 @@ impl Green {
         streams.insert(stream, green);
     }
 
-    fn known(&self, id: u64) -> Result<Known, CUresult> {
+    fn known(&self, id: u64) -> Result<KnownResource, CUresult> {
         self.resources().known.get(&id).copied().ok_or(CUresult::INVALID_VALUE)
     }
 }
@@ -152,7 +152,7 @@ pub(crate) fn of_device(
     let mut resource = CUdevResource::default();
     // SAFETY: the driver writes one resource to a local.
     unsafe { get(device.ordinal, &mut resource, command.kind) }.ok()?;
-    let known = Known { resource, device: command.device };
+    let known = KnownResource { resource, device: command.device };
     session.green.resources().keep(known, Some(Owner::Device(command.device)))
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn of_context(
     let mut resource = CUdevResource::default();
     // SAFETY: the green context is live, and the driver writes one resource to a local.
     unsafe { get(green, &mut resource, command.kind) }.ok()?;
-    session.green.resources().keep(Known { resource, device }, Some(Owner::Green(command.hCtx)))
+    session.green.resources().keep(KnownResource { resource, device }, Some(Owner::Green(command.hCtx)))
 }
 
 /// Groups of a split, and what was left, as the driver described them.
@@ -187,7 +187,8 @@ impl Split {
         is_wanted: bool,
     ) -> Result<(Vec<DevResource>, Vec<DevResource>), CUresult> {
         let mut resources = session.green.resources();
-        let mut keep = |resource: &CUdevResource| resources.keep(Known { resource: *resource, device }, None);
+        let mut keep =
+            |resource: &CUdevResource| resources.keep(KnownResource { resource: *resource, device }, None);
         let groups = match is_wanted {
             true => self.groups.iter().map(&mut keep).collect::<Result<_, _>>()?,
             false => Vec::new(),

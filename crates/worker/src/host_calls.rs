@@ -36,7 +36,7 @@ struct Calls {
 
 /// One call of a function.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct HostCall {
     entry: u64,
     number: u64,
 }
@@ -84,11 +84,11 @@ impl HostCalls {
     }
 
     /// A stream has come to it; answers for which return it waits.
-    pub(crate) fn begin(&self, ticket: u64) -> Turn {
+    pub(crate) fn begin(&self, ticket: u64) -> HostCall {
         let mut state = self.lock();
         let calls = state.enter(ticket);
         calls.begun += 1;
-        Turn { entry: calls.entry, number: calls.begun }
+        HostCall { entry: calls.entry, number: calls.begun }
     }
 
     /// The client says that the function has returned; a number that nobody waits for is ignored.
@@ -100,7 +100,7 @@ impl HostCalls {
     }
 
     /// Waits until it has returned from this call, or nobody will say that it has.
-    pub(crate) fn wait_turn(&self, ticket: u64, turn: Turn) {
+    pub(crate) fn wait_turn(&self, ticket: u64, turn: HostCall) {
         let waits = |calls: &Calls| calls.entry == turn.entry && calls.returned < turn.number;
         let mut state = self.lock();
         while state.calls.get(&ticket).is_some_and(waits) {

@@ -25,7 +25,7 @@ pub(crate) struct HostMemory {
 
 /// Bytes that are kept for as long as this is.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HostCharge {
     bytes: u64,
     of: Arc<HostMemory>,
 }
@@ -49,15 +49,15 @@ impl HostMemory {
     }
 
     /// Keeps so many bytes, unless they are too many.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Held, CUresult> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<HostCharge, CUresult> {
         self.try_take(bytes).ok_or_else(|| self.refusal())
     }
 
     /// As [`HostMemory::take`], for who can make room and ask again.
-    pub(crate) fn try_take(self: &Arc<Self>, bytes: u64) -> Option<Held> {
+    pub(crate) fn try_take(self: &Arc<Self>, bytes: u64) -> Option<HostCharge> {
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used.fetch_update(Relaxed, Relaxed, more).ok()?;
-        Some(Held { bytes, of: Arc::clone(self) })
+        Some(HostCharge { bytes, of: Arc::clone(self) })
     }
 
     /// Refuses bytes that would be too many. Who keeps them after that says so by
@@ -87,7 +87,7 @@ impl HostMemory {
     }
 }
 
-impl Drop for Held {
+impl Drop for HostCharge {
     fn drop(&mut self) {
         self.of.give_back(self.bytes);
     }

@@ -13,7 +13,7 @@ use sluice_cuda::CUresult;
 use sluice_wire::ImageHash;
 
 use crate::disk_cache::{self, DiskCache, size_of};
-use crate::host_memory::{Held, HostMemory};
+use crate::host_memory::{HostCharge, HostMemory};
 
 /// The largest image, in bytes; the largest of CUDA's own libraries is a third of it.
 const IMAGE_MAX: u64 = 2 << 30;
@@ -37,7 +37,7 @@ pub(crate) struct Images {
 pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
     #[expect(dead_code, reason = "held, not read")]
-    held: Held,
+    held: HostCharge,
 }
 
 #[derive(Default)]
@@ -58,7 +58,7 @@ struct State {
 struct Upload {
     total: u64,
     data: Vec<u8>,
-    held: Held,
+    held: HostCharge,
 }
 
 impl Images {
@@ -126,11 +126,11 @@ impl Images {
     }
 
     /// Keeps so many bytes, if need be instead of images that are here only to be found again.
-    pub(crate) fn take(&self, bytes: u64) -> Result<Held, CUresult> {
+    pub(crate) fn take(&self, bytes: u64) -> Result<HostCharge, CUresult> {
         self.take_instead(&mut self.lock(), bytes)
     }
 
-    fn take_instead(&self, state: &mut State, bytes: u64) -> Result<Held, CUresult> {
+    fn take_instead(&self, state: &mut State, bytes: u64) -> Result<HostCharge, CUresult> {
         if let Some(held) = self.memory.try_take(bytes) {
             return Ok(held);
         }

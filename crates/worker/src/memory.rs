@@ -41,7 +41,7 @@ use sluice_wire::migration::Committed;
 use crate::budget::{Budget, Claim};
 use crate::chunks::{CHUNK, Chunks, Run};
 use crate::counters::CounterPage;
-use crate::host_memory::Held;
+use crate::host_memory::HostCharge;
 use crate::memory::extent::Extent;
 use crate::memory::host::HostPiece;
 use crate::outbox::Push;
@@ -93,7 +93,7 @@ pub(crate) enum Backing {
         export: Option<ExportToken>,
     },
     /// The same, of this machine's memory, which this process can use at the same addresses.
-    OnHost { handle: CUmemGenericAllocationHandle, _held: Held },
+    OnHost { handle: CUmemGenericAllocationHandle, _held: HostCharge },
     /// Memory that the program mapped there itself.
     Mapped(Mapping),
 }
@@ -226,7 +226,7 @@ impl Memory {
         &self,
         table: &DriverTable,
         devices: &[Device],
-        held: Held,
+        held: HostCharge,
         address: u64,
         bytes: u64,
     ) -> Result<bool, CUresult> {

@@ -17,7 +17,7 @@ use sluice_wire::{
 };
 
 use crate::checks::{self, PARAMETER_BYTES_MAX};
-use crate::host_memory::Held;
+use crate::host_memory::HostCharge;
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
 const PARAMETERS_MAX: usize = 8192;
@@ -35,7 +35,7 @@ const FAILED_MAX: usize = 64;
 pub(crate) struct Modules {
     functions: Mutex<HashMap<ModuleId, Vec<(FunctionId, CUfunction)>>>,
     /// What the driver keeps of each image.
-    kept: Mutex<HashMap<ModuleId, Held>>,
+    kept: Mutex<HashMap<ModuleId, HostCharge>>,
     launches: RwLock<HashMap<FunctionId, Launches>>,
     /// Bytes of each function's parameters, by the driver's handle.
     by_handle: RwLock<HashMap<usize, usize>>,
@@ -101,7 +101,7 @@ impl Modules {
     }
 
     /// A module was loaded, of which the driver keeps so much.
-    pub(crate) fn keep(&self, module: ModuleId, held: Held) {
+    pub(crate) fn keep(&self, module: ModuleId, held: HostCharge) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(module, held);
     }
 

@@ -17,7 +17,7 @@ use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
 use crate::execute::Execute;
 use crate::link::{Driver, Export};
 use crate::memory::Backing;
-use crate::memory::extent::{Extent, Place};
+use crate::memory::extent::{Extent, Location};
 use crate::memory::swap;
 use crate::outbox::Push;
 use crate::session::{Session, current};
@@ -92,7 +92,7 @@ fn export_joined(
     let Backing::Committed { extents, gpu, export, .. } = backing else {
         return Err(CUresult::INVALID_VALUE);
     };
-    let [Extent { place: Place::Device(handle), .. }] = extents.as_slice() else { return Ok(None) };
+    let [Extent { place: Location::Device(handle), .. }] = extents.as_slice() else { return Ok(None) };
     let token = match *export {
         Some(token) => token,
         None => {

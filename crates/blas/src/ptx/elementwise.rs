@@ -38,7 +38,7 @@ pub(crate) struct MatrixKernel {
 
 /// A matrix as a kernel takes it: its address, and the elements from one row and one column to the
 /// next.
-pub(crate) type Place = [u64; 3];
+pub(crate) type MatrixOperand = [u64; 3];
 
 impl MatrixKernel {
     pub(crate) fn name(&self) -> String {

@@ -24,7 +24,7 @@ use sluice_wire::handshake::{Resume, Stripe};
 
 use crate::abi::{call, errors, fork_gate};
 use crate::device::Device;
-use crate::link::fork::Held;
+use crate::link::fork::HeldLink;
 use crate::link::greeting::{self, AttachError};
 use crate::session::{self, Session, are_many, existing};
 use crate::stream::capture;
@@ -45,7 +45,7 @@ struct Fork {
 /// A clone of the session, for the child.
 struct Twin {
     session: &'static Session,
-    held: Held,
+    held: HeldLink,
     node: Endpoint,
     cloned: SessionCloned,
     /// Stands for the child until it has a connection of its own.

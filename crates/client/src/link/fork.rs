@@ -22,7 +22,7 @@ use super::waiters::Want;
 use super::{Link, Resumption, watch_silence};
 
 /// A link that no other thread uses until this is dropped.
-pub(crate) struct Held {
+pub(crate) struct HeldLink {
     link: &'static Link,
     outbox: MutexGuard<'static, Outbox>,
     inbox: MutexGuard<'static, Inbox>,
@@ -31,13 +31,13 @@ pub(crate) struct Held {
 impl Link {
     /// Sends what is left, waits until nothing is owed, and keeps all other threads from the link;
     /// `None` if something still is by `deadline`, or up to a few seconds after it.
-    pub(crate) fn hold(&'static self, deadline: Instant) -> Result<Option<Held>, CUresult> {
+    pub(crate) fn hold(&'static self, deadline: Instant) -> Result<Option<HeldLink>, CUresult> {
         loop {
             let mut outbox = self.outbox();
             self.flush(&mut outbox);
             let inbox = self.inbox();
             if inbox.is_settled() {
-                return Ok(Some(Held { link: self, outbox, inbox }));
+                return Ok(Some(HeldLink { link: self, outbox, inbox }));
             }
             drop((inbox, outbox));
             if Instant::now() >= deadline {
@@ -63,7 +63,7 @@ impl Link {
     }
 }
 
-impl Held {
+impl HeldLink {
     /// In the child: the parent's connection is not its own. Async-signal-safe.
     pub(crate) fn leave_parent(&self) {
         self.link.detach();

@@ -36,7 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Which session of which node it is at present.
 #[derive(Clone, Debug)]
-struct Place {
+struct SessionLocation {
     node: Endpoint,
     session: u64,
     secret: SessionSecret,
@@ -48,7 +48,7 @@ const MOVES_MAX: u32 = 8;
 /// What is needed to resume a session.
 #[derive(Debug)]
 pub(crate) struct Resumption {
-    place: Mutex<Place>,
+    place: Mutex<SessionLocation>,
     /// The note that was followed last: what a node says since is newer.
     followed: Mutex<Option<Restored>>,
     /// How long the node keeps the session.
@@ -68,7 +68,7 @@ impl Resumption {
         stripes: u8,
     ) -> Resumption {
         let patience = Duration::from_millis(u64::from(terms.linger_ms));
-        let place = Place { node, session, secret: terms.secret };
+        let place = SessionLocation { node, session, secret: terms.secret };
         Resumption {
             place: Mutex::new(place),
             followed: Mutex::default(),
@@ -104,7 +104,7 @@ impl Resumption {
         self.width.is_one();
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, SessionLocation> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl Resumption {
         // Time has to be left for one connection where several do not come through.
         let deadline = Instant::now() + ATTEMPT.min(if count > 1 { left / 2 } else { left });
         let stripe = Stripe { number: 0, count };
-        let Place { node, session, secret } = self.place().clone();
+        let SessionLocation { node, session, secret } = self.place().clone();
         let resume = Resume { session, secret, attempt, received, stripe };
         let connected = ready.map_or_else(|| greeting::connect(&node, count, deadline), Ok);
         let done = connected.and_then(|connected| greeting::resume(connected, resume, deadline));

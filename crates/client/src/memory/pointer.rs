@@ -11,7 +11,7 @@ use crate::memory::pool;
 use crate::session;
 
 /// What an address lies in, as far as CUDA knows.
-enum Place {
+enum PointerTarget {
     Device {
         allocation: Allocation,
         device: CUdevice,
@@ -25,11 +25,11 @@ enum Place {
     Host(blocks::Block),
 }
 
-fn locate(address: u64) -> Result<Option<Place>, CUresult> {
+fn locate(address: u64) -> Result<Option<PointerTarget>, CUresult> {
     let session = session::get()?;
     let mapped = mirror::with_device_address(address, |it| (!it.is_managed).then_some(it.host));
     if let Some(host) = mapped.flatten() {
-        return Ok(blocks::find(host).map(Place::Host));
+        return Ok(blocks::find(host).map(PointerTarget::Host));
     }
     if let Some((device, allocation)) = session.find_allocation(address) {
         let context = session.primary(device)?.context.handle;
@@ -37,7 +37,7 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
         let is_shareable = pool::is_shareable(pool);
         let handle_types = if is_shareable { CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 } else { 0 };
         let is_ipc = session.device(device)?.mints_addresses;
-        return Ok(Some(Place::Device { allocation, device, context, is_ipc, handle_types, pool }));
+        return Ok(Some(PointerTarget::Device { allocation, device, context, is_ipc, handle_types, pool }));
     }
     let variable = |it: &mirror::Mirror| (it.ordinal, it.device, it.bytes);
     let managed = mirror::with_device_address(address, variable);
@@ -46,7 +46,7 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
     if let Some((device, start, bytes)) = variable {
         let allocation = Allocation { start, bytes, reserved: bytes };
         let context = session.primary(device)?.context.handle;
-        return Ok(Some(Place::Device {
+        return Ok(Some(PointerTarget::Device {
             allocation,
             device,
             context,
@@ -62,7 +62,7 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
         // Memory that a program has mapped itself belongs to no context.
         let (device, context) = (physical.prop.location.id, CUcontext::NULL);
         let handle_types = physical.prop.requestedHandleTypes.0;
-        return Ok(Some(Place::Device {
+        return Ok(Some(PointerTarget::Device {
             allocation,
             device,
             context,
@@ -71,7 +71,7 @@ fn locate(address: u64) -> Result<Option<Place>, CUresult> {
             pool: CUmemoryPool::NULL,
         }));
     }
-    Ok(blocks::find(address).map(Place::Host))
+    Ok(blocks::find(address).map(PointerTarget::Host))
 }
 
 /// An attribute's value, in the C type that the driver writes. What CUDA's documentation calls a
@@ -99,17 +99,17 @@ impl Value {
     }
 }
 
-fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<Value, CUresult> {
+fn value(place: &PointerTarget, attribute: CUpointer_attribute, address: u64) -> Result<Value, CUresult> {
     use CUpointer_attribute as A;
     let (context, device, kind) = match place {
-        Place::Device { context, device, .. } => (*context, *device, CUmemorytype::DEVICE),
-        Place::Host(block) => (block.context, 0, CUmemorytype::HOST),
+        PointerTarget::Device { context, device, .. } => (*context, *device, CUmemorytype::DEVICE),
+        PointerTarget::Host(block) => (block.context, 0, CUmemorytype::HOST),
     };
     let (start, bytes) = match place {
-        Place::Device { allocation, .. } => (allocation.start, allocation.bytes),
-        Place::Host(block) => (block.range.start, block.range.end - block.range.start),
+        PointerTarget::Device { allocation, .. } => (allocation.start, allocation.bytes),
+        PointerTarget::Host(block) => (block.range.start, block.range.end - block.range.start),
     };
-    let on_device = matches!(place, Place::Device { .. });
+    let on_device = matches!(place, PointerTarget::Device { .. });
     Ok(match attribute {
         A::CONTEXT => Value::Word(context.0 as u64),
         A::MEMORY_TYPE => Value::Int(kind.0),
@@ -125,19 +125,21 @@ fn value(place: &Place, attribute: CUpointer_attribute, address: u64) -> Result<
         A::IS_MANAGED => Value::Bool(mirror::with_device_address(address, |it| it.is_managed) == Some(true)),
         A::BUFFER_ID | A::MEMORY_BLOCK_ID => Value::Word(start),
         A::DEVICE_ORDINAL => Value::Int(device as u32),
-        A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Bool(matches!(place, Place::Device { is_ipc: true, .. })),
+        A::IS_LEGACY_CUDA_IPC_CAPABLE => {
+            Value::Bool(matches!(place, PointerTarget::Device { is_ipc: true, .. }))
+        }
         A::IS_GPU_DIRECT_RDMA_CAPABLE | A::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
         A::RANGE_START_ADDR | A::MAPPING_BASE_ADDR => Value::Word(start),
         A::RANGE_SIZE | A::MAPPING_SIZE => Value::Word(bytes),
         A::MAPPED => Value::Bool(true),
         A::ALLOWED_HANDLE_TYPES => match place {
-            Place::Device { handle_types, .. } => Value::Word((*handle_types).into()),
-            Place::Host(_) => Value::Word(0),
+            PointerTarget::Device { handle_types, .. } => Value::Word((*handle_types).into()),
+            PointerTarget::Host(_) => Value::Word(0),
         },
         A::ACCESS_FLAGS => Value::Int(CUmemAccess_flags::READWRITE.0),
         A::MEMPOOL_HANDLE => match place {
-            Place::Device { pool, .. } => Value::Word(pool.0 as u64),
-            Place::Host(_) => Value::Word(0),
+            PointerTarget::Device { pool, .. } => Value::Word(pool.0 as u64),
+            PointerTarget::Host(_) => Value::Word(0),
         },
         _ => return Err(CUresult::INVALID_VALUE),
     })
@@ -205,8 +207,8 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
     dptr: CUdeviceptr,
 ) -> Result<(), CUresult> {
     let (start, bytes) = match locate(dptr)?.ok_or(CUresult::NOT_FOUND)? {
-        Place::Device { allocation, .. } => (allocation.start, allocation.bytes),
-        Place::Host(block) => {
+        PointerTarget::Device { allocation, .. } => (allocation.start, allocation.bytes),
+        PointerTarget::Host(block) => {
             let start = block.device_start().ok_or(CUresult::NOT_FOUND)?;
             (start, block.range.end - block.range.start)
         }

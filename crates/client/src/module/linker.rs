@@ -19,7 +19,7 @@ use crate::{context, session};
 
 /// A link in progress. The result lives as long as its state does.
 #[derive(Debug)]
-struct Link {
+struct PendingLink {
     inputs: Mutex<Vec<Named>>,
     output: Mutex<Option<Box<[u8]>>>,
     log: Mutex<Log>,
@@ -39,9 +39,9 @@ struct Log(Jit);
 // any thread.
 unsafe impl Send for Log {}
 
-static LINKS: Table<Link> = Table::new();
+static LINKS: Table<PendingLink> = Table::new();
 
-fn find(state: CUlinkState) -> Result<Arc<Link>, CUresult> {
+fn find(state: CUlinkState) -> Result<Arc<PendingLink>, CUresult> {
     session::get()?;
     LINKS.get(state.0 as u64).ok_or(CUresult::INVALID_HANDLE)
 }
@@ -129,7 +129,10 @@ pub(crate) unsafe fn cuLinkCreate_v2(
     unsafe { out::write(stateOut, CUlinkState(handle as usize))? };
     // SAFETY: the program passes its options, whose buffers it keeps until the link is destroyed.
     let log = Log(unsafe { Jit::from_options(numOptions, options, optionValues) });
-    LINKS.insert(handle, Link { inputs: Mutex::default(), output: Mutex::default(), log: Mutex::new(log) });
+    LINKS.insert(
+        handle,
+        PendingLink { inputs: Mutex::default(), output: Mutex::default(), log: Mutex::new(log) },
+    );
     Ok(())
 }
 

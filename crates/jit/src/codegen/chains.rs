@@ -50,7 +50,7 @@ struct ChainColumn {
 }
 
 /// One multiply-add that can be part of a chain.
-struct Link {
+struct ChainStep {
     fma: InstId,
     ty: Type,
     sum: Value,
@@ -123,7 +123,7 @@ fn split_lanes(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: Vec<InstI
 fn find(kernel: &Kernel, shapes: &[Shape], uses: &[u32], insts: &[InstId], before: &[Step]) -> Vec<Chain> {
     let places: HashMap<InstId, usize> = insts.iter().enumerate().map(|(place, &id)| (id, place)).collect();
     let unwritten = loaded_since_last_write(kernel, before);
-    let mut growing: Vec<Vec<Link>> = Vec::new();
+    let mut growing: Vec<Vec<ChainStep>> = Vec::new();
     for &id in insts {
         let Some(link) = link(kernel, shapes, id) else { continue };
         if !places.contains_key(&link.row_load) || !unwritten.contains(&link.factor_load) {
@@ -150,9 +150,9 @@ fn tiles(
     kernel: &Kernel,
     shapes: &[Shape],
     places: &HashMap<InstId, usize>,
-    chains: Vec<Vec<Link>>,
-) -> Vec<Vec<Vec<Link>>> {
-    let rows = |links: &[Link]| -> Vec<InstId> { links.iter().map(|link| link.row_load).collect() };
+    chains: Vec<Vec<ChainStep>>,
+) -> Vec<Vec<Vec<ChainStep>>> {
+    let rows = |links: &[ChainStep]| -> Vec<InstId> { links.iter().map(|link| link.row_load).collect() };
     let is_free = |sum: Value| {
         let is_inside = match kernel.values[sum.index()].definition {
             Definition::Result { inst, .. } => places.contains_key(&inst),
@@ -160,11 +160,11 @@ fn tiles(
         };
         shapes[sum.index()] == Shape::Varying && !is_inside
     };
-    let mut tiles: Vec<Vec<Vec<Link>>> = Vec::new();
+    let mut tiles: Vec<Vec<Vec<ChainStep>>> = Vec::new();
     for links in chains {
-        let fits = |tile: &&mut Vec<Vec<Link>>| {
+        let fits = |tile: &&mut Vec<Vec<ChainStep>>| {
             let (Some(first), [own, ..]) = (tile.first(), &links[..]) else { return false };
-            let is_apart = |a: &Link, b: &Link| stride(&first[0], a) == stride(own, b);
+            let is_apart = |a: &ChainStep, b: &ChainStep| stride(&first[0], a) == stride(own, b);
             is_free(own.sum)
                 && is_free(first[0].sum)
                 && rows(first) == rows(&links)
@@ -180,7 +180,7 @@ fn tiles(
 }
 
 /// Bytes between the factors of two links.
-fn stride(from: &Link, to: &Link) -> i64 {
+fn stride(from: &ChainStep, to: &ChainStep) -> i64 {
     i64::from(to.factor.offset) - i64::from(from.factor.offset)
 }
 
@@ -203,7 +203,7 @@ fn loaded_since_last_write(kernel: &Kernel, steps: &[Step]) -> HashSet<InstId> {
 }
 
 /// `fma(factor, row, sum)` with a uniform factor and a row of neighbours, in either order.
-fn link(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<Link> {
+fn link(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<ChainStep> {
     let data = kernel.inst(id);
     let Inst::Fma { rounding: Rounding::Near, ty, args: [a, b, sum] } = data.inst else {
         return None;
@@ -220,7 +220,7 @@ fn link(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<Link> {
         let is_uniform = shapes[factor.addr.index()] == Shape::Uniform;
         let is_row = shapes[row_place.addr.index()] == Shape::Affine { stride: i64::from(ty.bytes()) }
             && kernel.inst(row_load).result_count == 1;
-        (is_uniform && is_row).then(|| Link {
+        (is_uniform && is_row).then(|| ChainStep {
             fma: id,
             ty,
             sum,
@@ -252,7 +252,7 @@ fn loaded(kernel: &Kernel, wanted: Type, value: Value) -> Option<(InstId, Place)
 }
 
 /// Whether a link is as far from the last as that is from the one before.
-fn continues(links: &[Link], next: &Link) -> bool {
+fn continues(links: &[ChainStep], next: &ChainStep) -> bool {
     let Some(last) = links.last() else { return false };
     if !is_same_array(&last.factor, &next.factor) || !is_same_array(&last.row, &next.row) {
         return false;
@@ -267,14 +267,14 @@ fn finish(
     kernel: &Kernel,
     uses: &[u32],
     places: &HashMap<InstId, usize>,
-    tile: Vec<Vec<Link>>,
+    tile: Vec<Vec<ChainStep>>,
 ) -> Option<Chain> {
     let [first, second, ..] = &tile.first()?[..] else { return None };
     let count = tile[0].len();
     if count < LINKS_MIN {
         return None;
     }
-    let distinct = |load: fn(&Link) -> InstId| {
+    let distinct = |load: fn(&ChainStep) -> InstId| {
         let mut seen = HashSet::new();
         let all = tile.iter().flatten().map(load);
         all.filter(|&load| seen.insert(load)).collect::<Vec<InstId>>()
@@ -293,7 +293,7 @@ fn finish(
     others.extend(tile.iter().flatten().map(|link| link.fma));
     others.sort_by_key(|id| places[id]);
     insts.extend(others);
-    let column = |links: &Vec<Link>| {
+    let column = |links: &Vec<ChainStep>| {
         let factor = links[0].factor.offset.checked_sub(first.factor.offset)?;
         Some(ChainColumn { sum: links[0].sum, result: links.last()?.result, factor })
     };

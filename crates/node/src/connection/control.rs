@@ -20,7 +20,7 @@ use super::{
     ConnectionError, IDLE_PATIENCE, MESSAGE_BYTES_MAX, MESSAGE_PATIENCE, QUESTION_PATIENCE, arrivals,
     checkpoints, limit_read,
 };
-use crate::admission::Place;
+use crate::admission::ConnectionSlot;
 use crate::echo;
 use crate::registry::Registry;
 use crate::registry::cuts::Process;
@@ -43,7 +43,7 @@ pub(super) fn control(
     stream: Stream,
     process: Process,
     rights: Rights,
-    (peer, place): (&str, Place),
+    (peer, place): (&str, ConnectionSlot),
 ) -> Result<(), (ConnectionError, bool)> {
     stream.read_ahead();
     let stream = Arc::new(stream);

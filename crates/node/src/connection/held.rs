@@ -16,7 +16,7 @@ use sluice_wire::handshake::LeaseToken;
 use super::control::{Rights, Token, send, token_of};
 
 use super::{ConnectionError, Line, WRITE_PATIENCE};
-use crate::admission::Place;
+use crate::admission::ConnectionSlot;
 use crate::lease::{Ask, Resize};
 use crate::registry::cuts::{Hold, Holding, Process};
 use crate::registry::joined::NoLease;
@@ -51,7 +51,7 @@ pub(super) struct HeldLease<'a> {
     pub(super) peer: &'a str,
     pub(super) rights: Rights,
     pub(super) token: Token,
-    pub(super) place: Place,
+    pub(super) place: ConnectionSlot,
     pub(super) hold: Option<Hold>,
     /// The holder has said so.
     pub(super) is_over: bool,

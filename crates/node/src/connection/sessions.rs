@@ -11,7 +11,7 @@ use sluice_wire::spin::Wait;
 use super::ConnectionError;
 use super::control::send;
 use super::held::send_on;
-use crate::admission::Place;
+use crate::admission::ConnectionSlot;
 use crate::registry::cuts::Process;
 use crate::registry::{ClientOf, Registry, SessionRefusal};
 
@@ -22,7 +22,7 @@ pub(super) fn session(
     stream: Stream,
     (token, once): (&LeaseToken, Once),
     client: ClientOf,
-    mut place: Place,
+    mut place: ConnectionSlot,
 ) -> Result<(), ConnectionError> {
     if let Some(moved) = registry.moved_lease(token) {
         return send_on(&stream, &moved);
@@ -111,7 +111,7 @@ pub(super) fn clone(
     registry: &Registry,
     stream: Stream,
     (of, client): (&CloneOf, &Process),
-    mut place: Place,
+    mut place: ConnectionSlot,
 ) -> Result<(), ConnectionError> {
     let twin = match registry.clone_session(of, client, || place.prove()) {
         Ok(twin) => twin,

@@ -39,7 +39,7 @@ const DISK_PACE: u64 = 100_000_000;
 /// Where a session's memory is.
 #[derive(Debug, Default)]
 pub(super) struct Residence {
-    place: Place,
+    place: Presence,
     /// What has not left, or why nothing has.
     kept: Vec<Kept>,
     reason: String,
@@ -50,7 +50,7 @@ pub(super) struct Residence {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Presence {
     #[default]
     Present,
     Leaving,
@@ -70,39 +70,39 @@ pub(crate) struct Moves {
 impl Residence {
     /// Of a session that begins suspended.
     pub(super) fn away() -> Residence {
-        Residence { place: Place::Away, ..Residence::default() }
+        Residence { place: Presence::Away, ..Residence::default() }
     }
 
     pub(super) fn leaving(room: Room) -> Residence {
-        Residence { place: Place::Leaving, room, ..Residence::default() }
+        Residence { place: Presence::Leaving, room, ..Residence::default() }
     }
 
     pub(super) fn returning() -> Residence {
-        Residence { place: Place::Returning, ..Residence::default() }
+        Residence { place: Presence::Returning, ..Residence::default() }
     }
 
     pub(super) fn is_away(&self) -> bool {
-        self.place == Place::Away
+        self.place == Presence::Away
     }
 
     /// Why the memory stays on its GPUs, though it was to leave.
     pub(super) fn stays(&self) -> Option<&str> {
-        (self.place == Place::Present && !self.reason.is_empty()).then_some(&self.reason)
+        (self.place == Presence::Present && !self.reason.is_empty()).then_some(&self.reason)
     }
 
     fn is_moving(&self) -> bool {
-        matches!(self.place, Place::Leaving | Place::Returning)
+        matches!(self.place, Presence::Leaving | Presence::Returning)
     }
 
     /// For people: nothing where the memory is on the GPUs and nothing is to be said of that.
     pub(super) fn describe(&self) -> String {
         match self.place {
-            Place::Leaving => "leaving the GPU".to_owned(),
-            Place::Returning => "returning to the GPU".to_owned(),
-            Place::Present if self.reason.is_empty() => String::new(),
-            Place::Present => format!("stays on the GPU: {}", self.reason),
-            Place::Away if !self.reason.is_empty() => format!("cannot return to the GPU: {}", self.reason),
-            Place::Away => {
+            Presence::Leaving => "leaving the GPU".to_owned(),
+            Presence::Returning => "returning to the GPU".to_owned(),
+            Presence::Present if self.reason.is_empty() => String::new(),
+            Presence::Present => format!("stays on the GPU: {}", self.reason),
+            Presence::Away if !self.reason.is_empty() => format!("cannot return to the GPU: {}", self.reason),
+            Presence::Away => {
                 let kept =
                     |kept: &Kept| format!("{} stay on the GPU: {}", bytes_text(kept.bytes), kept.reason);
                 self.kept.iter().map(kept).collect::<Vec<_>>().join("; ")
@@ -128,17 +128,17 @@ impl Registry {
         let leaves = record.churns || ledger.session_is_suspended(record);
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let asked = match (record.residence.place, leaves) {
-            (Place::Present, true) if record.residence.reason.is_empty() => {
+            (Presence::Present, true) if record.residence.reason.is_empty() => {
                 record.residence = Residence::leaving(room);
                 // Without time slices its work would not finish.
                 self.turns.set_suspended(session, false);
                 return self.move_out(ledger, session, room);
             }
-            (Place::Away, false) => {
+            (Presence::Away, false) => {
                 record.residence = Residence::returning();
                 Packet::MoveIn { keeps: false }
             }
-            (Place::Present, false) => {
+            (Presence::Present, false) => {
                 // It is asked again the next time.
                 record.residence = Residence::default();
                 return;
@@ -195,38 +195,39 @@ impl Registry {
         ledger.tell_planner(session, &said, self.now_ns());
         let Some(record) = ledger.sessions.get_mut(&session) else { return };
         let (lease, residence) = (record.lease, &mut record.residence);
-        if residence.place == Place::Leaving {
+        if residence.place == Presence::Leaving {
             record.churns = false;
         }
         match (residence.place, said) {
-            (Place::Leaving, Packet::MovedOut { moved, filed, kept, took_us, .. }) => {
+            (Presence::Leaving, Packet::MovedOut { moved, filed, kept, took_us, .. }) => {
                 record.moves += 1;
                 record.moving_us += took_us;
-                *residence = Residence { place: Place::Away, kept, ..Residence::default() };
+                *residence = Residence { place: Presence::Away, kept, ..Residence::default() };
                 ledger.books.moved_out(lease, session, &moved, &filed);
                 ledger.note_move(lease, 1, took_us);
             }
-            (Place::Leaving, Packet::NotMovedOut { mut reason }) => {
+            (Presence::Leaving, Packet::NotMovedOut { mut reason }) => {
                 record.wants = false;
                 let lacked_file = residence.lacked_file;
                 if lacked_file {
                     reason.push_str("; there is no swap file for it yet, and it is asked again soon");
                 }
-                *residence = Residence { place: Place::Present, reason, lacked_file, ..Residence::default() };
+                *residence =
+                    Residence { place: Presence::Present, reason, lacked_file, ..Residence::default() };
             }
-            (Place::Returning, Packet::MovedIn { took_us, .. }) => {
+            (Presence::Returning, Packet::MovedIn { took_us, .. }) => {
                 record.moving_us += took_us;
                 record.wants = false;
                 *residence = Residence::default();
                 ledger.books.moved_in(lease, session);
                 ledger.note_move(lease, 0, took_us);
             }
-            (Place::Returning, Packet::NotMovedIn { reason }) => {
+            (Presence::Returning, Packet::NotMovedIn { reason }) => {
                 tracing::warn!(
                     session,
                     "the memory of session {session} cannot return to its GPU yet: {reason}"
                 );
-                *residence = Residence { place: Place::Away, reason, ..Residence::default() };
+                *residence = Residence { place: Presence::Away, reason, ..Residence::default() };
                 self.memory_moved.notify_all();
                 return self.plan_session(&mut ledger, session);
             }
@@ -255,12 +256,12 @@ impl Registry {
         for (&session, record) in &mut ledger.sessions {
             let residence = &mut record.residence;
             let tries_again = match residence.place {
-                Place::Away => !residence.reason.is_empty(),
-                Place::Present => residence.lacked_file,
-                Place::Leaving | Place::Returning => false,
+                Presence::Away => !residence.reason.is_empty(),
+                Presence::Present => residence.lacked_file,
+                Presence::Leaving | Presence::Returning => false,
             };
             if record.planned_on.is_none() && tries_again {
-                if residence.place == Place::Present {
+                if residence.place == Presence::Present {
                     *residence = Residence::default();
                 }
                 again.push(session);
@@ -301,14 +302,14 @@ impl Registry {
 impl Ledger {
     /// Whether a session still has to finish its work.
     pub(super) fn is_leaving(&self, session: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|record| record.residence.place == Place::Leaving)
+        self.sessions.get(&session).is_some_and(|record| record.residence.place == Presence::Leaving)
     }
 
     /// What a suspended lease has left on its GPUs is all that is kept from others, once all its
     /// sessions are away.
     pub(super) fn vacate(&mut self, lease: u64) {
         let mut of_lease = self.sessions.values().filter(|session| session.lease == lease);
-        if of_lease.all(|session| session.residence.place == Place::Away) {
+        if of_lease.all(|session| session.residence.place == Presence::Away) {
             self.books.vacate(lease);
         }
     }
@@ -322,7 +323,7 @@ impl Ledger {
     pub(super) fn bytes_on_disk(&self, session: u64) -> u64 {
         let Some(record) = self.sessions.get(&session) else { return 0 };
         match record.residence.place {
-            Place::Leaving => record.residence.room.file,
+            Presence::Leaving => record.residence.room.file,
             _ => self.books.lease(record.lease).map_or(0, |lease| lease.filed_by(session)),
         }
     }
@@ -337,7 +338,7 @@ impl Ledger {
     /// beyond what they have is not kept from others: they share that with the other sessions of
     /// their lease, and seldom take it.
     fn room_of_leaving(&self) -> Room {
-        let leaving = self.sessions.iter().filter(|(_, record)| record.residence.place == Place::Leaving);
+        let leaving = self.sessions.iter().filter(|(_, record)| record.residence.place == Presence::Leaving);
         leaving.fold(Room::default(), |sum, (&session, record)| {
             let has = self.books.lease(record.lease).map_or(0, |lease| lease.unmoved_of(session));
             let Room { memory, file } = record.residence.room.part_for(has);

@@ -1,7 +1,7 @@
 //! The decisions: which sessions get the memory that they wait for, and which have to leave the GPU
 //! for that.
 
-use super::session::{Place, Session};
+use super::session::{Presence, Session};
 use super::{Action, Decision, Planner, SlicePolicy};
 use crate::arbiter::SessionKey;
 
@@ -24,7 +24,7 @@ impl Planner {
         }
         for key in self.waiting() {
             let Some(session) = self.sessions.get(&key) else { continue };
-            if session.place == Place::Away && session.stays_until_ns > now_ns {
+            if session.place == Presence::Away && session.stays_until_ns > now_ns {
                 wake(&mut decision, session.stays_until_ns);
                 continue;
             }
@@ -53,8 +53,8 @@ impl Planner {
     /// Begins the moves that were ordered, also without a waiting session.
     fn begin_ordered_moves(&mut self, now_ns: u64, decision: &mut Decision) {
         for (&key, session) in &mut self.sessions {
-            if session.leaves_now && session.place == Place::Present && !session.is_fixed {
-                session.place = Place::MovingOut;
+            if session.leaves_now && session.place == Presence::Present && !session.is_fixed {
+                session.place = Presence::MovingOut;
                 session.moving_since_ns = now_ns;
                 decision.actions.push(Action::MoveOut(key));
             }
@@ -74,7 +74,7 @@ impl Planner {
     /// Refuses what the session asked for. One that is away stays in the queue.
     fn refuse(&mut self, key: SessionKey, decision: &mut Decision) {
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        if session.place == Place::Present {
+        if session.place == Presence::Present {
             session.ticket = None;
         }
         if std::mem::take(&mut session.requested) > 0 {
@@ -87,8 +87,8 @@ impl Planner {
         let Some(session) = self.sessions.get_mut(&key) else { return };
         session.ticket = None;
         session.may_be_refused = true;
-        if session.place == Place::Away {
-            session.place = Place::MovingIn;
+        if session.place == Presence::Away {
+            session.place = Presence::MovingIn;
             session.moving_since_ns = now_ns;
             decision.actions.push(Action::MoveIn(key));
         }
@@ -113,12 +113,14 @@ impl Planner {
         if let Some(session) = for_session.and_then(|key| self.sessions.get_mut(&key)) {
             session.has_waited = true;
         }
-        let leaving = |it: &Session| if it.place == Place::MovingOut { it.movable() } else { 0 };
+        let leaving = |it: &Session| if it.place == Presence::MovingOut { it.movable() } else { 0 };
         let mut missing = missing.saturating_sub(self.sessions.values().map(leaving).sum());
         let mut candidates: Vec<(u64, SessionKey, u64)> = self
             .sessions
             .iter()
-            .filter(|(key, it)| Some(**key) != for_session && it.place == Place::Present && it.movable() > 0)
+            .filter(|(key, it)| {
+                Some(**key) != for_session && it.place == Presence::Present && it.movable() > 0
+            })
             .map(|(&key, it)| (self.leaves_at(it), key, it.movable()))
             .collect();
         candidates.sort_unstable();
@@ -131,7 +133,7 @@ impl Planner {
             }
             missing = missing.saturating_sub(bytes);
             if let Some(session) = self.sessions.get_mut(&key) {
-                session.place = Place::MovingOut;
+                session.place = Presence::MovingOut;
                 session.moving_since_ns = now_ns;
             }
             decision.actions.push(Action::MoveOut(key));

@@ -3,7 +3,7 @@
 
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) place: Place,
+    pub(super) place: Presence,
     /// Its memory never leaves for another session.
     pub(super) is_fixed: bool,
     /// The driver has memory of the GPU for it, whether it has any or not.
@@ -36,7 +36,7 @@ pub(super) struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Presence {
     Present,
     MovingOut,
     Away,
@@ -46,7 +46,7 @@ pub(super) enum Place {
 impl Session {
     pub(super) fn new(now_ns: u64, is_fixed: bool) -> Session {
         Session {
-            place: Place::Present,
+            place: Presence::Present,
             is_fixed,
             has_context: true,
             may_be_refused: false,
@@ -68,7 +68,7 @@ impl Session {
 
     /// Bytes of the GPU that no other session can have now.
     pub(super) fn held(&self) -> u64 {
-        if self.place == Place::Away { self.pinned } else { self.bytes }
+        if self.place == Presence::Away { self.pinned } else { self.bytes }
     }
 
     /// Bytes that stay on the GPU whatever happens.
@@ -91,6 +91,6 @@ impl Session {
     }
 
     pub(super) fn is_moving(&self) -> bool {
-        matches!(self.place, Place::MovingIn | Place::MovingOut)
+        matches!(self.place, Presence::MovingIn | Presence::MovingOut)
     }
 }

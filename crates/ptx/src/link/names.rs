@@ -9,7 +9,7 @@ use crate::index::{Kind, ModuleIndex};
 
 /// A declaration: of which text, and which one there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DeclarationId {
     pub(super) unit: usize,
     pub(super) declaration: usize,
 }
@@ -42,9 +42,9 @@ struct Shared {
     claim: Claim,
     is_function: bool,
     linkage: Linkage,
-    place: Place,
+    place: DeclarationId,
     /// The first declaration without a body, if it is a function's.
-    announcement: Option<Place>,
+    announcement: Option<DeclarationId>,
 }
 
 pub(super) struct Names {
@@ -60,7 +60,7 @@ impl Names {
         let mut names = Names { shared: HashMap::new(), renamed: Vec::new(), own: Vec::new() };
         for (unit, index) in units.iter().enumerate() {
             for declaration in 0..index.declarations.len() {
-                let place = Place { unit, declaration };
+                let place = DeclarationId { unit, declaration };
                 for mention in mentions(index, declaration) {
                     names.mention(inputs, index, place, &mention)?;
                 }
@@ -74,7 +74,7 @@ impl Names {
         &mut self,
         inputs: &[Input<'_>],
         unit: &ModuleIndex,
-        place: Place,
+        place: DeclarationId,
         mention: &Mention<'_>,
     ) -> Result<(), LinkError> {
         let Some(claim) = mention.claim else { return Ok(()) };
@@ -88,7 +88,7 @@ impl Names {
             }
             Entry::Occupied(known) => known.into_mut(),
         };
-        let input = |place: Place| inputs[place.unit].name.to_owned();
+        let input = |place: DeclarationId| inputs[place.unit].name.to_owned();
         if known.is_function != is_function {
             let (function, variable) = if is_function { (place, known.place) } else { (known.place, place) };
             return Err(LinkError::Kinds {
@@ -153,7 +153,7 @@ impl Names {
         &self,
         inputs: &[Input<'_>],
         unit: &ModuleIndex,
-        place: Place,
+        place: DeclarationId,
     ) -> Result<bool, LinkError> {
         let is_kept = |mention: &Mention<'_>| match self.shared.get(mention.name) {
             Some(shared) if !self.own[place.unit].contains(mention.name) => {
@@ -171,7 +171,7 @@ impl Names {
     }
 
     /// The directive with which a shared function is announced: that of its definition.
-    pub(super) fn announced_as(&self, unit: &ModuleIndex, place: Place) -> Option<&'static str> {
+    pub(super) fn announced_as(&self, unit: &ModuleIndex, place: DeclarationId) -> Option<&'static str> {
         if !is_announcement(unit, place.declaration) {
             return None;
         }

@@ -121,7 +121,7 @@ async fn recognise(server: &Server, parts: &Parts) -> Option<Principal> {
 }
 
 /// How a server asks the one that leads.
-pub(crate) trait Link: Send + Sync {
+pub(crate) trait LeaderClient: Send + Sync {
     /// `leader` is its URL; the error says that it is not known whether it was done.
     fn ask<'a>(
         &'a self,
@@ -130,7 +130,7 @@ pub(crate) trait Link: Send + Sync {
     ) -> BoxFuture<'a, Result<Response, Problem>>;
 }
 
-impl Link for Network {
+impl LeaderClient for Network {
     fn ask<'a>(
         &'a self,
         leader: &'a str,

@@ -26,7 +26,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 
-use super::places::{Place, Places};
+use super::places::{ConnectionSlot, Places};
 
 /// A client that keeps its connection sends the whole header of its next request within this time.
 /// It is longer than clients commonly keep an idle connection.
@@ -66,7 +66,7 @@ pub(crate) async fn bind(address: &str) -> io::Result<TcpListener> {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(super) address: SocketAddr,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<ConnectionSlot>,
     /// Whether this server speaks TLS with it.
     pub(super) encrypted: bool,
 }

@@ -57,7 +57,7 @@ use utoipa_axum::routes;
 use crate::server::Server;
 use answer::Refusal;
 use document::Declared;
-pub(crate) use forward::{Link, Network};
+pub(crate) use forward::{LeaderClient, Network};
 pub(crate) use limits::Limits;
 pub(crate) use listen::{bind, serve};
 pub(crate) use places::Places;

@@ -63,11 +63,11 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Places {
     limits: Limits,
-    held: Mutex<Held>,
+    held: Mutex<Connections>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct Connections {
     accepted: u64,
     /// The unauthenticated connections, the oldest first.
     unauthenticated: BTreeMap<u64, Unauthenticated>,
@@ -89,7 +89,7 @@ impl Places {
     }
 
     /// Admits a connection, and closes another one if that is needed.
-    pub(super) fn admit(self: &Arc<Places>, address: IpAddr) -> Place {
+    pub(super) fn admit(self: &Arc<Places>, address: IpAddr) -> ConnectionSlot {
         let (network, evicted) = (network(address), Arc::new(Notify::new()));
         let mut held = self.lock();
         if held.of_network.get(&network).is_some_and(|own| own.len() >= self.limits.of_network) {
@@ -102,7 +102,7 @@ impl Places {
         let number = held.accepted;
         held.unauthenticated.insert(number, Unauthenticated { network, evicted: Arc::clone(&evicted) });
         held.of_network.entry(network).or_default().insert(number);
-        Place {
+        ConnectionSlot {
             places: Arc::clone(self),
             number,
             evicted,
@@ -117,12 +117,12 @@ impl Places {
         held.evict(largest);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl Connections {
     fn largest_network(&self) -> Option<IpAddr> {
         self.of_network.iter().max_by_key(|(_, own)| own.len()).map(|(network, _)| *network)
     }
@@ -158,7 +158,7 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// The place of one connection; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     places: Arc<Places>,
     number: u64,
     evicted: Arc<Notify>,
@@ -174,7 +174,7 @@ struct State {
     idle_since: Instant,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Moves the connection to the authenticated ones: one of its requests carries this token,
     /// which is valid. It stays where it is if the token, or all tokens together, hold as many
     /// places as they may.
@@ -198,7 +198,7 @@ impl Place {
     }
 
     /// Counts a request as being answered until the guard is dropped.
-    pub(super) fn begin_request(self: &Arc<Place>) -> RequestGuard {
+    pub(super) fn begin_request(self: &Arc<ConnectionSlot>) -> RequestGuard {
         self.lock().requests += 1;
         RequestGuard(Arc::clone(self))
     }
@@ -239,7 +239,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let token = self.lock().token.take();
         let mut held = self.places.lock();
@@ -258,7 +258,7 @@ impl Drop for Place {
 }
 
 /// A request that is being answered.
-pub(super) struct RequestGuard(Arc<Place>);
+pub(super) struct RequestGuard(Arc<ConnectionSlot>);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
@@ -274,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    fn is_evicted(place: &Place) -> bool {
+    fn is_evicted(place: &ConnectionSlot) -> bool {
         place.is_lost().now_or_never().is_some()
     }
 
@@ -286,7 +286,7 @@ mod tests {
     async fn a_network_at_its_limit_loses_its_oldest_connection_and_no_other_does() {
         let places = Places::of_files(32);
         let other = places.admit(address("10.0.0.2"));
-        let own: Vec<Place> = (0..4).map(|_| places.admit(address("10.0.0.1"))).collect();
+        let own: Vec<ConnectionSlot> = (0..4).map(|_| places.admit(address("10.0.0.1"))).collect();
         assert!(!own.iter().any(is_evicted));
         let newest = places.admit(address("::ffff:10.0.0.1"));
         assert_eq!(own.iter().map(is_evicted).collect::<Vec<_>>(), [true, false, false, false]);
@@ -296,8 +296,9 @@ mod tests {
     #[tokio::test]
     async fn where_all_places_are_taken_the_largest_network_makes_room() {
         let places = Places::of_files(32);
-        let large: Vec<Place> = (1..=4).map(|n| places.admit(address(&format!("2001:db8::{n}")))).collect();
-        let small: Vec<Place> =
+        let large: Vec<ConnectionSlot> =
+            (1..=4).map(|n| places.admit(address(&format!("2001:db8::{n}")))).collect();
+        let small: Vec<ConnectionSlot> =
             (1..=4).map(|n| places.admit(address(&format!("2001:db8:0:{n}::1")))).collect();
         let newest = places.admit(address("10.0.0.1"));
         assert!(is_evicted(&large[0]) && !small.iter().any(is_evicted) && !is_evicted(&newest));
@@ -308,7 +309,7 @@ mod tests {
         let places = Places::of_files(32);
         let client = places.admit(address("10.0.0.1"));
         client.authenticate("a token");
-        let others: Vec<Place> = (0..100).map(|_| places.admit(address("10.0.0.1"))).collect();
+        let others: Vec<ConnectionSlot> = (0..100).map(|_| places.admit(address("10.0.0.1"))).collect();
         assert!(!is_evicted(&client));
         assert_eq!(others.iter().filter(|place| !is_evicted(place)).count(), 4);
     }
@@ -321,8 +322,8 @@ mod tests {
             place.authenticate(token);
             place
         };
-        let own: Vec<Place> = (0..5).map(|_| admit("one")).collect();
-        let is_authenticated = |place: &Place| place.lock().token.is_some();
+        let own: Vec<ConnectionSlot> = (0..5).map(|_| admit("one")).collect();
+        let is_authenticated = |place: &ConnectionSlot| place.lock().token.is_some();
         assert_eq!(own.iter().filter(|place| is_authenticated(place)).count(), 4);
         assert!(is_authenticated(&admit("other")));
         drop(own);

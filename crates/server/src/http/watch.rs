@@ -104,7 +104,7 @@ pub(super) async fn watch(
     principal.need(Action::SeeFleet, &TenantPath::root())?;
     let wrong = || Problem::new(Kind::Invalid, "this is no id of an event of a watch").at("since");
     let last = headers.get("last-event-id").map(|id| id.to_str().map_err(|_| wrong())).transpose()?;
-    let since = last.or(options.since.as_deref()).map(|text| text.parse::<Place>().map_err(|()| wrong()));
+    let since = last.or(options.since.as_deref()).map(|text| text.parse::<Cursor>().map_err(|()| wrong()));
     let since = since.transpose()?;
     let token = bearer(&headers)?.to_owned();
     let is_wanted = server.streams.take(&principal.token.id, &principal.token.tenant)?;
@@ -150,7 +150,7 @@ pub(super) async fn watch(
 /// Where a watcher is: after this revision of leases, and after this entry of the audit log, by
 /// whose hash the books are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct Cursor {
     revision: u64,
     sequence: u64,
     hash: String,
@@ -163,33 +163,33 @@ fn digits(hash: &str) -> String {
     hash.chars().take(DIGITS).collect()
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.revision, self.sequence, self.hash)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Cursor {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Place, ()> {
+    fn from_str(text: &str) -> Result<Cursor, ()> {
         let mut parts = text.split('.');
         let mut number = || parts.next().and_then(|part| part.parse().ok()).filter(|&n| n <= i64::MAX as u64);
         let (revision, sequence) = (number().ok_or(())?, number().ok_or(())?);
         let hash = parts.next().filter(|hash| hash.len() == DIGITS && parts.next().is_none()).ok_or(())?;
-        Ok(Place { revision, sequence, hash: hash.to_owned() })
+        Ok(Cursor { revision, sequence, hash: hash.to_owned() })
     }
 }
 
 /// Where the books are now.
-async fn head(server: &Server) -> Result<Place, Problem> {
+async fn head(server: &Server) -> Result<Cursor, Problem> {
     let revision = server.store.leader().await.map_err(unwell)?.revision;
     let audit = server.store.audit_head().await.map_err(unwell)?;
-    Ok(Place { revision, sequence: audit.sequence, hash: digits(&audit.hash) })
+    Ok(Cursor { revision, sequence: audit.sequence, hash: digits(&audit.hash) })
 }
 
 /// Whether the audit log is the one that the watcher has seen.
-async fn is_known(server: &Server, since: &Place) -> Result<bool, Problem> {
+async fn is_known(server: &Server, since: &Cursor) -> Result<bool, Problem> {
     let head = server.store.audit_head_at(since.sequence).await.map_err(unwell)?;
     Ok(head.sequence == since.sequence && digits(&head.hash) == since.hash)
 }
@@ -199,11 +199,11 @@ struct Feed {
     server: Arc<Server>,
     token: String,
     tenant: Option<TenantPath>,
-    at: Place,
+    at: Cursor,
     news: tokio::sync::watch::Receiver<u64>,
     ready: VecDeque<Event>,
     /// The last place that the watcher was told, and when.
-    said: (Place, Instant),
+    said: (Cursor, Instant),
 }
 
 impl Feed {
@@ -306,7 +306,7 @@ struct Looked {
 
 /// What the database has after a place.
 struct Found {
-    after: Place,
+    after: Cursor,
     /// When the look began.
     begun: Instant,
     /// The time that the database needed for it.
@@ -322,7 +322,7 @@ struct Found {
 
 /// Returns what comes after a place, as it was at `since` or later: what another stream has found,
 /// if that is so new.
-async fn find(server: &Server, after: &Place, since: Instant) -> Result<Arc<Found>, Problem> {
+async fn find(server: &Server, after: &Cursor, since: Instant) -> Result<Arc<Found>, Problem> {
     if let Some(found) = server.streams.found(after, since) {
         return Ok(found);
     }
@@ -438,7 +438,7 @@ impl Streams {
     }
 
     /// Returns what a look after this place has found that began at `since` or later.
-    fn found(&self, after: &Place, since: Instant) -> Option<Arc<Found>> {
+    fn found(&self, after: &Cursor, since: Instant) -> Option<Arc<Found>> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.iter().rev().find(|found| found.begun >= since && found.after == *after).cloned()
     }
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn a_look_is_shared_by_those_who_stand_where_it_began_and_want_nothing_newer() {
         let streams = Streams::default();
-        let place = |revision| Place { revision, sequence: 1, hash: "0".into() };
+        let place = |revision| Cursor { revision, sequence: 1, hash: "0".into() };
         let began = Instant::now();
         let look = |after, begun| Found {
             after,

@@ -12,7 +12,7 @@ use sluice_api::usage::UsageRecord;
 use crate::billing::Period;
 
 use super::node::RECORD_EVERY_MS;
-use super::truth::{Held, promised_ppm};
+use super::truth::{TaskRun, promised_ppm};
 use super::world::{Observer, World};
 
 /// A crash costs no more of what was used than since the last record.
@@ -118,7 +118,7 @@ impl World {
         }
         let mut of_attempt: BTreeMap<Attempt, Vec<&UsageRecord>> = BTreeMap::new();
         ledger.values().for_each(|record| of_attempt.entry(record.attempt_of()).or_default().push(record));
-        let mut runs: BTreeMap<Attempt, Vec<&Held>> = BTreeMap::new();
+        let mut runs: BTreeMap<Attempt, Vec<&TaskRun>> = BTreeMap::new();
         self.truth.all.iter().for_each(|held| runs.entry(held.attempt).or_default().push(held));
         for (attempt, runs) in runs {
             check_held(&runs, of_attempt.remove(&attempt).unwrap_or_default())?;
@@ -157,7 +157,7 @@ impl World {
 /// The records of an attempt tile the time in which it was held, and count what it used. What was
 /// not on disk at a crash of its node is lost, and the attempt may then have been claimed once
 /// more.
-fn check_held(runs: &[&Held], mut records: Vec<&UsageRecord>) -> Result<(), String> {
+fn check_held(runs: &[&TaskRun], mut records: Vec<&UsageRecord>) -> Result<(), String> {
     records.sort_by_key(|record| record.sequence);
     let crashes = runs.iter().filter(|held| held.crashed).count() as u64;
     let tiles = (1..).zip(&records).all(|(sequence, record)| record.sequence == sequence)

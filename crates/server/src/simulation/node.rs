@@ -11,7 +11,7 @@ use axum::body::Bytes;
 use sluice_api::node::{Attempt, Joined, ReportAnswer};
 use sluice_api::problem::Problem;
 use sluice_api::usage::{UsageRecord, read_journal_line};
-use sluice_node::unplugged::{Clock, Machine, Sent, Unplugged};
+use sluice_node::unplugged::{Clock, NodeShape, Sent, Unplugged};
 
 use super::SERVERS;
 use super::network::Party;
@@ -44,7 +44,7 @@ enum Question {
 
 pub(super) struct Node {
     pub(super) index: usize,
-    pub(super) machine: Machine,
+    pub(super) machine: NodeShape,
     folder: PathBuf,
     pub(super) time: Time,
     /// None while it is down, and until it has joined.
@@ -74,7 +74,7 @@ pub(super) enum Heard {
 
 impl Node {
     pub(super) fn new(index: usize, folder: PathBuf, time: Time, join_token: String) -> Node {
-        let machine = Machine { name: format!("n{index}"), gpus: 2, memory: 16 << 30 };
+        let machine = NodeShape { name: format!("n{index}"), gpus: 2, memory: 16 << 30 };
         Node {
             index,
             machine,

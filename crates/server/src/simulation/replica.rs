@@ -25,7 +25,7 @@ use tower::ServiceExt;
 use super::network::Party;
 use crate::config;
 use crate::fleet::Patience;
-use crate::http::{Limits, Link, router};
+use crate::http::{LeaderClient, Limits, router};
 use crate::leader::Candidate;
 use crate::server::{Server, Surroundings};
 use crate::store::Store;
@@ -126,7 +126,7 @@ impl Idle {
 /// Puts what is asked where the network finds it.
 struct ToOthers(Arc<Mutex<Said>>);
 
-impl Link for ToOthers {
+impl LeaderClient for ToOthers {
     fn ask<'a>(
         &'a self,
         leader: &'a str,

@@ -9,7 +9,7 @@ use super::node::Node;
 
 /// A task that ran on a node.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct TaskRun {
     pub(super) node: usize,
     pub(super) attempt: Attempt,
     gpus: Vec<u32>,
@@ -21,7 +21,7 @@ pub(super) struct Held {
     pub(super) gpu_ns: u64,
 }
 
-impl Held {
+impl TaskRun {
     /// What a bill would count of it, in millionths of a GPU x milliseconds.
     pub(super) fn reserved_ppm_ms(&self) -> u64 {
         let held_ms = self.until_ms.unwrap_or(self.from_ms) - self.from_ms;
@@ -37,7 +37,7 @@ pub(super) fn promised_ppm(node: &str) -> u32 {
 
 #[derive(Default)]
 pub(super) struct Truth {
-    pub(super) all: Vec<Held>,
+    pub(super) all: Vec<TaskRun>,
     open: BTreeMap<(usize, u64), usize>,
     known: BTreeSet<Attempt>,
 }
@@ -79,7 +79,7 @@ impl Truth {
                 ));
             }
         }
-        let other = |held: &&Held| {
+        let other = |held: &&TaskRun| {
             held.until_ms.is_none()
                 && held.attempt.lease == attempt.lease
                 && held.attempt.task == attempt.task
@@ -88,7 +88,7 @@ impl Truth {
             return Err(format!("{attempt:?} runs on n{node} beside {other:?}"));
         }
         self.open.insert((node, local), self.all.len());
-        let held = Held {
+        let held = TaskRun {
             node,
             attempt,
             gpus,
@@ -107,8 +107,9 @@ impl Truth {
         self.on(node, gpu).map(|held| u64::from(held.share_ppm)).sum()
     }
 
-    fn on(&self, node: usize, gpu: u32) -> impl Iterator<Item = &Held> {
-        let on = move |held: &&Held| held.node == node && held.until_ms.is_none() && held.gpus.contains(&gpu);
+    fn on(&self, node: usize, gpu: u32) -> impl Iterator<Item = &TaskRun> {
+        let on =
+            move |held: &&TaskRun| held.node == node && held.until_ms.is_none() && held.gpus.contains(&gpu);
         self.all.iter().filter(on)
     }
 
@@ -158,7 +159,7 @@ impl Truth {
         attempts
     }
 
-    pub(super) fn open(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn open(&self) -> impl Iterator<Item = &TaskRun> {
         self.open.values().map(|&at| &self.all[at])
     }
 

@@ -43,7 +43,7 @@ pools:
   - {name: shared, nodes: [n0], overcommit_percent: 150}
 ";
 
-struct Machine {
+struct SimulatedServer {
     name: String,
     folder: PathBuf,
     time: Time,
@@ -72,7 +72,7 @@ pub(super) struct World {
     pub(super) observer: Observer,
     pub(super) nodes: Vec<Node>,
     pub(super) truth: Truth,
-    servers: Vec<Machine>,
+    servers: Vec<SimulatedServer>,
     pub(super) programs: Vec<Program>,
     /// By the exchange that was forwarded: by whom, and who waits there.
     forwarded: std::collections::HashMap<u64, oneshot::Sender<Response>>,
@@ -96,7 +96,7 @@ impl World {
             store.set_clock(BEGIN_MS).await.unwrap();
             store
         });
-        let machine = |number: usize| Machine {
+        let machine = |number: usize| SimulatedServer {
             name: format!("s{number}"),
             folder: folder.path().join(format!("s{number}")),
             time: time.another(),
@@ -104,7 +104,7 @@ impl World {
             replica: None,
             starts_at_ms: 0,
         };
-        let servers: Vec<Machine> = (0..SERVERS).map(machine).collect();
+        let servers: Vec<SimulatedServer> = (0..SERVERS).map(machine).collect();
         servers.iter().for_each(|server| std::fs::create_dir(&server.folder).unwrap());
         let mut world = World {
             post: Post::new(seed, FAIR),

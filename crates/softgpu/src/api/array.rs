@@ -9,7 +9,7 @@ use sluice_cuda::{
 
 use crate::array;
 use crate::context::current;
-use crate::copy::{self, Extent, Place, require_device};
+use crate::copy::{self, BoxLayout, Extent, require_device};
 use crate::status::{Result, call, put, require};
 use crate::stream;
 
@@ -111,19 +111,25 @@ pub(crate) unsafe extern "C" fn cuMipmappedArrayGetLevel(
 }
 
 /// Bytes of a one-dimensional array.
-fn bytes_of(handle: CUarray, offset: usize, size: usize) -> Result<Place> {
+fn bytes_of(handle: CUarray, offset: usize, size: usize) -> Result<BoxLayout> {
     array::place(handle, [offset as u64, 0, 0], Extent::line(size as u64))
 }
 
 /// Bytes of device memory.
-fn device(address: CUdeviceptr, size: usize) -> Result<Place> {
+fn device(address: CUdeviceptr, size: usize) -> Result<BoxLayout> {
     if size > 0 {
         require_device(address)?;
     }
-    Ok(Place::line(address))
+    Ok(BoxLayout::line(address))
 }
 
-fn line(to: Result<Place>, from: Result<Place>, size: usize, s: CUstream, synchronous: bool) -> Result<()> {
+fn line(
+    to: Result<BoxLayout>,
+    from: Result<BoxLayout>,
+    size: usize,
+    s: CUstream,
+    synchronous: bool,
+) -> Result<()> {
     let target = stream::target(s)?;
     copy::submit(&target, to?, from?, Extent::line(size as u64), synchronous)
 }
@@ -165,7 +171,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoA_v2(
     from: *const c_void,
     size: usize,
 ) -> CUresult {
-    let from = Ok(Place::line(from as u64));
+    let from = Ok(BoxLayout::line(from as u64));
     call(|| line(bytes_of(to, offset, size), from, size, CUstream::LEGACY, true))
 }
 
@@ -176,7 +182,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoAAsync_v2(
     size: usize,
     s: CUstream,
 ) -> CUresult {
-    call(|| line(bytes_of(to, offset, size), Ok(Place::line(from as u64)), size, s, false))
+    call(|| line(bytes_of(to, offset, size), Ok(BoxLayout::line(from as u64)), size, s, false))
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpyAtoH_v2(
@@ -185,7 +191,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyAtoH_v2(
     offset: usize,
     size: usize,
 ) -> CUresult {
-    let to = Ok(Place::line(to as u64));
+    let to = Ok(BoxLayout::line(to as u64));
     call(|| line(to, bytes_of(from, offset, size), size, CUstream::LEGACY, true))
 }
 
@@ -196,5 +202,5 @@ pub(crate) unsafe extern "C" fn cuMemcpyAtoHAsync_v2(
     size: usize,
     s: CUstream,
 ) -> CUresult {
-    call(|| line(Ok(Place::line(to as u64)), bytes_of(from, offset, size), size, s, false))
+    call(|| line(Ok(BoxLayout::line(to as u64)), bytes_of(from, offset, size), size, s, false))
 }

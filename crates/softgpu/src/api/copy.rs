@@ -10,14 +10,14 @@ use sluice_cuda::{
 use crate::address_space;
 use crate::array;
 use crate::context;
-use crate::copy::{self, Extent, Fill, Place, require_device};
+use crate::copy::{self, BoxLayout, Extent, Fill, require_device};
 use crate::status::{Result, Status, call, require};
 use crate::stream;
 
 /// A copy of one row.
 fn line(to: u64, from: u64, size: usize, stream: CUstream, synchronous: bool) -> Result<()> {
     let target = stream::target(stream)?;
-    copy::submit(&target, Place::line(to), Place::line(from), Extent::line(size as u64), synchronous)
+    copy::submit(&target, BoxLayout::line(to), BoxLayout::line(from), Extent::line(size as u64), synchronous)
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> CUresult {
@@ -127,8 +127,8 @@ pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
         let target = stream::target(s)?;
         device_side(to, size)?;
         device_side(from, size)?;
-        let to = (Place::line(to), ordinal(to_context)?);
-        let from = (Place::line(from), ordinal(from_context)?);
+        let to = (BoxLayout::line(to), ordinal(to_context)?);
+        let from = (BoxLayout::line(from), ordinal(from_context)?);
         copy::submit_peer(&target, to, from, Extent::line(size as u64))
     })
 }
@@ -153,7 +153,7 @@ struct Side {
 }
 
 impl Side {
-    fn place(&self, extent: Extent) -> Result<Place> {
+    fn place(&self, extent: Extent) -> Result<BoxLayout> {
         let base = match self.kind {
             CUmemorytype::HOST => self.host,
             CUmemorytype::DEVICE | CUmemorytype::UNIFIED => self.device,
@@ -179,12 +179,12 @@ impl Side {
         if address_space::contains(base) != address_space::contains(address) {
             return Err(overflow);
         }
-        Ok(Place { address, pitch, slice })
+        Ok(BoxLayout { address, pitch, slice })
     }
 }
 
 /// Destination, source and size of a two-dimensional copy.
-fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(Place, Place, Extent)> {
+fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(BoxLayout, BoxLayout, Extent)> {
     let extent = Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: 1 };
     let from = Side {
         kind: copy.srcMemoryType,
@@ -212,7 +212,7 @@ fn places_2d(copy: &CUDA_MEMCPY2D) -> Result<(Place, Place, Extent)> {
 }
 
 /// Destination, source and size of a three-dimensional copy.
-pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(Place, Place, Extent)> {
+pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(BoxLayout, BoxLayout, Extent)> {
     let extent =
         Extent { width: copy.WidthInBytes as u64, height: copy.Height as u64, depth: copy.Depth as u64 };
     let from = Side {

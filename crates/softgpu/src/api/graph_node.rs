@@ -10,7 +10,7 @@ use sluice_cuda::*;
 use super::graph::{copy, fill, host, node_list, put_nodes};
 use crate::address_space;
 use crate::array;
-use crate::copy::Place;
+use crate::copy::BoxLayout;
 use crate::device::driver;
 use crate::event::{Event, event};
 use crate::graph::{Exec, Graph, Node, NodeId, UserObject, Work, graph_of};
@@ -262,11 +262,11 @@ pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(exec: CUgraphExec, place: *m
 // ---- Copies and fills ----
 
 /// A copy as CUDA describes it. Pitches of one row are its width.
-fn described(to: Place, from: Place, extent: crate::copy::Extent) -> CUDA_MEMCPY3D {
-    let on_device = |place: Place| address_space::contains(place.address);
+fn described(to: BoxLayout, from: BoxLayout, extent: crate::copy::Extent) -> CUDA_MEMCPY3D {
+    let on_device = |place: BoxLayout| address_space::contains(place.address);
     let kind = |place| if on_device(place) { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
-    let pitch = |place: Place| if place.pitch == 0 { extent.width } else { place.pitch } as usize;
-    let height = |place: Place| match place.slice.checked_div(place.pitch) {
+    let pitch = |place: BoxLayout| if place.pitch == 0 { extent.width } else { place.pitch } as usize;
+    let height = |place: BoxLayout| match place.slice.checked_div(place.pitch) {
         Some(rows) if rows > 0 => rows as usize,
         _ => extent.height as usize,
     };

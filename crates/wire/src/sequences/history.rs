@@ -15,21 +15,21 @@ pub(super) struct History {
     bytes: Vec<u8>,
     /// Bytes used so far, those left free at the ring's end included.
     end: u64,
-    commands: Vec<Place>,
+    commands: Vec<Span>,
     /// Commands so far, and so the number of the next.
     count: u64,
 }
 
 /// Where a command lies, in bytes used before it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Span {
     start: u64,
     size: u32,
 }
 
 impl History {
     pub(super) fn new() -> History {
-        History { bytes: vec![0; BYTES], end: 0, commands: vec![Place::default(); COMMANDS], count: 0 }
+        History { bytes: vec![0; BYTES], end: 0, commands: vec![Span::default(); COMMANDS], count: 0 }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -41,7 +41,7 @@ impl History {
         if number >= self.count || self.count - number > COMMANDS as u64 {
             return None;
         }
-        let Place { start, size } = self.commands[number as usize % COMMANDS];
+        let Span { start, size } = self.commands[number as usize % COMMANDS];
         if self.end > start + BYTES as u64 {
             return None;
         }
@@ -65,7 +65,7 @@ impl History {
         history.count = u64::decode(saved)?;
         for place in &mut history.commands {
             let (start, size) = Decode::decode(saved)?;
-            *place = Place { start, size };
+            *place = Span { start, size };
             let is_inside = start <= history.end && start as usize % BYTES + size as usize <= BYTES;
             if !is_inside {
                 return Err(WireError::Value { what: "the place of a remembered command", value: start });
@@ -95,7 +95,7 @@ impl History {
 
     /// Adds what begins as a copy of a remembered command, and gives its bytes.
     pub(super) fn push_copy(&mut self, number: u64) -> &mut [u8] {
-        let Place { start, size } = self.commands[number as usize % COMMANDS];
+        let Span { start, size } = self.commands[number as usize % COMMANDS];
         let (from, size) = (start as usize % BYTES, size as usize);
         let offset = self.add_place(size);
         self.bytes.copy_within(from..from + size, offset);
@@ -109,7 +109,7 @@ impl History {
             self.end += (BYTES - offset) as u64;
             offset = 0;
         }
-        self.commands[self.count as usize % COMMANDS] = Place { start: self.end, size: size as u32 };
+        self.commands[self.count as usize % COMMANDS] = Span { start: self.end, size: size as u32 };
         self.end += size as u64;
         self.count += 1;
         offset

@@ -24,7 +24,7 @@ use sluice_cuda::*;
 use sluice_wire::TICKET_RELEASED;
 
 use crate::host_calls::HostCalls;
-use crate::host_memory::{Held, HostMemory};
+use crate::host_memory::{HostCharge, HostMemory};
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
 
@@ -81,7 +81,7 @@ struct Buffer {
     start: *mut u8,
     bytes: u64,
     #[expect(dead_code, reason = "held, not read")]
-    held: Held,
+    held: HostCharge,
 }
 
 // SAFETY: plain memory; who reads and writes it when is ordered by the graphs that use it.
@@ -178,7 +178,7 @@ struct NodeCall {
     host_calls: Arc<HostCalls>,
     data: Arc<NodeData>,
     #[expect(dead_code, reason = "held, not read")]
-    held: Held,
+    held: HostCharge,
 }
 
 /// Those that some graph has, by number.

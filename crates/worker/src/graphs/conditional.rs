@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use sluice_cuda::*;
 use sluice_wire::{ConditionalNode, GraphId, Id, NodeWork, commands};
 
-use super::Place;
+use super::Insertion;
 use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
@@ -78,7 +78,7 @@ pub(super) fn check_inside(session: &Session, graph: CUgraph, work: &NodeWork) -
 /// Adds the node, and answers the driver's graphs in it.
 pub(super) fn make(
     session: &Session,
-    place: &Place,
+    place: &Insertion,
     node: &ConditionalNode,
 ) -> Result<(CUgraphNode, Vec<CUgraph>), CUresult> {
     let table = &session.table;

@@ -10,7 +10,7 @@ use sluice_cuda::*;
 use sluice_wire::{DevicePtr, FillNode, GraphExecId, GraphId, GraphNodeId, NodeWork, commands};
 
 use super::weights::{OPERATIONS_BYTES, Weight, weigh_node};
-use super::{Place, adopt, conditional, inner_graph};
+use super::{Insertion, adopt, conditional, inner_graph};
 use crate::execute::Execute;
 use crate::session::Session;
 
@@ -81,7 +81,7 @@ fn kept(work: &NodeWork) -> Option<NodeWork> {
     }
 }
 
-fn make(session: &Session, place: &Place, work: &NodeWork) -> Result<CUgraphNode, CUresult> {
+fn make(session: &Session, place: &Insertion, work: &NodeWork) -> Result<CUgraphNode, CUresult> {
     let table = &session.table;
     let (graph, before, count) = (place.graph, place.dependencies.as_ptr(), place.dependencies.len());
     let mut node = CUgraphNode::NULL;

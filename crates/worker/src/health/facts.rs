@@ -26,7 +26,7 @@ pub(crate) fn say(watch: &Watch, out: &mut impl Write) -> Result<(), HealthError
     let nvml = Nvml::builder().lib_path(watch.library.as_ref()).init().map_err(failed)?;
     let devices: Vec<Option<Device<'_>>> =
         watch.gpus.iter().map(|uuid| nvml.device_by_uuid(uuid.as_str()).ok()).collect();
-    let known: Vec<Option<Known>> =
+    let known: Vec<Option<GpuFacts>> =
         devices.iter().map(|device| device.as_ref().map(|device| look(&nvml, device))).collect();
     let facts = (0..).zip(&known).map(|(gpu, this)| match this {
         None => Facts::default(),
@@ -48,7 +48,7 @@ fn tell(facts: &[Facts], out: &mut impl Write) -> io::Result<()> {
 
 /// A GPU, and where its links lead.
 #[derive(Debug, Default)]
-struct Known {
+struct GpuFacts {
     facts: Facts,
     /// PCI addresses of what is directly at the other end of each active link.
     ends: Vec<String>,
@@ -56,7 +56,7 @@ struct Known {
     to_switches: u32,
 }
 
-fn look(nvml: &Nvml, device: &Device<'_>) -> Known {
+fn look(nvml: &Nvml, device: &Device<'_>) -> GpuFacts {
     let pci = device.pci_info().ok();
     let facts = Facts {
         vendor_id: pci.as_ref().map(|pci| pci.pci_device_id as u16),
@@ -65,7 +65,7 @@ fn look(nvml: &Nvml, device: &Device<'_>) -> Known {
         pcie: device.max_pcie_link_gen().ok().zip(device.max_pcie_link_width().ok()),
         nvlinks: Vec::new(),
     };
-    let mut known = Known { facts, ..Known::default() };
+    let mut known = GpuFacts { facts, ..GpuFacts::default() };
     for number in 0..LINKS_MAX {
         let link = device.link_wrapper_for(number);
         match link.is_active() {
@@ -90,7 +90,7 @@ fn address(domain: u32, bus: u32, device: u32) -> String {
 
 /// GPUs that links lead to, straight or through switches: of two GPUs at switches the one with
 /// fewer links there says how many.
-fn peers(gpu: usize, known: &[Option<Known>], linked: impl Fn(usize, usize) -> bool) -> Vec<(u32, u32)> {
+fn peers(gpu: usize, known: &[Option<GpuFacts>], linked: impl Fn(usize, usize) -> bool) -> Vec<(u32, u32)> {
     let Some(this) = &known[gpu] else { return Vec::new() };
     let mut peers = Vec::new();
     for (other, there) in known.iter().enumerate().filter(|(other, _)| *other != gpu) {
@@ -138,9 +138,9 @@ fn p2p(nvml: &Nvml, one: &Device<'_>, other: &Device<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn at(bus: u32, ends: &[u32], to_switches: u32) -> Option<Known> {
+    fn at(bus: u32, ends: &[u32], to_switches: u32) -> Option<GpuFacts> {
         let facts = Facts { pci: Some(address(0, bus, 0)), ..Facts::default() };
-        Some(Known { facts, ends: ends.iter().map(|&bus| address(0, bus, 0)).collect(), to_switches })
+        Some(GpuFacts { facts, ends: ends.iter().map(|&bus| address(0, bus, 0)).collect(), to_switches })
     }
 
     #[test]

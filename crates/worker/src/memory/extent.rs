@@ -19,12 +19,12 @@ pub(crate) const EXTENT: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,
-    pub(crate) place: Place,
+    pub(crate) place: Location,
 }
 
 /// Where its bytes are.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// On the device, and mapped.
     Device(CUmemGenericAllocationHandle),
     /// In host memory or a file, and nothing is mapped at its address.
@@ -40,7 +40,7 @@ pub(crate) enum Piece {
 
 impl Extent {
     pub(crate) fn is_on_device(&self) -> bool {
-        matches!(self.place, Place::Device(_))
+        matches!(self.place, Location::Device(_))
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn make(
     let mut made = Ok(());
     for bytes in sizes {
         match map_new(table, device, next, bytes) {
-            Ok(handle) => extents.push(Extent { bytes, place: Place::Device(handle) }),
+            Ok(handle) => extents.push(Extent { bytes, place: Location::Device(handle) }),
             Err(result) => {
                 made = Err(result);
                 break;
@@ -124,7 +124,7 @@ pub(super) fn give_access(
 pub(super) fn unmake(table: &DriverTable, start: u64, extents: &[Extent]) -> Result<(), CUresult> {
     let mut result = Ok(());
     for (address, extent) in placed(start, extents) {
-        if let Place::Device(handle) = extent.place {
+        if let Location::Device(handle) = extent.place {
             result = result.and(unback(table, address, extent.bytes, handle));
         }
     }

@@ -28,7 +28,7 @@ use sluice_cuda::{CUresult, DriverTable};
 
 use self::copies::Copies;
 use self::filed::{Stage, copy_back, copy_to_file, divide, file_places};
-use super::extent::{self, Extent, Piece, Place};
+use super::extent::{self, Extent, Location, Piece};
 use super::file::Unread;
 use super::host::{self, HostPiece};
 use super::{Backing, State, unback};
@@ -377,14 +377,14 @@ struct Stays {
 fn park(table: &DriverTable, state: &mut State, moving: &Moving, piece: Piece) -> Result<(), Stays> {
     let stays = |result, piece| Stays { result, piece };
     let handle = match state.extent(moving.start, moving.index) {
-        Some(Extent { place: Place::Device(handle), .. }) => *handle,
+        Some(Extent { place: Location::Device(handle), .. }) => *handle,
         _ => return Err(stays(CUresult::INVALID_VALUE, None)),
     };
     if let Err(result) = super::unmap(table, moving.address, moving.bytes) {
         return Err(stays(result, Some(piece)));
     }
     if let Some(extent) = state.extent_mut(moving.start, moving.index) {
-        extent.place = Place::Parked(piece);
+        extent.place = Location::Parked(piece);
     }
     let release = table.cuMemRelease.ok_or(stays(CUresult::NOT_SUPPORTED, None))?;
     // SAFETY: the handle came from `cuMemCreate`, nothing maps it, and this is its only release.
@@ -423,7 +423,7 @@ fn come_back(session: &Session) -> Result<Back, NotMoved> {
     let (mut moved, mut emptied) = (vec![0; session.devices.len()], Vec::new());
     for (extent, handle) in moving.iter().zip(handles) {
         if let Some(it) = state.extent_mut(extent.start, extent.index)
-            && let Place::Parked(piece) = std::mem::replace(&mut it.place, Place::Device(handle))
+            && let Location::Parked(piece) = std::mem::replace(&mut it.place, Location::Device(handle))
         {
             // A file is closed with its last piece, and its disk has the room again.
             if let Piece::Host(piece) = piece {
@@ -467,7 +467,7 @@ fn fill_all(session: &Session, state: &State, moving: &[Moving]) -> Result<(), N
     let mut stage = Stage::default();
     let mut copies = Copies::new(session);
     for it in moving {
-        if let Some(Extent { place: Place::Parked(piece), .. }) = state.extent(it.start, it.index) {
+        if let Some(Extent { place: Location::Parked(piece), .. }) = state.extent(it.start, it.index) {
             copy_back(&mut copies, &mut stage, it, piece)?;
         }
     }

@@ -9,7 +9,7 @@ use sluice_cuda::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 use crate::context::current;
 use crate::device::driver;
 use crate::jit_options::Logs;
-use crate::link::{LINKS, Link};
+use crate::link::{LINKS, PendingLink};
 use crate::status::{Result, Status, call, put, put_optional, require};
 
 pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
         current()?;
         require(place)?;
         // SAFETY: arrays by contract, which says that the logs stay until the link is destroyed.
-        let link = Link::create(unsafe { Logs::find(count, options, values) });
+        let link = PendingLink::create(unsafe { Logs::find(count, options, values) });
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUlinkState(link.handle)) }
     })
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn cuLinkAddData_v2(
 ) -> CUresult {
     call(|| {
         driver()?;
-        let link = Link::get(state)?;
+        let link = PendingLink::get(state)?;
         require(data)?;
         check_input(kind)?;
         // SAFETY: null or a C string by contract.
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn cuLinkAddFile_v2(
 ) -> CUresult {
     call(|| {
         driver()?;
-        let link = Link::get(state)?;
+        let link = PendingLink::get(state)?;
         require(path)?;
         check_input(kind)?;
         // SAFETY: a C string by contract.
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn cuLinkComplete(
 ) -> CUresult {
     call(|| {
         driver()?;
-        let (image, bytes) = Link::get(state)?.complete()?;
+        let (image, bytes) = PendingLink::get(state)?.complete()?;
         // SAFETY: output arguments by contract.
         unsafe {
             put(place, image.cast_mut().cast())?;

@@ -8,7 +8,7 @@ use crate::checks;
 use crate::custom::described;
 use crate::elsewhere::Range;
 use crate::execute::Execute;
-use crate::graphs::{Place, driver_nodes, inner_graph};
+use crate::graphs::{Insertion, driver_nodes, inner_graph};
 use crate::session::Session;
 
 /// The device memory on the sides of a copy.
@@ -22,7 +22,7 @@ pub(crate) fn copy_ranges(copy: &CopyNode) -> Result<Vec<Range>, CUresult> {
 }
 
 impl Session {
-    pub(super) fn add_copy(&self, place: &Place, copy: &CopyNode) -> Result<CUgraphNode, CUresult> {
+    pub(super) fn add_copy(&self, place: &Insertion, copy: &CopyNode) -> Result<CUgraphNode, CUresult> {
         let (before, count) = (place.dependencies.as_ptr(), place.dependencies.len());
         let mut node = CUgraphNode::NULL;
         if let (CopySide::Host(()), CopySide::Host(())) = (&copy.dst, &copy.src) {
