@@ -53,6 +53,17 @@ pub(crate) mod simulate {
     }
 }
 
+pub(crate) mod manual {
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    use anyhow::Result;
+
+    pub(crate) fn write(_: Option<&Path>) -> Result<ExitCode> {
+        super::absent("manual pages (`--help` after a command prints its part)")
+    }
+}
+
 pub(crate) mod report {
     use std::path::Path;
     use std::process::ExitCode;

@@ -21,6 +21,8 @@ mod fit;
 mod hold;
 mod kubectl;
 mod lease;
+#[cfg(feature = "full")]
+mod manual;
 mod migrate;
 mod moment;
 mod node_token;
@@ -51,15 +53,13 @@ mod training;
 mod used;
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 #[cfg(not(feature = "full"))]
-use crate::absent::{simulate, top};
+use crate::absent::{manual, simulate, top};
 use crate::cli::{BenchCommand, Cli, Command, NodeArgs};
 
 fn main() -> ExitCode {
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut output::Stdout);
             ExitCode::SUCCESS
         }
-        Command::Man { folder, .. } => answer(write_manual(folder.as_deref())),
+        Command::Man { folder, .. } => answer(manual::write(folder.as_deref())),
     };
     sluice_log::finish();
     code
@@ -154,27 +154,6 @@ fn log_format(command: &Command) -> Option<sluice_log::Format> {
         Command::Up(arguments) => Some(arguments.log.log_format),
         _ => Some(sluice_log::Format::Messages),
     }
-}
-
-/// Writes `sluice.1` and a page for each command into a folder, which is made if it does not exist.
-/// Without a folder it prints `docs/reference/cli.md` instead.
-fn write_manual(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let Some(folder) = folder else {
-        write!(output::Stdout, "{}", command_line_page())?;
-        return Ok(ExitCode::SUCCESS);
-    };
-    let failed = || format!("cannot write manual pages into {}", folder.display());
-    std::fs::create_dir_all(folder).with_context(failed)?;
-    clap_mangen::generate_to(Cli::command(), folder).with_context(failed)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// All commands with their options, in Markdown.
-fn command_line_page() -> String {
-    let options = clap_markdown::MarkdownOptions::new().title("Command line".into()).show_footer(false);
-    let page = clap_markdown::help_markdown_custom::<Cli>(&options);
-    // Help texts end their lines where a terminal's would.
-    page.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// Ends the process with the very code of its program; what is left has been dropped.
@@ -197,14 +176,4 @@ fn answer(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 fn complain(message: &str) {
     eprintln!("sluice: {message}");
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_command_line_page_has_all_commands() {
-        let page = include_str!("../../../docs/reference/cli.md");
-        let is_current = page == super::command_line_page();
-        assert!(is_current, "run `cargo run -q -p sluice -- man --markdown > docs/reference/cli.md`");
-    }
 }

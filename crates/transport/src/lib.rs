@@ -357,6 +357,15 @@ impl Stream {
         self.shared.get_or_init(|| Shared::new(memory, side, cores));
     }
 
+    /// The round-trip time to the peer, as TCP has measured it; `None` over anything but TCP, and where
+    /// the bytes go through shared memory.
+    pub fn round_trip(&self) -> Option<Duration> {
+        match self.shared.get() {
+            Some(_) => None,
+            None => socket::round_trip(self.connection.socket.as_fd()),
+        }
+    }
+
     /// Makes this connection fit to be one of several. The process that accepts it does so: a
     /// confined worker may not.
     pub fn limit_unsent(&self) {

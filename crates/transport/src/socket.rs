@@ -196,7 +196,7 @@ fn is_far(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// As the system has measured it so far, if this is TCP.
-fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
+pub(crate) fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
     // SAFETY: an all-zero structure of numbers is a valid one.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of_val(&info) as u32;

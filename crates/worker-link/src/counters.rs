@@ -32,6 +32,8 @@ pub struct Counters {
     pub fault: AtomicI32,
     /// Bytes of device memory that can leave the GPUs; this one also goes down.
     pub movable: AtomicU64,
+    /// Microseconds of a round trip to the client, as TCP has measured it; 0 where it has not.
+    pub round_trip_us: AtomicU64,
 }
 
 /// A snapshot of [`Counters`].

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
 
 use sluice_transport::{Rings, Side, Stream};
 use sluice_wire::control::{Control, SessionOpen, SharedMemory};
@@ -29,6 +30,9 @@ const READ_SIZE: usize = 64 << 10;
 /// beginning is wanted here.
 const READ_SIZE_AFTER_BULK: usize = 4 << 10;
 
+/// The system is asked for the round-trip time this often at most.
+const ROUND_TRIP_EVERY: Duration = Duration::from_secs(1);
+
 /// The bytes: over one connection, and then the next.
 struct Line {
     client: Arc<Client>,
@@ -36,6 +40,8 @@ struct Line {
     outbox: Arc<Outbox>,
     spin: Spin,
     counters: Arc<CounterPage>,
+    /// When the system was asked for the round-trip time last.
+    asked: Option<Instant>,
 }
 
 pub(crate) struct Reader {
@@ -72,7 +78,18 @@ impl Line {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         self.counters.bytes_in.fetch_add(got as u64, Relaxed);
+        self.note_round_trip();
         Ok(got)
+    }
+
+    /// Asks the system for the round-trip time now and then, for the node's metrics.
+    fn note_round_trip(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < ROUND_TRIP_EVERY) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        let microseconds = self.connection.stream.round_trip().map_or(0, |took| took.as_micros() as u64);
+        self.counters.round_trip_us.store(microseconds, Relaxed);
     }
 
     /// As [`Line::read`], also after a cut.
@@ -122,7 +139,7 @@ impl Reader {
     pub(crate) fn new(client: Arc<Client>, outbox: Arc<Outbox>, counters: Arc<CounterPage>) -> Reader {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let connection = client.connection();
-        let line = Line { client, connection, outbox, spin: Spin::new(cores), counters };
+        let line = Line { client, connection, outbox, spin: Spin::new(cores), counters, asked: None };
         let decoder = FrameDecoder::new();
         Reader {
             line,

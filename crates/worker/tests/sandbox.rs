@@ -166,6 +166,11 @@ fn calls_that_are_many_are_allowed_in_part() {
     for advice in [libc::MADV_DONTNEED, libc::MADV_DONTDUMP, libc::MADV_POPULATE_WRITE] {
         assert_eq!(call(libc::SYS_madvise, [memory, page, advice.into(), 0, 0]), Ok(0), "{advice}");
     }
+    let (tcp, info) = (libc::IPPROTO_TCP.into(), libc::TCP_INFO.into());
+    for (level, option) in [(libc::SOL_SOCKET.into(), libc::SO_PEERCRED.into()), (tcp, info + 1)] {
+        assert_filtered("getsockopt", libc::SYS_getsockopt, [fd, level, option, place, place]);
+    }
+    assert_passes("state of a connection", libc::SYS_getsockopt, [fd, tcp, info, place, place]);
     assert_filtered("membarrier", libc::SYS_membarrier, [libc::MEMBARRIER_CMD_GLOBAL.into(), 0, 0, 0, 0]);
     let huge = libc::c_long::from(libc::MFD_HUGETLB);
     assert_filtered("huge pages", libc::SYS_memfd_create, [name.as_ptr() as libc::c_long, huge, 0, 0, 0]);

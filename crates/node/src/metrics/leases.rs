@@ -72,6 +72,11 @@ const LINK: Metric = Metric::counter(
     "Bytes between the node and the lease's programs: received by the node, or sent",
 )
 .of("bytes");
+const ROUND_TRIP: Metric = Metric::gauge(
+    "sluice_lease_rtt",
+    "Round-trip time to the farthest program of the lease, as TCP has measured it",
+)
+.of("seconds");
 const FAULTS: Metric = Metric::counter(
     "sluice_lease_faults",
     "Sessions of the lease that ended because their worker crashed or their driver hung",
@@ -111,6 +116,11 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     gauge(&MEMORY_SWAPPED, &|now| now.memory_swapped as f64)?;
     gauge(&MEMORY_IN_FILE, &|now| now.memory_in_file as f64)?;
     gauge(&SESSIONS, &|now| f64::from(now.sessions))?;
+    let round_trips = labels.iter().zip(leases).filter_map(|(labels, lease)| {
+        let us = lease.now.as_ref().map(|now| now.round_trip_us).filter(|&us| us > 0)?;
+        Some((labels.as_slice(), us as f64 / 1e6))
+    });
+    page.family(&ROUND_TRIP, round_trips)?;
     let link = labels.iter().zip(leases).flat_map(|(labels, lease)| {
         [("received", lease.bytes_in), ("sent", lease.bytes_out)].map(|(direction, bytes)| {
             let direction = ("direction", direction.to_owned());

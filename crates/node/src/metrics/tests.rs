@@ -42,7 +42,13 @@ fn lease(number: u64) -> LeaseReading {
         reserved_ns: 2_000_000_000,
         waits: Waits { total_ns: 750_000_000, turns_ns: 250_000_000, counts: [3, 0, 1, 0, 0, 0, 0] },
         bytes_in: 7,
-        now: Some(LeaseNow { gpus: 1, share_ppm: 250_000, received_ppm: 240_000, ..LeaseNow::default() }),
+        now: Some(LeaseNow {
+            gpus: 1,
+            share_ppm: 250_000,
+            received_ppm: 240_000,
+            round_trip_us: 250,
+            ..LeaseNow::default()
+        }),
         ..LeaseReading::default()
     }
 }
@@ -127,6 +133,7 @@ fn a_lease_that_has_ended_keeps_its_counters_and_loses_its_gauges() {
         format!("sluice_lease_turn_wait_seconds_sum{{{}}} 0.25", labels(1)),
         format!("sluice_lease_throttled_seconds_total{{{}}} 0.75", labels(1)),
         format!("sluice_lease_share_guaranteed_ratio{{{}}} 0.25", labels(1)),
+        format!("sluice_lease_rtt_seconds{{{}}} 0.00025", labels(1)),
         format!("sluice_lease_link_bytes_total{{{},direction=\"received\"}} 7.0", labels(1)),
     ] {
         assert!(page.lines().any(|found| found == line), "{line} in\n{page}");

@@ -5,6 +5,7 @@
 //! [`KEPT_FOR`], so that a scrape sees its last numbers, then it is gone.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluice_wire::control::GpuStatus;
@@ -73,6 +74,8 @@ pub(crate) struct LeaseNow {
     /// Bytes of these that are in a file.
     pub(crate) memory_in_file: u64,
     pub(crate) sessions: u32,
+    /// Microseconds of a round trip to the farthest program whose connection is TCP; 0 without one.
+    pub(crate) round_trip_us: u64,
 }
 
 /// All of a node at one moment.
@@ -119,6 +122,7 @@ impl Registry {
         let waits = self.turns.waits();
         let (counts, sessions) = ledger.counts_of_all();
         let swapped = ledger.swapped_of_all();
+        let round_trips = ledger.round_trips_of_all();
         let reading = |(&id, record): (&u64, &LeaseRecord)| {
             let mut reading = self.reading(id, record, counts.get(&id).copied().unwrap_or(record.past));
             reading.waits = reading.waits.and(waits.get(&id).copied().unwrap_or_default());
@@ -132,6 +136,7 @@ impl Registry {
                 memory_swapped: swapped.get(&id).map_or(0, |of| of.0),
                 memory_in_file: swapped.get(&id).map_or(0, |of| of.1),
                 sessions: sessions.get(&id).copied().unwrap_or(0),
+                round_trip_us: round_trips.get(&id).copied().unwrap_or(0),
             });
             Some(reading)
         };
@@ -206,6 +211,16 @@ impl Ledger {
             of_lease.1 += entry.filed_by(session);
         }
         swapped
+    }
+
+    /// Microseconds of the longest round trip to a program of each lease.
+    fn round_trips_of_all(&self) -> BTreeMap<u64, u64> {
+        let mut longest = BTreeMap::new();
+        for session in self.sessions.values() {
+            let of_lease: &mut u64 = longest.entry(session.lease).or_default();
+            *of_lease = (*of_lease).max(session.counters.round_trip_us.load(Relaxed));
+        }
+        longest
     }
 
     /// Adds one move of a session's memory to the sums of its lease.

@@ -94,11 +94,19 @@ fn token_given(arguments: &LoginArgs) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
+/// A lean build writes JSON, which is YAML as well (YAML 1.2, section 1.3).
+fn yaml(declared: &serde_json::Value) -> Result<String> {
+    #[cfg(feature = "full")]
+    return Ok(serde_saphyr::to_string(declared)?);
+    #[cfg(not(feature = "full"))]
+    return Ok(format!("{declared:#}\n"));
+}
+
 pub(crate) fn apply(arguments: &ApplyArgs) -> Result<ExitCode> {
     let client = client(&arguments.at)?;
     let Some(file) = &arguments.file else {
         let declared: serde_json::Value = client.get("/declaration")?;
-        print!("{}", serde_saphyr::to_string(&as_written(&declared))?);
+        print!("{}", yaml(&as_written(&declared))?);
         return Ok(ExitCode::SUCCESS);
     };
     let text = if file == Path::new("-") {

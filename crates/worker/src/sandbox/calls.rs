@@ -61,6 +61,10 @@ pub(super) fn filtered() -> Result<Vec<Filtered>, BackendError> {
         (("SYS_mmap", libc::SYS_mmap), vec![vec![without(2, libc::PROT_EXEC)?]]),
         (("SYS_mprotect", libc::SYS_mprotect), mprotect()?),
         (("SYS_fallocate", libc::SYS_fallocate), any_of(1, &[0])?),
+        (
+            ("SYS_getsockopt", libc::SYS_getsockopt),
+            vec![vec![equal(1, libc::IPPROTO_TCP as u64)?, equal(2, libc::TCP_INFO as u64)?]],
+        ),
         (("SYS_madvise", libc::SYS_madvise), any_of(2, &ADVICE)?),
         (("SYS_membarrier", libc::SYS_membarrier), any_of(0, &BARRIERS)?),
         (
