@@ -3,7 +3,7 @@
 //! ```text
 //!  cargo build --release ─▶ strip ─▶ Product ─┬▶ sluice-VERSION-ARCH-linux.tar.gz
 //!                                             ├▶ sluice_VERSION_ARCH.deb
-//!                                             ├▶ sluice-VERSION-oci/          (an OCI image layout)
+//!                                             ├▶ sluice-VERSION-oci/ (an OCI image layout)
 //!                                             └▶ sluice_gpu-VERSION-….whl
 //! ```
 //! Packages are made by this program alone, without Docker, dpkg or a Python package. What they

@@ -3,7 +3,8 @@
 //! program natively and under a lease, whose results and times it compares; it needs the driver and
 //! Python 3, and takes PyTorch, JAX, CuPy and nvcc along where they are. There:
 //!
-//!     PYTHONUNBUFFERED=1 python3 .gpu-bundle/check.py --minutes 9 --report FOLDER 2>&1 | tee FOLDER/log
+//!     PYTHONUNBUFFERED=1 python3 .gpu-bundle/check.py --minutes 9 --report FOLDER 2>&1 \
+//!         | tee FOLDER/log
 
 use std::fs;
 use std::path::{Path, PathBuf};

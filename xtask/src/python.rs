@@ -101,7 +101,7 @@ pub(crate) const TORCH: Environment = Environment {
     packages: &["torch==2.15.0", "transformers==5.23.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"],
 };
 
-/// The same of CUDA 12: 7 GB.
+/// PyTorch with the libraries of CUDA 12: 7 GB.
 pub(crate) const TORCH_12: Environment =
     Environment { name: "torch12", packages: &["torch==2.8.0", "numpy==2.4.6", "nvidia-ml-py==13.615.71"] };
 

@@ -101,7 +101,7 @@ struct Server {
     url: String,
     /// What paths are written behind.
     base: String,
-    /// Or why it cannot be asked.
+    /// The connections to it, or the reason why there can be none.
     agent: Result<ureq::Agent, String>,
 }
 
@@ -135,7 +135,7 @@ impl Client {
         &self.servers.at(self.servers.current.load(Ordering::Relaxed)).url
     }
 
-    /// The same servers with another token.
+    /// Returns a client of the same servers with another token.
     pub fn with_token(&self, token: &str) -> Client {
         Client { token: bearer(token, None), ..self.clone() }
     }

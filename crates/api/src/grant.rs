@@ -1,8 +1,9 @@
 //! Grants: a lease in a form that a node can check alone.
 //!
 //! ```text
-//! sluice1.BASE64URL(JSON of Grant).BASE64URL(Ed25519 signature over everything before the last point)
+//! sluice1.BASE64URL(JSON of Grant).BASE64URL(SIGNATURE)
 //! ```
+//! SIGNATURE is an Ed25519 signature over everything before the last point.
 //! The server signs with the key of its data folder; a node learns the public key when it joins. A
 //! grant is good for one claim, before it expires; the lease then lives as long as the connection
 //! that claimed it.

@@ -4,7 +4,7 @@
 //!             a fault, or an operator
 //!  healthy ─────────────────────────▶ fenced: nothing new; its sessions finish, make room or end
 //!   ▲  ▲ │                              │
-//!   │  │ └─ a fault while the breaker ─▶ suspected: continues as before, until an operator fences or unfences it
+//!   │  │ └─ a fault while the breaker ─▶ suspected: continues as before, until an operator decides
 //!   │  └──── quiet for long enough ─────┤ passing faults only
 //!   └── an operator, or a machine that ─┘
 //!       has started anew

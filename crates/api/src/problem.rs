@@ -42,7 +42,7 @@ kinds! {
     NotFound "not-found" 404 "There is no such thing"
     MethodNotAllowed "method-not-allowed" 405 "The path does not take this method"
     Conflict "conflict" 409 "The state does not allow this"
-    /// The same idempotency key came with another request.
+    /// An idempotency key came again, with another request.
     KeyReused "idempotency-key-reused" 422 "The idempotency key belongs to another request"
     /// Waiting would not help: no quota or no node is large enough.
     NeverFits "never-fits" 422 "This can never be granted"

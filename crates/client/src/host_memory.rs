@@ -9,8 +9,8 @@
 //! copied, as nearly all is, costs nothing but addresses.
 //!
 //! ```text
-//!   cuMemHostAlloc ──▶ Lent ──(cuMemHostGetDevicePointer; a kernel's parameter)──▶ Mirrored ──▶ freed
-//!         └───(DEVICEMAP)────────────────────────────────────────────────────────────▲
+//! cuMemHostAlloc ──▶ Lent ──(cuMemHostGetDevicePointer; a kernel's parameter)─▶ Mirrored ──▶ freed
+//!       └───(DEVICEMAP)──────────────────────────────────────────────────────────▲
 //! ```
 //!
 //! # In this folder

@@ -72,8 +72,8 @@ macro_rules! driver_table {
                 }
             }
 
-            /// The same driver, with an observer that is told of every call. There is one such
-            /// table in a process: a second one is `None`.
+            /// Returns this driver with an observer that is notified of every call. A process can
+            /// have one such table: a second call returns `None`.
             pub fn observed(self, observer: &'static dyn $crate::driver::Observer) -> Option<DriverTable> {
                 $crate::driver::OBSERVED.set((self, observer)).ok()?;
                 Some(DriverTable {
@@ -131,8 +131,8 @@ impl DriverTable {
         DriverTable::load_from_search_path(false)
     }
 
-    /// The same, with the variants of functions for which a null stream is the calling thread's
-    /// own.
+    /// Loads it as [`DriverTable::load_as_program`] does, with the variants of functions for which
+    /// a null stream is the calling thread's own.
     pub fn load_as_program_per_thread() -> Result<DriverTable, LoadError> {
         DriverTable::load_from_search_path(true)
     }

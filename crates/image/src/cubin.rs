@@ -5,8 +5,10 @@
 //! of kernel `k` stands in sections named after it:
 //!
 //! ```text
-//! .nv.info.k      attributes: parameters, block and cluster sizes     .nv.info   registers and stack of all functions
-//! .nv.shared.k    its static shared memory (size only)                .nv.constant3   constants of the module
+//! .nv.info.k      attributes: parameters, block and cluster sizes
+//! .nv.info        registers and stack of all functions
+//! .nv.shared.k    its static shared memory (size only)
+//! .nv.constant3   constants of the module
 //! .nv.global, .nv.global.init   variables of the module, as object symbols
 //! ```
 //!

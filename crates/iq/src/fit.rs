@@ -1,8 +1,8 @@
 //! What a transformer needs of a GPU's memory, from its size and how it is run.
 //!
-//! Every part is a formula that is shown with it. Sources: Rajbhandari et al. 2020 ("ZeRO", section 3) for what is
-//! kept per parameter; Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models",
-//! section 4) for activations; Hu et al. 2021 ("LoRA") for adapters.
+//! Every part is a formula that is shown with it. Sources: Rajbhandari et al. 2020 ("ZeRO", section
+//! 3) for what is kept per parameter; Korthikanti et al. 2022 ("Reducing Activation Recomputation
+//! in Large Transformer Models", section 4) for activations; Hu et al. 2021 ("LoRA") for adapters.
 
 use serde::Serialize;
 

@@ -104,7 +104,7 @@ impl<'k> Builder<'k> {
         self.value(Inst::Convert { op, from, to, arg })
     }
 
-    /// The same bits as type `to`, of the same width.
+    /// Gives the bits of `arg` the type `to`, which has the same width.
     pub fn bitcast(&mut self, to: Type, arg: Value) -> Value {
         if self.ty(arg) == to { arg } else { self.convert(ConvertOp::Bitcast, to, arg) }
     }

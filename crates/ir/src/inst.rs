@@ -30,7 +30,7 @@ pub use operators::{
 pub enum Inst {
     // ---- Values
     // -------------------------------------------------------------------------------------------
-    /// The same bits in all lanes. Floats are given by their bits.
+    /// A value with equal bits in all lanes. Floats are given by their bits.
     Const {
         ty: Type,
         bits: u64,

@@ -99,12 +99,14 @@ impl Variables {
         }
     }
 
-    /// Puts SSA values in the place of all placeholders. Variables read before any assignment are 0.
+    /// Puts SSA values in the place of all placeholders. A variable read before any
+    /// assignment is 0.
     pub fn finish(self, kernel: &mut Kernel) {
         self.finish_with(kernel, Vec::new());
     }
 
-    /// The same, and the second of each pair in the place of the first.
+    /// Finishes as [`Self::finish`] does, and puts the second of each pair in the place of the
+    /// first.
     pub fn finish_with(mut self, kernel: &mut Kernel, replaced: Vec<(Value, Value)>) {
         self.leave();
         let cfg = Cfg::new(kernel);

@@ -145,7 +145,7 @@ impl<'a> BlockRun<'a> {
         }
     }
 
-    /// The same run, watched.
+    /// Attaches a watch to this run.
     pub(crate) fn watched(self, watch: &'a Watch<'a>) -> BlockRun<'a> {
         BlockRun { monitor: Some(Monitor::new(watch)), ..self }
     }

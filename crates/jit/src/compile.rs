@@ -190,10 +190,10 @@ impl CompiledKernel {
 enum Form {
     /// 32 neighbours in x, equal in y and z.
     Rows,
-    /// The same with 16: where nothing in the kernel tells how wide a warp is, a row of 16 threads
-    /// is one.
+    /// 16 neighbours in x, equal in y and z: where nothing in the kernel depends on the width of a
+    /// warp, a row of 16 threads is one.
     HalfRows,
-    /// The same with 8.
+    /// 8 neighbours in x, equal in y and z, under the same condition.
     QuarterRows,
     /// Anyhow.
     Any,

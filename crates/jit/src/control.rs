@@ -67,9 +67,9 @@ struct State {
     resumed: Option<(Instant, u32)>,
     /// Time that threads were late, added up over them.
     late: Duration,
-    /// CPU time of the work that has ended,
+    /// CPU time of the work that has ended.
     worked: Duration,
-    /// and of the work that has not.
+    /// The work that has not ended, each with its CPU time.
     stints: Vec<Stint>,
 }
 

@@ -50,7 +50,7 @@ pub(crate) extern "C" fn to_bfloat(value: f64, mode: u32) -> u32 {
     narrow(value, 7, 8, mode)
 }
 
-/// tf32: a float with 10 mantissa bits.
+/// Rounds to tf32, a float with 10 mantissa bits.
 pub(crate) extern "C" fn to_tf32(value: f32, mode: u32) -> f32 {
     if !value.is_finite() {
         return value;

@@ -4,11 +4,11 @@
 //!
 //! ```text
 //! //@ launch grid=2,1,1 block=64,1,1 shared=0
-//! //@ buffer u32 64 = 1 2 3 ...   a buffer of 64 elements, zeros behind what is listed; its address is a parameter
+//! //@ buffer u32 64 = 1 2 3 ...   64 elements, the rest zeros; the address is a parameter
 //! //@ buffer u32 64 = iota        0, 1, 2, ...
 //! //@ buffer u32 64 = random      the same in every run
 //! //@ value u32 7                 a parameter
-//! //@ expect 0 u32 = 5x32 7       the first elements of buffer 0 afterwards, `COUNTxVALUE`s back to back
+//! //@ expect 0 u32 = 5x32 7       first elements of buffer 0 afterwards, as `COUNTxVALUE`s
 //! //@ fault illegal address       how the launch fails instead
 //! ```
 //!

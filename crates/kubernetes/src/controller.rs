@@ -302,8 +302,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Says in the pod's condition that it has its lease. This is missing where the controller ended
-    /// after it lifted the gate.
+    /// Says in the pod's condition that it has its lease. This is missing where the controller
+    /// ended after it lifted the gate.
     fn note_grant(&mut self, pod: &Pod, lease: &Lease) {
         let node = lease.places.first().map_or("", |place| place.node.as_str());
         let message = format!("Lease {} is granted on node {node}", lease.id);

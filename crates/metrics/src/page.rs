@@ -39,7 +39,7 @@ impl Metric {
         Metric { name, unit: None, help, kind: MetricType::Unknown }
     }
 
-    /// The same in a base unit, such as `seconds`, with which its name ends.
+    /// Gives the metric a base unit, such as `seconds`, with which its name ends.
     pub const fn of(self, unit: &'static str) -> Metric {
         Metric { unit: Some(unit), ..self }
     }

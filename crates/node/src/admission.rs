@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   silent --> unproven -- a token, a lease, a session --> proven --> ended
-//!                   |                                          ^ refused when all places of these are taken
+//!                   |                                          ^ refused when no place is free
 //!                   +-- displaced, too slow, or ended
 //! ```
 

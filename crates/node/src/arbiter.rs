@@ -5,11 +5,11 @@
 //! shell around it.
 //!
 //! ```text
-//!            want                 grant                 recall
-//!   Idle ------------> Waiting ------------> Holding ----------> Recalled --(overrun)--> Overrunning
-//!    ^                    ^                     |                    |                        |
-//!    |                    +---- done, more -----+--------------------+------------------------+
-//!    +------------------------- done, no more --+--------------------+------------------------+
+//!          want                 grant                 recall
+//! Idle ------------> Waiting ------------> Holding ----------> Recalled --(overrun)--> Overrunning
+//!  ^                    ^                     |                    |                        |
+//!  |                    +---- done, more -----+--------------------+------------------------+
+//!  +------------------------- done, no more --+--------------------+------------------------+
 //! ```
 //!
 //! A lease has a *virtual time*: the GPU time its sessions have used, divided by its share. The
@@ -31,9 +31,9 @@
 //! A limit is a token bucket on top: GPU time flows in at the rate of the limit, at most
 //! `credit_ns` is kept. What flows out is the GPU time that was used, so a limit is exact by the
 //! measure by which it is billed. A hard cap is a limit that equals the share. A lease that has
-//! emptied its bucket runs again after a quantum if others have work. While it is alone it runs once per
-//! `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn costs its start,
-//! which fewer and longer turns make small beside what the limit grants.
+//! emptied its bucket runs again after a quantum if others have work. While it is alone it runs
+//! once per `period_ns`, as under the bandwidth control of Linux's CPU scheduler: each turn costs
+//! its start, which fewer and longer turns make small beside what the limit grants.
 //!
 //! A *premium* lease has a second bucket, which fills at the rate of its share. While there is
 //! something in it the lease gets the turn as soon as it has work, and keeps it: what has the turn

@@ -115,7 +115,7 @@ pub fn user_cache(name: &str) -> Option<PathBuf> {
 pub enum Listen {
     /// `HOST:PORT`; port 0 takes a free one. Plain text.
     Tcp(String),
-    /// The same with TLS.
+    /// `HOST:PORT` with TLS; port 0 takes a free one.
     Tls(String),
     /// A socket file, which is replaced if no node listens there.
     Unix(PathBuf),

@@ -46,18 +46,20 @@ use sessions::{admit_peer, clone, go_on, session};
 
 /// A peer has this long for its first words.
 pub(crate) const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// A control connection has this long for its first whole question,
+/// A control connection has this long for its first whole question.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(10);
-/// this long between one answer and the next whole question while it has proved nothing,
+/// A control connection that has proved nothing has this long between one answer and the next whole
+/// question.
 const IDLE_PATIENCE: Duration = Duration::from_secs(30);
-/// and this long, once it has, from the first byte of a message to its last.
+/// A control connection that has proved something has this long from the first byte of a message to
+/// its last.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of a message to a node: what is asked of one has a name and a grant of a server at
 /// most.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// A peer that has proved nothing and takes none of what it is sent for this long is gone.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// The same for one that has proved something.
+/// A peer that has proved something and takes none of what it is sent for this long is gone.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an address is for.

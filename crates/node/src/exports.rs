@@ -86,7 +86,7 @@ impl Exports {
         self.shown(session).map(|(_, bytes)| bytes).sum()
     }
 
-    /// The same on one GPU of the lease.
+    /// Returns the bytes of shared memory that are shown as this session's on one GPU of the lease.
     pub(crate) fn bytes_of_on(&self, session: u64, gpu: usize) -> u64 {
         self.shown(session).filter(|(on, _)| *on as usize == gpu).map(|(_, bytes)| bytes).sum()
     }

@@ -119,7 +119,7 @@ impl Lease {
         accounts.iter().enumerate().map(reach).sum()
     }
 
-    /// The same on one GPU of the lease.
+    /// Returns the memory that a session uses on one GPU of the lease, in bytes.
     pub(crate) fn used_by_on(&self, session: u64, gpu: usize) -> u64 {
         self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, Account::has)
     }

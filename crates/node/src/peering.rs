@@ -45,7 +45,7 @@ pub(crate) enum PeeringRefusal {
 const ADDRESSES_MAX: usize = 4;
 
 impl Peering {
-    /// The same node, at each address at which this one may try to connect to it; there is at least
+    /// Returns each address at which this node may try to connect to that one; there is at least
     /// one.
     pub(crate) fn allowed(&self, node: &Endpoint) -> Result<Vec<Endpoint>, PeeringRefusal> {
         let places = match self {

@@ -4,8 +4,8 @@
 //! they happened, moves come out, and the tests drive it through hours of simulated time.
 //!
 //! ```text
-//!           wants to run, room       moved_in            slice over, another waits       moved_out
-//!   Away ---------------------> MovingIn -----> Present -------------------------> MovingOut -----> Away
+//!       wants to run, room       moved_in            slice over, another waits    moved_out
+//! Away -------------------> MovingIn -----> Present -----------------------> MovingOut -----> Away
 //! ```
 //!
 //! A session that wants to run, or that asks for more memory, waits in one queue, first come first

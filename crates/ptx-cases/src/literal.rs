@@ -107,7 +107,7 @@ fn number(ty: Type, bits: u64) -> Option<f64> {
 /// How far a result may be from what is expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Tolerance {
-    /// The same bits, but any NaN for a NaN.
+    /// The result has equal bits; any NaN will do for a NaN.
     #[default]
     Exact,
     /// Representable numbers apart.

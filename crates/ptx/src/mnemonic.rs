@@ -32,7 +32,7 @@ macro_rules! words {
     };
 }
 
-/// The same for an enum with variants that hold something: the table, then the rest.
+/// Declares an enum of words: the variants of the table, then those that hold something.
 macro_rules! open_words {
     ($(#[$doc:meta])* $name:ident { $($(#[$payload_doc:meta])* $payload:ident($of:ty),)* } { $($variant:ident = $text:literal,)* }) => {
         $(#[$doc])*

@@ -8,7 +8,7 @@ fn check(text: &str, message: &str) {
     assert_eq!(error.to_string(), message, "for {text:?}");
 }
 
-/// The same for a statement in a function; line 1, column 12 is where it begins.
+/// Checks the error for a statement in a function, which begins at line 1, column 12.
 fn check_in_body(statement: &str, message: &str) {
     check(&format!(".func f {{  {statement} }}"), message);
 }

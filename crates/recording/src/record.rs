@@ -2,7 +2,8 @@
 //! environment.
 //!
 //! ```text
-//! kernel <tab> grid x,y,z <tab> block x,y,z <tab> cluster x,y,z <tab> dynamic shared bytes <tab> parameters in hex
+//! kernel <tab> grid x,y,z <tab> block x,y,z <tab> cluster x,y,z <tab> dynamic shared bytes
+//!        <tab> parameters in hex
 //! ```
 
 use std::fmt::Write as _;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Tools`] | what is looked for |
 //! | [`Sanitizer`] | the state of a process: memory, time, findings |
-//! | `memory`, `shadow` | allocations, which of their bytes were written, and by whom they were used last |
+//! | `memory`, `shadow` | allocations, their written bytes, and the last users of each |
 //! | [`Launch`], [`Block`] | a kernel and a block of it while it runs |
 //! | `clocks` | which accesses of a block's threads are ordered |
 //! | [`Finding`], [`log`] | what was found, and the file that it goes to |

@@ -85,7 +85,7 @@ fn held_out(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     println!("| {list} | {} | **{}** | {} |", mean_sd(&fgd), mean_sd(&ours), wins(&ours, &fgd));
 }
 
-/// The same arrivals with relocations for pods that do not fit.
+/// Repeats the arrivals with relocations for pods that do not fit.
 fn migration(list: &str, nodes: &[NodeSpec], pods: &[Request], seeds: &[u64]) {
     let mut random = Random::new(HISTORY_SEED);
     let history: Vec<Request> = pods.iter().map(|_| pods[random.below(pods.len())]).collect();

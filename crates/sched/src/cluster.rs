@@ -214,7 +214,7 @@ impl Cluster {
         self.take(placement, None)
     }
 
-    /// The same for what was allocated before: it stays if less may be promised of its GPUs since.
+    /// Allocates what was allocated before: it stays if less may be promised of its GPUs since.
     /// They get nothing new until there is room.
     pub fn restore(&mut self, placement: &Placement) -> Result<(), ClusterError> {
         self.node_of(placement)?;

@@ -5,7 +5,7 @@
 //! ```text
 //! Request ──▶ Placer (Policy) ──▶ Placement ──▶ Cluster::allocate
 //!                 │    ▲
-//!                 │    └ reads the Cluster, and re-scores only nodes touched since its last question
+//!                 │    └ reads the Cluster, and re-scores only nodes touched since its last one
 //!                 └───▶ Unplaced: how many nodes failed which filter
 //! ```
 //!

@@ -82,7 +82,8 @@ impl Placer {
         Ok(Placement { gpus: nearest(cluster.node(node), &request, gpus), request, node })
     }
 
-    /// The same among these nodes only, each of which is looked at.
+    /// Places the request as [`Placer::place`] does, among these nodes only, each of which it looks
+    /// at.
     pub fn place_among(
         &mut self,
         cluster: &Cluster,

@@ -17,9 +17,14 @@
 //!
 //! ```
 //! use sluice_sched::queues::{Action, Config, JobSpec, QueueSpec, QueueTree, Scheduler};
-//! use sluice_sched::{DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI};
+//! use sluice_sched::{
+//!     DomainId, LabelSet, ModelId, NodeSpec, Placer, Policy, Request, WHOLE_GPU_MILLI,
+//! };
 //!
-//! let tree = QueueTree::new(&[QueueSpec::new("vision").deserving_gpus(4.0), QueueSpec::new("speech")])?;
+//! let tree = QueueTree::new(&[
+//!     QueueSpec::new("vision").deserving_gpus(4.0),
+//!     QueueSpec::new("speech"),
+//! ])?;
 //! let speech = tree.find("speech").unwrap();
 //! let mut scheduler = Scheduler::new(tree, Placer::new(Policy::BestFit), Config::default());
 //! scheduler.add_node(NodeSpec {

@@ -80,7 +80,7 @@ pub struct Request {
     /// Share of compute of each of them, 1 to 1000; 0 where `gpus` is 0. With `by_units` the most
     /// that this is of any GPU accepted.
     pub gpu_milli: u16,
-    /// The same in thousandths of the units in which GPUs of all models are counted alike
+    /// Share of compute in thousandths of the units in which GPUs of all models are counted alike
     /// ([`crate::NodeSpec::gpu_units_milli`]): with `by_units` what is asked for, else the most
     /// that the share is of any GPU accepted, 0 where units do not matter.
     pub gpu_units_milli: u32,
@@ -136,18 +136,18 @@ impl Request {
         }
     }
 
-    /// The same with `gpu_milli` of each of `gpus` GPUs of any model.
+    /// Adds `gpu_milli` of each of `gpus` GPUs of any model.
     pub const fn with_gpus(self, gpus: u8, gpu_milli: u16) -> Request {
         Request { gpus, gpu_milli, ..self }
     }
 
-    /// The same with the share that gives so many thousandths of a unit, at most `gpu_milli`, of
+    /// Adds the share that gives `gpu_units_milli` thousandths of a unit, at most `gpu_milli`, of
     /// each of `gpus` GPUs.
     pub const fn with_gpu_units(self, gpus: u8, gpu_units_milli: u32, gpu_milli: u16) -> Request {
         Request { gpus, gpu_milli, gpu_units_milli, by_units: true, ..self }
     }
 
-    /// The same with the share's part of the memory of each GPU, at most this.
+    /// Adds the share's part of the memory of each GPU, at most `gpu_memory_mib`.
     pub const fn with_memory_by_share(self, gpu_memory_mib: u32) -> Request {
         Request { gpu_memory_mib, memory_by_share: true, ..self }
     }
@@ -176,7 +176,7 @@ impl Request {
         Request { gpu_memory_mib, ..self }
     }
 
-    /// The same with memory that never leaves its GPUs.
+    /// Requires memory that never leaves its GPUs.
     pub const fn with_fixed_memory(self) -> Request {
         Request { fixed: true, ..self }
     }

@@ -80,7 +80,7 @@ impl Principal {
         }
     }
 
-    /// The same as a refusal that says what the token is.
+    /// Refuses what the token does not allow, and says what the token is.
     pub(crate) fn need(&self, action: Action, tenant: &TenantPath) -> Result<(), Problem> {
         if self.may(action, tenant) {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Group commit: changes that wait for the database together are written in one transaction.
 //!
 //! ```text
-//!  change ──add──▶ open batch ──next──▶ batch in flight ──▶ durable: all who hold its ticket may speak
-//!                                                       └▶ failed: so has the open batch, which was built on it
+//!  change ──add──▶ open batch ──next──▶ batch in flight ─┬▶ durable: its tickets are answered
+//!                                                        └▶ failed: so is the open batch too
 //! ```
 //! Usage records alone are in no hurry: nodes have them on disk, and nobody waits for the answer to
 //! a report. A batch of nothing else waits a moment for more of them, unless somebody wants to
@@ -138,7 +138,7 @@ impl Commits {
         self.lock_urgently().latest()
     }
 
-    /// The same for those who have seen what was true in this epoch, unless it is over.
+    /// Returns a ticket for a reader of what was true in this epoch, unless the epoch is over.
     pub(crate) fn latest_of(&self, epoch: Epoch) -> Result<Ticket, Lost> {
         let state = self.lock_urgently();
         if state.epoch == epoch { Ok(state.latest()) } else { Err(state.lost) }

@@ -33,8 +33,8 @@ pub(crate) fn tenant_of(
     own.or_else(|| Some(actor.token.tenant.clone())).filter(|tenant| !tenant.is_root())
 }
 
-/// An entry as it is shown to a principal. The lease that another is preempted for is left out where
-/// it is of another top-level tenant, unless the principal may see the whole log.
+/// An entry as it is shown to a principal. The lease that another is preempted for is left out
+/// where it is of another top-level tenant, unless the principal may see the whole log.
 pub(crate) fn shown_to(principal: &Principal, entry: Entry) -> Entry {
     match principal.may(Action::SeeAudit, &TenantPath::root()) {
         true => entry,

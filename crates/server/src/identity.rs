@@ -1,9 +1,9 @@
 //! Who comes with a token of an identity provider (OpenID Connect) instead of one of this server's.
 //!
 //! ```text
-//!  sluice login ── code + PKCE, or a device code ──▶ provider ── ID token ──▶ sluice ── Bearer ──▶ server
-//!                                                       ▲                                           │
-//!                                                       └───────── discovery, keys (JWKS) ──────────┘
+//! sluice login ── code + PKCE or device code ─▶ provider ── ID token ─▶ sluice ── Bearer ─▶ server
+//!                                                  ▲                                          │
+//!                                                  └───────── discovery, keys (JWKS) ─────────┘
 //! ```
 //! A token counts if the provider has signed it, for this installation, and it has not expired
 //! (OpenID Connect Core 1.0, section 3.1.3.7). Its nonce is the business of whoever asked for it.

@@ -2,10 +2,10 @@
 //! REST API.
 //!
 //! ```text
-//!  sluice run ──── REST ───▶ http ──▶ server (fleet in memory, database behind it) ◀── reports ──── nodes
-//!                                        │ plan: what happens to the queue, by the scheduler library
-//!                                        ▼
-//!                                   a grant, signed; the program takes it to its node
+//!  sluice run ── REST ─▶ http ──▶ server (fleet in memory, database behind it) ◀─ reports ── nodes
+//!                                    │ plan: what happens to the queue, by the scheduler library
+//!                                    ▼
+//!                               a grant, signed; the program takes it to its node
 //! ```
 //! Nodes decide nothing here and need nothing from here to continue: they check grants alone, keep
 //! their sessions running and their usage on disk while the server is away.

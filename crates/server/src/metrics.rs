@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  write_batch ──▶ Counters (what has become true, counted once it is in the database)
-//!  fleet       ──▶ Picture  (what is true now, copied at each scrape under the fleet's lock) ──▶ page
+//!  fleet       ──▶ Picture  (what is true now, copied at each scrape, fleet locked) ──▶ page
 //! ```
 //! What leases use is counted by their nodes, and shown by these: no number comes from two places.
 //! A server that does not lead shows what it knows of itself, and nothing of the fleet, so that a

@@ -91,7 +91,7 @@ pub(crate) struct Plan {
     now_ms: u64,
     /// What the pools are until one of them turns into something else.
     pools: Pools,
-    /// And after that.
+    /// What the pools turn into after that.
     turns: Turns,
     /// Of what tenants have used; none of it counts without.
     half_life_ms: Option<u64>,

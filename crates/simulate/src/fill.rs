@@ -64,7 +64,8 @@ pub struct PolicyFill {
     /// Free GPU compute that a job drawn from the list could not use where it is, in percent of
     /// what is free, when the demand has reached [`STRANDED_AT_PERCENT`].
     pub stranded_percent: Spread,
-    /// Mean and standard deviation of the allocation at each whole percent of arrived demand, from 0.
+    /// Mean and standard deviation of the allocation at each whole percent of arrived demand, from
+    /// 0.
     #[serde(skip)]
     pub curve: Vec<(f64, f64)>,
 }

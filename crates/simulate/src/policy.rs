@@ -32,7 +32,7 @@ impl PolicyName {
         }
     }
 
-    /// The same policy has the same colour in every chart.
+    /// A policy has the same colour in every chart.
     pub(crate) fn colour(self) -> usize {
         PolicyName::ALL.len() - 1 - self as usize
     }

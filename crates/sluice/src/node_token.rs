@@ -18,7 +18,7 @@ pub(crate) fn load(path: &Path) -> Result<NodeToken> {
     text(path, news).map(|text| NodeToken::new(&text))
 }
 
-/// The same for the scrapers of metrics, who send the token itself.
+/// Loads or makes the token for scrapers of metrics, which send the token itself.
 pub(crate) fn load_for_metrics(path: &Path) -> Result<String> {
     let news = |_: &str| format!("made a token for the scrapers of metrics, kept in {}", path.display());
     text(path, news).map(|text| text.trim().to_owned())

@@ -100,7 +100,7 @@ struct Replayed {
     times: Times,
 }
 
-/// The same for programs to read.
+/// What came of a replay, for programs to read.
 #[derive(Serialize)]
 struct Report<'a> {
     recorded_on: &'a str,

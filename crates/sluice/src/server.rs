@@ -53,7 +53,7 @@ fn warn_of_expiry(at_ms: u64) {
     });
 }
 
-/// The same where nothing works without one.
+/// Returns a client for a command that cannot work without a server.
 pub(crate) fn client(at: &AtServer) -> Result<Client> {
     match named(at.server.as_deref())? {
         Some(client) => Ok(client),

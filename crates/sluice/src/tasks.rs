@@ -5,8 +5,8 @@
 //! runs, and some may have to make room:
 //!
 //! ```text
-//!  server's word on the lease ──▶ further task ──▶ claimed on its node ──▶ starts with the lowest rank that is free
-//!                             └─▶ task has notice ──▶ SIGTERM, a grace time, SIGKILL ──▶ its rank is free
+//!  lease's state on the server ──▶ further task ──▶ claimed on its node ──▶ starts, lowest rank
+//!                              └─▶ task's notice ──▶ SIGTERM, grace time, SIGKILL ──▶ rank is free
 //!  a task's end ──▶ its rank is done with; if it failed, the others are asked to end
 //! ```
 //! All of it happens in the thread that waits here, in the order in which it is heard of. What may

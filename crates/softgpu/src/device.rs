@@ -283,7 +283,8 @@ fn limits(attributes: &BTreeMap<A, i32>) -> Limits {
     }
 }
 
-/// The same on every start on the same machine, different between machines and between devices.
+/// Returns a UUID that does not change between starts on one machine, and that differs between
+/// machines and between devices.
 fn uuid(ordinal: usize) -> CUuuid {
     let host = std::fs::read("/etc/machine-id")
         .or_else(|_| std::fs::read("/proc/sys/kernel/hostname"))

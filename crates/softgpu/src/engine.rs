@@ -38,21 +38,22 @@ const VALUE_POLL: Duration = Duration::from_micros(50);
 /// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core
 /// has nothing else to do takes longer than most work that comes in a row.
 const LOOK: Duration = Duration::from_micros(30);
-/// Work that comes so soon after the last is probably one of many in a row,
+/// Work that comes within this time after the last is probably one piece of many in a row.
 const SOON: Duration = Duration::from_micros(2);
-/// for which the thread looks at most so long: whoever submits them needs the lock as well.
+/// The thread waits at most this long for more pieces in a row: the thread that submits them needs
+/// the lock as well.
 const GATHER: Duration = Duration::from_micros(6);
-/// Most pieces of work that are taken at a time,
+/// Most pieces of work that are taken at a time.
 const TAKEN_MAX: usize = 64;
-/// and after so long no more of them is begun: somebody may wait for those that are done, or more
-/// urgent work may have come.
+/// After this time no more of the taken pieces is begun: a thread may wait for those that are done,
+/// or more urgent work may have come.
 const TAKEN_FOR: Duration = Duration::from_micros(20);
 
 struct Engine {
     state: Mutex<State>,
-    /// [`State::sequence`], for who does not hold the lock,
+    /// [`State::sequence`], for threads that do not hold the lock.
     sequence: AtomicU64,
-    /// and what the work in all queues holds, in bytes, which changes with the lock held.
+    /// What the work in all queues holds, in bytes; it changes only with the lock held.
     queued_bytes: AtomicUsize,
     /// Something may have become ready.
     work: Condvar,
@@ -87,10 +88,10 @@ struct Crew {
     /// Functions that run: those of different streams may wait for each other, and what a copy to
     /// the host leaves behind is one, too.
     functions: u32,
-    /// Threads that wait until the work is left to them,
+    /// Threads that wait until the work is left to them.
     spares: u32,
-    /// which has happened to one of them, whichever wakes first: also to one that begins to wait
-    /// only now.
+    /// The work was left to one of the waiting threads, whichever wakes first: also to one that
+    /// begins to wait only now.
     is_left_to_spare: bool,
 }
 

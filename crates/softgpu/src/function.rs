@@ -16,7 +16,7 @@ pub(crate) static FUNCTIONS: Table<Function> = Table::new(9);
 pub(crate) struct Function {
     pub(crate) handle: usize,
     pub(crate) name: String,
-    /// The same for C.
+    /// The name as a C string.
     pub(crate) c_name: CString,
     pub(crate) module: Arc<Module>,
     pub(crate) signature: Signature,

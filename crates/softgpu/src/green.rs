@@ -83,7 +83,7 @@ impl Resource {
         self.members.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The same multiprocessors as a green context has them: free to be split.
+    /// Returns these multiprocessors as a green context has them: free to be split.
     pub(crate) fn owned(self) -> Resource {
         Resource { split: 0, is_group: false, ..self }
     }

@@ -203,7 +203,8 @@ pub(crate) fn map_chunks(size: u64) -> Result<u64> {
     Ok(address)
 }
 
-/// The same at the other end of the addresses, for the driver's own use and for host memory.
+/// Maps whole chunks as [`map_chunks`] does, at the other end of the addresses, for the driver's
+/// own use and for host memory.
 pub(crate) fn map_hidden_chunks(size: u64) -> Result<u64> {
     let space = space()?;
     let address = space.take_hidden(size)?;

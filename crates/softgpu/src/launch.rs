@@ -118,7 +118,7 @@ impl Launch {
         self.shape
     }
 
-    /// The same kernel with the same parameters in another shape.
+    /// Returns a launch of this kernel, with its parameters, in another shape.
     pub(crate) fn reshaped(&self, shape: Shape) -> Result<Op> {
         let multiprocessors = self.function.limits().multiprocessors;
         prepare((self.given, &self.function), shape, self.params.clone(), multiprocessors)

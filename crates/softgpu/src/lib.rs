@@ -5,13 +5,16 @@
 //!   api        functions with CUDA's prototypes: arguments checked, errors as CUDA gives them
 //!   device, context, stream, event, graph, capture, module, library, function, link, pool, vmm
 //!              what the handles mean
-//!   engine     the queues of all streams and the threads that empty them; op, copy, launch: what is queued
+//!   engine     the queues of all streams and the threads that empty them
+//!   op, copy, launch
+//!              what is queued
 //!   memory, heap, allocation, address_space
 //!              device memory: ordinary pages inside one reserved range of addresses
 //!   array, texture, reference
 //!              images in device memory, and what reads them
 //!   machine    the seam to what runs code
-//!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx, sluice-ir, sluice-jit)
+//!   code, grid PTX to machine code, entry by entry on first use, and running it (sluice-ptx,
+//!              sluice-ir, sluice-jit)
 //! ```
 //!
 //! It is linked into the worker, and `softgpu-lib` makes it a `libcuda.so.1` of its own. With

@@ -29,7 +29,7 @@ pub(crate) struct Library {
 pub(crate) struct Kernel {
     pub(crate) handle: usize,
     pub(crate) name: String,
-    /// The same for C.
+    /// The name as a C string.
     pub(crate) c_name: CString,
     pub(crate) library: Arc<Library>,
     pub(crate) settings: Arc<Settings>,

@@ -243,7 +243,7 @@ impl TextureReference {
         })
     }
 
-    /// The same for one with levels.
+    /// Binds an array with levels, whose format is the texture's from then on.
     pub(crate) fn bind_mipmapped(&self, handle: CUmipmappedArray) -> Result<()> {
         let array = crate::array::mipmapped(handle)?;
         let desc = array.levels.first().ok_or(Status::INVALID_VALUE)?.desc;

@@ -2,10 +2,11 @@
 //! there never was a node it is not.
 //!
 //! ```text
-//!   first attempt -- nobody listens, no such host, no answer, another certificate --> final
-//!        |    \----- the connection ends, also in a handshake of TLS --> tried some times: what listens may not be a node
-//!        v
-//!   a node has answered -- whatever happens to the connection --> tried for as long as nodes wait for their clients
+//!   first attempt -- no listener, no such host, no answer, another certificate --> final
+//!        |    \----- the connection ends, also in a handshake of TLS --> tried some times:
+//!        v           what listens may not be a node
+//!   a node has answered -- whatever happens to the connection --> tried for as long as nodes wait
+//!                                                                 for their clients
 //! ```
 //!
 //! A client with a lease knows that there is a node: a listener there is tried as if it had

@@ -38,7 +38,7 @@ pub const STRIPES_VARIABLE: &str = "SLUICE_STRIPES";
 /// | text | is |
 /// |---|---|
 /// | `unix:PATH` | a socket file |
-/// | `HOST:PORT` | on loopback plain text; beyond it TLS, with a certificate from an authority that is trusted |
+/// | `HOST:PORT` | plain text on loopback; beyond it TLS, certified by a trusted authority |
 /// | `HOST:PORT/FINGERPRINT` | TLS, with this very certificate |
 /// | `tls:HOST:PORT` | TLS, also on loopback |
 /// | `plain-text:HOST:PORT` | plain text, also beyond loopback |
@@ -46,7 +46,8 @@ pub const STRIPES_VARIABLE: &str = "SLUICE_STRIPES";
 pub enum Endpoint {
     /// A host, by name or number (IPv6 in brackets), with its port. Plain text.
     Tcp(String),
-    /// The same with TLS. Without a fingerprint the certificate is checked by authorities.
+    /// A host and its port, with TLS. Without a fingerprint the certificate is checked by
+    /// authorities.
     Tls {
         address: String,
         fingerprint: Option<Fingerprint>,

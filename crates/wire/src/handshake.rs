@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client                              node
-//!   | -- Hello: SLCE, version, purpose -> |    the node reads at most HELLO_SIZE_MAX bytes, under a deadline
+//!   | -- Hello: SLCE, version, purpose -> |    at most HELLO_SIZE_MAX bytes, under a deadline
 //!   | <- Welcome: SLCE, version --------- |    always, so that either side can name both versions
 //! ```
 //!

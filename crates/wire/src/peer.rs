@@ -4,14 +4,14 @@
 //! who asks                                   who serves
 //!   | <- PeerReady, as a control frame ------- |    once its worker has the socket
 //!   |                                          |
-//!   | -- Put, so many bytes, Put, ... -------> |    written as they come
+//!   | -- Put, its bytes, Put, ... -----------> |    written as they come
 //!   | -- End --------------------------------> |
 //!   | <- Done -------------------------------- |    of all pieces since the last: they are there
 //!   |                                          |
 //!   | -- Get, Get, ... ----------------------> |
-//!   | <- Data, so many bytes, or Done -------- |    to each, in order; Done is why not
+//!   | <- Data, its bytes, or Done ------------ |    to each, in order; Done is why not
 //!   |                                          |
-//!   | <- Alive ------------------------------- |    now and then, while the other has to wait for its GPU
+//!   | <- Alive ------------------------------- |    now and then, while it waits for its GPU
 //! ```
 //!
 //! Whoever serves checks each address as it checks its own client's. A side that says nothing for

@@ -71,7 +71,7 @@ mod tests {
             }
             match wait {
                 Wait::No if !is_there => return Err(io::ErrorKind::WouldBlock.into()),
-                Wait::Asleep if !is_there => std::thread::sleep(2 * LOOK), // what is measured, not a wait for something
+                Wait::Asleep if !is_there => std::thread::sleep(2 * LOOK), // this is measured
                 _ => {}
             }
             Ok(1)

@@ -129,8 +129,8 @@ pub enum Packet {
     Ready,
     /// The session could not start or had to end; the text goes to the daemon's log.
     Failed(String),
-    /// The same, because a call of the driver does not return. The process may not be able to end
-    /// by itself.
+    /// The session failed because a call of the driver does not return; the text goes to the log.
+    /// The process may not be able to end by itself.
     Hangs(String),
     /// There is GPU work and no turn.
     Want { gpu: u32 },

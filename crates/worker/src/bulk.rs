@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!            nothing stands before it: piece by piece, from the ring or a buffer
-//!   frame ----------------------------------------------------------------------> the driver's copy
-//!            otherwise: a buffer of its own ------> queue ------> submitter -----> the driver's call
+//!   frame --------------------------------------------------------------------> the driver's copy
+//!            otherwise: a buffer of its own -----> queue -----> submitter -----> the driver's call
 //! ```
 //!
 //! A copy to the device finds the device idle where its program waits for nothing but copies. Then

@@ -1,10 +1,10 @@
 //! The client's connection, and the next one after a cut.
 //!
 //! ```text
-//!            end of file, an error                     Packet::Resume, with the socket
-//!  connected ----------------------> cut, says Parted --------------------------------> connected, says Resumed
+//!            end of file, an error              Packet::Resume, with the socket
+//!  connected ----------------------> cut, says Parted ------------------> connected, says Resumed
 //!      |                               |
-//!      | Packet::Resume: the client    | the daemon has waited long enough, or knows that the client is dead:
+//!      | Packet::Resume: the client    | the daemon has waited long enough, or the client is dead:
 //!      | noticed first                 | it ends this process
 //!      +--> connected                  x
 //! ```

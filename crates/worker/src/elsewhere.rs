@@ -117,7 +117,7 @@ impl Session {
         unsafe { copy(to, at_to, from, at_from, count, stream) }.ok()
     }
 
-    /// The same of boxes in these ranges.
+    /// Copies boxes in these ranges.
     ///
     /// # Safety
     /// The boxes lie in the ranges, which are the session's.
@@ -176,7 +176,7 @@ impl Session {
     }
 }
 
-/// The same copy between the memory of two contexts.
+/// Converts a copy to one between the memory of two contexts.
 fn between(copy: &CUDA_MEMCPY3D, to: CUcontext, from: CUcontext) -> CUDA_MEMCPY3D_PEER {
     CUDA_MEMCPY3D_PEER {
         srcXInBytes: copy.srcXInBytes,

@@ -17,9 +17,9 @@ use crate::link::{Link, Packet};
 /// gone.
 pub(crate) const GONE: CUresult = CUresult::DEVICE_UNAVAILABLE;
 
-/// How long a client may take what was said before, so that why its session ends can be said,
+/// How long a client may take to receive what was sent before the reason why its session ends.
 const LAST_WORD: Duration = Duration::from_secs(3);
-/// and then to read it.
+/// How long a client may take to read that reason.
 pub(crate) const HEARD: Duration = Duration::from_secs(3);
 
 /// The link over which a reason is given, once there is one.

@@ -13,7 +13,7 @@ pub(crate) trait Execute {
     /// The driver's handle of a live object.
     fn find<I: Id>(&self, id: I) -> Result<I::Handle, CUresult>;
 
-    /// The same, and the id is free from then on.
+    /// Returns the driver's handle of a live object, and frees the id.
     fn remove<I: Id>(&self, id: I) -> Result<I::Handle, CUresult>;
 
     /// Refuses an id that is taken, or one too many; called before the driver makes anything.

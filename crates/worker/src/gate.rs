@@ -1,10 +1,10 @@
 //! The session's side of the arbiter: GPU work runs only while the session has the turn.
 //!
 //! ```text
-//!          first work            Grant               no work left, somebody waits; or Recall
+//!          first work            Grant            no work left, and another waits; or Recall
 //!   Without ---------> Wanted ---------> Held -------------------------------------------> Without
-//!                         ^                |                                                  (or Wanted,
-//!                         +--- Recall with work left, on a driver that can pause ---+          if work is left)
+//!                         ^                |                          (or Wanted, if work is left)
+//!                         +----------------+  Recall with work left, on a driver that can pause
 //! ```
 //!
 //! A holder that nobody waits for keeps the turn while it idles, so a lone session sends no packets

@@ -149,10 +149,11 @@ struct Seen {
     stuck: Duration,
 }
 
-/// Whoever computes less than this part of the time looks whether to continue waiting, and does
-/// nothing else,
+/// A thread that computes for less than this part of the time only checks whether to continue
+/// waiting.
 const COMPUTES: u32 = 20;
-/// and less than this cannot be told from nothing: the system counts in hundredths of a second.
+/// Less than this time of computing cannot be distinguished from none: the system counts in
+/// hundredths of a second.
 const COMPUTES_MIN: Duration = Duration::from_millis(20);
 
 impl Looks {

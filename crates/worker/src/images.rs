@@ -23,7 +23,8 @@ const UPLOADS_MAX: usize = 16;
 const MEMORY_MAX: u64 = 256 << 20;
 /// Images on disk that a session may count on.
 const PROMISED_MAX: usize = 1024;
-/// and bytes of them: a file that is open takes room on the disk after it is removed.
+/// Bytes of the images on disk that a session may count on: a file that is open takes room on the
+/// disk after it is removed.
 const PROMISED_BYTES_MAX: u64 = 1 << 30;
 
 /// The images of one session.

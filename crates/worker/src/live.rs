@@ -10,8 +10,8 @@
 //! ```text
 //!   client --LiveMap---> pipeline --> memory is one of these from now on, until it is decommitted
 //!   client --LivePush--> reader ----> applied at once
-//!   client --LiveAwait-> reader ----> this module's thread: looks until something has changed, and answers
-//!   device code of the software GPU at a fence of system scope ----> looks itself, and continues when that is done
+//!   client --LiveAwait-> reader ----> this module's thread: looks for changes, then answers
+//!   device code of the software GPU, at a fence of system scope ----> looks itself, and continues
 //! ```
 //!
 //! What hands data over waits for no queue of commands, and the lock here is held while nothing is
@@ -33,23 +33,24 @@ use crate::outbox::Push;
 use crate::pipeline::Pipeline;
 use crate::session::Session;
 
-/// Most pieces of memory of a session,
+/// Most pieces of memory of a session.
 const MIRRORS_MAX: usize = 1 << 16;
-/// and most questions: each thread of a program has one at a time.
+/// Most questions of a session at a time: each thread of a program has one at a time.
 const QUESTIONS_MAX: usize = 1 << 16;
-/// Between two looks, while something changes and when nothing has for a while,
+/// The pause between two looks while something changes.
 const PAUSE: Duration = Duration::from_micros(50);
+/// The pause between two looks when nothing has changed for a while.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// and so many times as long as a look took, while something changes and when nothing has for a
-/// while.
+/// The pause is also at least this many times as long as a look took, while something changes.
 const PAUSE_LOOKS: u32 = 3;
+/// As [`PAUSE_LOOKS`], when nothing has changed for a while.
 const QUIET_LOOKS: u32 = 9;
-/// and no longer than this, however long the last look took.
+/// No pause is longer than this, however long the last look took.
 const REST_MAX: Duration = Duration::from_millis(50);
 /// Bytes that wait for being asked for. Device code that has written more waits at its next fence
-/// until the client has asked,
+/// until the client has asked.
 const READY_MAX: usize = 16 << 20;
-/// and can be paused and ended so often.
+/// Device code that waits for the client can be paused and ended this often.
 const READY_WAIT: Duration = Duration::from_millis(10);
 /// For device code to come to a safepoint, of which each round of a loop has one: longer than a
 /// thread waits for a core of a busy machine.

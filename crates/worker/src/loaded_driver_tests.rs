@@ -97,7 +97,7 @@ unsafe extern "C" fn attribute_of_loaded(
     unsafe { hostile_driver::inner().cuFuncGetAttribute.unwrap()(value, attribute, function) }
 }
 
-/// cuBLAS and Triton ask for these attributes before the first launch.
+/// Programs with cuBLAS or Triton ask for these attributes before the first launch.
 #[test]
 fn the_only_function_of_a_module_is_loaded_before_its_attributes_are_read() {
     let mut stage = Stage::new();

@@ -6,7 +6,8 @@
 //! next one: a session takes as long to make as some two hundred frames. Nothing ends the process.
 //!
 //! `SLUICE_SEED` and `SLUICE_FRAMES` as there:
-//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_frames`.
+//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib --
+//! --nocapture malformed_frames`.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

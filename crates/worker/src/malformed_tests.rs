@@ -4,7 +4,8 @@
 //! vouch for. A panic on any thread fails the test, the driver's too.
 //!
 //! `SLUICE_SEED` repeats a run, `SLUICE_FRAMES` sets its length; ten million take minutes:
-//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib -- --nocapture malformed_commands`.
+//! `SLUICE_FRAMES=10000000 cargo test --release -p sluice-worker --lib --
+//! --nocapture malformed_commands`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

@@ -92,7 +92,8 @@ pub(crate) enum Backing {
         /// session's.
         export: Option<ExportToken>,
     },
-    /// The same, of this machine's memory, which this process can use at the same addresses.
+    /// Memory of this machine that the session committed; this process can use it at the same
+    /// addresses.
     OnHost { handle: CUmemGenericAllocationHandle, _held: HostCharge },
     /// Memory that the program mapped there itself.
     Mapped(Mapping),
@@ -220,8 +221,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The same by memory of this machine, which all devices of the lease can use; false where the
-    /// driver has none that could be mapped like that.
+    /// Backs whole chunks by memory of this machine, which all devices of the lease can use;
+    /// returns false where the driver has none that could be mapped like that.
     pub(crate) fn commit_on_host(
         &self,
         table: &DriverTable,

@@ -99,7 +99,7 @@ impl Objects {
         live.iter().find(|(_, handle)| **handle == wanted).map(|(number, _)| I::new(*number))
     }
 
-    /// The same, and the id is free from then on.
+    /// Returns the driver's handle of a live object, and frees the id.
     pub(crate) fn remove<I: Id>(&self, id: I) -> Result<I::Handle, CUresult> {
         let removed = self.table::<I>().write().remove(&id.number());
         removed.map(I::handle_from).ok_or(CUresult::INVALID_HANDLE)

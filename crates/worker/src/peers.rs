@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  client -- PeerOffer ----> B's worker -- its daemon: a token, good for one connection --> client
-//!  client -- PeerConnect --> A's worker -- its daemon connects to B's node --> B's daemon --> B's worker
+//!  client -- PeerConnect --> A's worker -- its daemon --> B's node: its daemon --> B's worker
 //!  client -- PeerCopy -----> A's worker == pieces ==> B's worker, or pieces <== B's worker
 //! ```
 //!

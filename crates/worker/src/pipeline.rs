@@ -1,10 +1,10 @@
 //! From frames to driver calls.
 //!
 //! ```text
-//!            accepts           executes in log order        one call that blocks, on a thread of its own
-//!   socket -> reader -> queue -> submitter ------------> the submitter, which hands its part on first
-//!                                    |                       |
-//!                                    +-------> outbox <------+
+//!            accepts           executes in log order     one call that blocks, on its own thread
+//!   socket -> reader -> queue -> submitter ---------> the submitter, which hands its part on first
+//!                                    |                    |
+//!                                    +------> outbox <----+
 //! ```
 //!
 //! Large copies to a device that is idle do not come here at all (`bulk`). While nothing is queued,

@@ -24,10 +24,10 @@ use crate::outbox::Outbox;
 use crate::pipeline::{Job, Pipeline};
 use crate::serve::OpenError;
 
-/// Bytes that are read from the client at a time, unless a frame is longer,
+/// Bytes that are read from the client at a time, unless a frame is longer.
 const READ_SIZE: usize = 64 << 10;
-/// and after a large frame: what comes next is probably another, of which no more than its
-/// beginning is wanted here.
+/// Bytes that are read after a large frame: what comes next is probably another, of which no more
+/// than its beginning is wanted here.
 const READ_SIZE_AFTER_BULK: usize = 4 << 10;
 
 /// The system is asked for the round-trip time this often at most.

@@ -37,9 +37,9 @@ struct State {
     given: u64,
     /// Of these, the ones before which the program has waited for the whole GPU.
     waited: u64,
-    /// The last one that may keep a stream from going on,
+    /// The last one that may keep a stream from continuing.
     holds: u64,
-    /// and that of a stream which is gone.
+    /// The last one that may have kept a stream which is gone from continuing.
     parted_holds: u64,
 }
 
@@ -117,8 +117,8 @@ impl Streams {
         self.given(Given::Other);
     }
 
-    /// The same, and nobody knows when it is over: a value to wait for. (Functions of the program
-    /// are counted: `host_calls`.)
+    /// They were given a wait of unknown length, for a value. (Functions of the program are
+    /// counted: `host_calls`.)
     pub(crate) fn held(&self) {
         self.given(Given::Hold);
     }

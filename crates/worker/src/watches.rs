@@ -50,10 +50,11 @@ struct Watched {
 /// Most events at a time. The client is told at once that one more is not done, and asks about it
 /// itself.
 const WATCHED_MAX: usize = 256;
-/// The driver is asked again after this part of the time that an event has been waited for,
+/// The driver is asked again after this part of the time that an event has been waited for.
 const PAUSE_SHARE: u32 = 16;
-/// within these limits.
+/// The shortest pause between two questions to the driver.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// The longest pause between two questions to the driver.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
 impl Watches {

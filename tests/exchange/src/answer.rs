@@ -12,7 +12,7 @@ pub(crate) const MARK: u32 = 0x5eed_0000;
 /// A write of 64 bits to device memory with this in its upper half asks the driver for a line about
 /// as many bytes as its lower half says, from that address.
 pub(crate) const LOOK: u64 = 0x5eed_1001;
-/// The same, and the driver writes bytes that follow from address and number of bytes.
+/// Asks as [`LOOK`] does, and the driver writes bytes that follow from address and number of bytes.
 pub(crate) const FILL: u64 = 0x5eed_1002;
 /// The number of a context's default stream, which nobody makes.
 pub(crate) const DEFAULT_STREAM: u64 = u64::MAX;

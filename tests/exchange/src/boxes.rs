@@ -233,7 +233,7 @@ fn copy(
     copy.done(p, result, asynchronous, name);
 }
 
-/// The same without slices.
+/// Converts a copy to one of a plane.
 fn plane(it: &CUDA_MEMCPY3D) -> CUDA_MEMCPY2D {
     CUDA_MEMCPY2D {
         srcXInBytes: it.srcXInBytes,
@@ -255,7 +255,7 @@ fn plane(it: &CUDA_MEMCPY3D) -> CUDA_MEMCPY2D {
     }
 }
 
-/// The same between two contexts, which are one here.
+/// Converts a copy to one between two contexts, which are one here.
 fn between(it: &CUDA_MEMCPY3D, context: CUcontext) -> CUDA_MEMCPY3D_PEER {
     CUDA_MEMCPY3D_PEER {
         srcXInBytes: it.srcXInBytes,

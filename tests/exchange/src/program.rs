@@ -193,7 +193,7 @@ impl Program {
         number
     }
 
-    /// The same for an event.
+    /// Introduces an event to the driver; its number.
     pub(crate) fn introduce_event(&mut self, event: CUevent, stream: CUstream) -> u64 {
         let number = self.count_of("Event");
         let record = self.cuda.cuEventRecordWithFlags.expect("exported");
@@ -304,7 +304,7 @@ impl Program {
         if kind == "Stream" { self.called(CUstream(handle)).0 } else { handle }
     }
 
-    /// The same of one that nobody uses again, whether the call succeeds or not.
+    /// Notes a handle that is not used again, whether the call succeeds or not.
     pub(crate) fn take(&mut self, sent: &mut Sent, kind: &str) -> usize {
         let handle = self.handle(sent, kind);
         self.forget(kind, handle);
@@ -360,7 +360,7 @@ impl Program {
         address
     }
 
-    /// The same, for who notes it later.
+    /// An address for a caller that notes it later.
     pub(crate) fn range(&mut self, bytes: u64) -> CUdeviceptr {
         assert!(bytes <= RANGE_MAX, "{bytes} bytes");
         self.memory + self.next() % (MEMORY - RANGE_MAX) / 16 * 16

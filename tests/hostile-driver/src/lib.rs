@@ -15,7 +15,7 @@
 //!   structures what the structures hold
 //!   live       whether a handle is live, as the driver behind answers
 //!   waits      waits for values in memory, which are not done
-//!   objects    who owns how many references of user objects, and which texture references are modules'
+//!   objects    owners of references of user objects, and which texture references are modules'
 //! ```
 //!
 //! Parameters of kernels are opaque bytes: what a kernel does with them is confined to its context.

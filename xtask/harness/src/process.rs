@@ -48,7 +48,7 @@ pub fn cargo() -> Command {
 pub struct Ended {
     /// As a shell's `$?`; `None` if it ran past its limit and was killed.
     pub code: Option<i32>,
-    /// stdout and stderr together, in the order in which they came.
+    /// Both stdout and stderr, in the order in which they came.
     pub output: String,
     /// User and system time of the program and of its children that it waited for.
     pub cpu: Duration,

@@ -194,7 +194,8 @@ const BY_HAND: &[&str] = &[
     "cuTexRefSetMipmappedArray",
 ];
 
-/// Functions answered in the client of which the byte exchange compares what they say: it follows from what others have sent.
+/// Functions answered in the client of which the byte exchange compares what they say: it follows
+/// from what others have sent.
 const IN_CLIENT: &[&str] = &[
     "cuFuncSetBlockShape",
     "cuFuncSetSharedSize",
@@ -211,7 +212,8 @@ const IN_CLIENT: &[&str] = &[
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// Functions that have no other answer than an error, which depends on what is asked: a test expects each of these.
+/// Functions that have no other answer than an error, which depends on what is asked: a test
+/// expects each of these.
 const REFUSING: &[&str] =
     &["cuCtxDisablePeerAccess", "cuCtxEnablePeerAccess", "cuCtxGetExecAffinity", "cuDeviceGetLuid"];
 const REFUSING_TEST: &str = "driver functions";

@@ -25,7 +25,8 @@ pub(crate) struct Function {
     pub(crate) is_guarded: bool,
     /// Whether the worker's part of a generated function is by hand.
     pub(crate) is_kept: bool,
-    /// Whether the answer follows from the arguments and the state of the function among them, so that it is asked once.
+    /// Whether the answer follows from the arguments and the state of the function among them, so
+    /// that it is asked once.
     pub(crate) is_constant: bool,
 }
 
@@ -158,7 +159,8 @@ impl Class {
         matches!(self, Class::Waiting | Class::CustomWaiting)
     }
 
-    /// Whether the client's stub is generated as well, and the worker's dispatch if nothing else is said.
+    /// Whether the client's stub is generated as well, and the worker's dispatch if nothing else is
+    /// said.
     pub(crate) fn is_generated(&self) -> bool {
         matches!(self, Class::Queued | Class::Waiting)
     }
@@ -173,7 +175,8 @@ impl Function {
         }
     }
 
-    /// Whether the call goes to a default stream that no parameter names, so that the variant must say which.
+    /// Whether the call goes to a default stream that no parameter names, so that the variant must
+    /// say which.
     pub(crate) fn has_hidden_stream(&self) -> bool {
         let named = self.parameters.iter().flatten().any(|p| p.kind == Kind::Use("Stream".into()));
         self.variant.is_some() && !named
@@ -215,7 +218,8 @@ impl Function {
 }
 
 impl Parameter {
-    /// Whether `value`, an expression for it, is one that the API does not define; `None` where all are.
+    /// Whether `value`, an expression for it, is one that the API does not define; `None` where all
+    /// are.
     pub(crate) fn is_undefined(&self, value: &str) -> Option<String> {
         Some(match self.limit? {
             Limit::Bits(0) => format!("{value} != 0"),

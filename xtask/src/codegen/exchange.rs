@@ -1,5 +1,5 @@
-//! Both ends of the byte exchange: a program that calls every generated function with random arguments, and a driver
-//! that answers from the bytes that reach it.
+//! Both ends of the byte exchange: a program that calls every generated function with random
+//! arguments, and a driver that answers from the bytes that reach it.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,8 @@ pub(crate) fn program(api: &Declarations) -> String {
     out
 }
 
-/// Whether a function takes part by generated code. Handles of these kinds are made by functions that are not exchanged.
+/// Whether a function takes part by generated code. Handles of these kinds are made by functions
+/// that are not exchanged.
 pub(crate) fn is_exchanged(function: &Function) -> bool {
     const BY_HAND: &[&str] =
         &["UserObject", "GreenCtx", "ResourceDesc", "Array", "MipmappedArray", "SurfRef"];
@@ -133,7 +134,8 @@ const BY_HAND: &[&str] = &[
     "cuTexRefSetMipmappedArray",
 ];
 
-/// One function. A question whose answer would be known to the client is asked after work that nobody has waited for.
+/// One function. A question whose answer would be known to the client is asked after work that
+/// nobody has waited for.
 fn call(out: &mut String, function: &Function) {
     let name = &function.name;
     let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();
@@ -330,8 +332,8 @@ fn answer(out: &mut String, function: &Function) {
     *out += "\n}\n\n";
 }
 
-/// Whether the driver may refuse a call, which its arguments decide. One that says nothing would always have the same answer: what
-/// it makes is made.
+/// Whether the driver may refuse a call, which its arguments decide. One that says nothing would
+/// always have the same answer: what it makes is made.
 fn may_fail(function: &Function) -> bool {
     let is_new = |parameter: &Parameter| matches!(parameter.kind, Kind::New(_));
     let mut parameters = function.parameters.iter().flatten().peekable();

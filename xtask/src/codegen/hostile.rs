@@ -1,12 +1,12 @@
-//! `tests/hostile-driver`: a wrapper around every function of a driver that checks each argument as far as the
-//! declarations say what it is, and then as the crate's own `ByHand` says.
+//! `tests/hostile-driver`: a wrapper around every function of a driver that checks each argument as
+//! far as the declarations say what it is, and then as the crate's own `ByHand` says.
 
 use std::fmt::Write as _;
 
 use super::{declaration::*, source, stubs::extent};
 
-/// Functions of hand-written parts of the worker that the driver behind may lack: their arguments are checked all the
-/// same.
+/// Functions of hand-written parts of the worker that the driver behind may lack: their arguments
+/// are checked all the same.
 const ALWAYS: &[&str] = &[
     "cuGraphAddBatchMemOpNode",
     "cuGraphBatchMemOpNodeGetParams",

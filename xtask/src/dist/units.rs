@@ -1,4 +1,4 @@
-//! systemd units and their settings, from `packaging/`.
+//! Units of systemd and their settings, from `packaging/`.
 
 use std::path::PathBuf;
 

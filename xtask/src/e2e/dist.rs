@@ -109,7 +109,7 @@ fn archive_on_clean_system() -> Result<()> {
     check_units(&root, "/usr/local/lib/systemd/system")
 }
 
-/// systemd finds nothing wrong with the units, nor with the programs that they start.
+/// Checks that systemd finds nothing wrong with the units, nor with the programs that they start.
 fn check_units(root: &Root, folder: &str) -> Result<()> {
     let verify =
         format!("systemd-analyze verify {folder}/sluice-node.service {folder}/sluice-server.service 2>&1");

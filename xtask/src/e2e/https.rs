@@ -44,7 +44,7 @@ impl Server {
         &self.process.address
     }
 
-    /// The same by the name `localhost`, and without a fingerprint.
+    /// Its URL by the name `localhost`, and without a fingerprint.
     fn url_by_name(&self) -> Result<String> {
         let port = self.url().rsplit(':').next().and_then(|rest| rest.split('/').next());
         Ok(format!("https://localhost:{}", port.context("a port")?))

@@ -192,7 +192,7 @@ pub(crate) fn start_endless(node: &Node) -> Result<Child> {
     launched(bare_program(node, &[], "endless.py"))
 }
 
-/// The same by a command of one's own.
+/// Starts a client by the caller's command, and waits for its kernel.
 pub(crate) fn launched(mut command: Command) -> Result<Child> {
     let mut client = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();

@@ -127,7 +127,7 @@ impl Separation {
         self.start_node_with(super::NODE_GPUS)
     }
 
-    /// The same with other GPUs, written as for `sluice node --gpus`.
+    /// Starts a node with these GPUs, written as for `sluice node --gpus`.
     pub(crate) fn start_node_with(&self, gpus: &str) -> Result<Node> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.node_network, "unshare", "--mount"]).arg(node::sluice());

@@ -22,7 +22,7 @@ enum Program {
     PyCuda(&'static str),
     /// A CUDA C++ file of `tests/programs`, built by `nvcc` with default options.
     Cuda(&'static str),
-    /// The same, built with PTX for a virtual architecture.
+    /// A CUDA C++ file of `tests/programs`, built with PTX for a virtual architecture.
     CudaFor(&'static str, &'static str),
     /// The CUDA C++ files of a folder of `tests/programs`, built by `nvcc -rdc=true`.
     Linked(&'static str),

@@ -3,7 +3,7 @@
 //! | URL | is |
 //! |---|---|
 //! | `http://HOST[:PORT]` | plain text, for loopback and networks that are trusted |
-//! | `https://HOST[:PORT]` | TLS, with a certificate from an authority in `SLUICE_TLS_CA`, or one that this system trusts |
+//! | `https://HOST[:PORT]` | TLS, certified by an authority in `SLUICE_TLS_CA` or of this system |
 //! | `https://HOST[:PORT]/FINGERPRINT` | TLS, with this very certificate |
 
 use std::fmt;

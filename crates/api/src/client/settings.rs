@@ -143,7 +143,7 @@ impl Settings {
 
 /// The file in a server's data folder that holds its administrator's settings.
 pub const ADMIN_FILE: &str = "admin.json";
-/// The same for the node of `sluice up`.
+/// The file with the administrator's settings for the node of `sluice up`.
 pub const NODE_FILE: &str = "node.json";
 
 /// A [`ServerUrl`], or several of them with commas between: the servers of one control plane.

@@ -24,7 +24,7 @@ pub struct LeaseUse {
     pub records: u64,
     /// Shares times the time that they were held.
     pub reserved_ppm_ms: u64,
-    /// The same of the time in which it was suspended.
+    /// Shares times the time in which the lease was suspended.
     #[serde(default)]
     pub suspended_ppm_ms: u64,
     /// Device time.

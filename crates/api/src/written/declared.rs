@@ -102,7 +102,7 @@ pub struct WrittenBudget {
     /// In the currency's unit, such as 5000 or 12.50. This or `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,9}(\\.[0-9]{1,6})?$", examples("5000")))]
     amount: Option<String>,
-    /// The same in millionths.
+    /// The amount in millionths of the currency's unit.
     pub(super) micro: Option<u64>,
     per: BudgetPeriod,
     /// What happens once it is spent.
@@ -140,7 +140,7 @@ pub struct WrittenPrice {
     /// `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
-    /// The same in millionths.
+    /// The price in millionths of the currency's unit.
     pub(super) micro: Option<u64>,
     /// From when on, such as 2026-12-01 (its midnight, UTC) or 2026-12-01T08:30:00Z; the moment of
     /// its declaration unless said. Prices of the past cannot be changed.
@@ -149,7 +149,7 @@ pub struct WrittenPrice {
         schema(pattern = "^20[0-9]{2}-[0-9]{2}-[0-9]{2}(T.+)?$", examples("2026-12-01"))
     )]
     from: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The start in milliseconds since 1970.
     from_ms: Option<u64>,
     /// Until before when.
     #[cfg_attr(
@@ -157,7 +157,7 @@ pub struct WrittenPrice {
         schema(pattern = "^20[0-9]{2}-[0-9]{2}-[0-9]{2}(T.+)?$", examples("2027-01-01"))
     )]
     until: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The end in milliseconds since 1970.
     until_ms: Option<u64>,
 }
 
@@ -196,7 +196,7 @@ pub struct WrittenPoolPrice {
     /// `micro` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,6}(\\.[0-9]{1,6})?$", examples("2.00")))]
     price: Option<String>,
-    /// The same in millionths.
+    /// The price in millionths of the currency's unit.
     pub(super) micro: Option<u64>,
 }
 
@@ -219,7 +219,7 @@ pub struct WrittenTax {
     /// Such as 19 or 7.5. This or `percent_milli` is there.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,3}(\\.[0-9]{1,3})?$", examples("19")))]
     percent: Option<String>,
-    /// The same in thousandths.
+    /// The rate in thousandths of a percent.
     percent_milli: Option<u32>,
 }
 
@@ -247,14 +247,14 @@ pub struct WrittenWindow {
         schema(pattern = "^20[0-9]{2}-[0-9]{2}-[0-9]{2}(T.+)?$", examples("2026-12-01"))
     )]
     from: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The start in milliseconds since 1970.
     from_ms: Option<u64>,
     #[cfg_attr(
         feature = "openapi",
         schema(pattern = "^20[0-9]{2}-[0-9]{2}-[0-9]{2}(T.+)?$", examples("2026-12-24"))
     )]
     until: Option<String>,
-    /// The same in milliseconds since 1970.
+    /// The end in milliseconds since 1970.
     until_ms: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
 //! Another connection after a cut.
 //!
 //! ```text
-//!   connected -- end of file, an error, silence --> cut -- a leader connects, both say what they have --> connected
-//!                                                    \-- refused, or the node has stopped waiting --> lost
+//!   connected -- end of file, an error, silence ---------------> cut
+//!   cut -- a leader connects, both sides say what they have ---> connected
+//!   cut -- refused, or the node has stopped waiting -----------> lost
 //! ```
 //!
 //! The thread that finds the connection cut while it waits, or cannot queue more, makes the next

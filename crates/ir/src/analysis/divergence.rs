@@ -175,7 +175,7 @@ impl Regions {
                 }
             }
             if source.is_some_and(|source| to <= source) {
-                return; // A back edge: the next iteration starts when all lanes have come to the last block.
+                return; // A back edge: an iteration starts when all lanes are at the last block.
             }
             let label = &mut regions.labels[to.index()];
             if *label == NONE {

@@ -26,7 +26,7 @@ use crate::types::{BlockId, Type, Value};
 /// How the lanes of one value relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The same in all lanes.
+    /// Equal in all lanes.
     Uniform,
     /// Integers: lane `l` holds `base + l * stride`, wrapping, for some uniform base. The stride is
     /// not 0.

@@ -153,7 +153,7 @@ pub enum ConvertOp {
     SignExtend,
     /// From I1 too.
     ZeroExtend,
-    /// The same bits as another type of the same width.
+    /// Gives the bits another type of the same width.
     Bitcast,
     /// F32 to F64 (exact) or F64 to F32.
     FloatToFloat(Rounding),
@@ -254,7 +254,7 @@ pub enum AtomicOp {
     FAdd,
     /// One or two halves as I16 or I32, each added with one rounding; the whole is one step.
     HalfAdd,
-    /// The same with bfloat16.
+    /// One or two numbers in bfloat16, added as [`AtomicOp::HalfAdd`] adds halves.
     BfloatAdd,
 }
 

@@ -9,7 +9,7 @@
 //!   caller:   check that the new frame fits into the stack
 //!             store arguments and the number of this call in it                callee:
 //!             sp += size of the caller's frame, jump ---------------------->   body
-//!   behind:   sp -= size of the caller's frame <-------------------------     switch by the number in the frame
+//!   behind:   sp -= size of the caller's frame <-------------------------   switch by that number
 //!             load results and the caller's registers that are live here
 //! ```
 //!

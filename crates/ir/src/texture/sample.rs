@@ -209,7 +209,8 @@ impl<'t> Look<'t> {
         if self.sampling.has_integer_coordinates { None } else { self.moved_inside(at, axis, size) }
     }
 
-    /// The same for one outside, as the texture's address mode says.
+    /// Returns the element that stands for one outside of the axis, as the texture's address mode
+    /// says.
     #[cold]
     fn moved_inside(&self, at: i64, axis: usize, size: i64) -> Option<i64> {
         let mode = match self.sampling.geometry {

@@ -375,7 +375,7 @@ impl Emitter<'_> {
         self.define_everywhere(data.result(0), value);
     }
 
-    /// The same for lanes that may come from different barriers.
+    /// Defines what reduction barriers give, for lanes that may come from different ones.
     fn barrier_results(&mut self, kind: BarrierKind, barrier: Value, result: Value) {
         let barriers = self.words(barrier, 0);
         let out = self.result_words(result, 1);

@@ -18,7 +18,7 @@ macro_rules! functions {
             $formula(value)
         }
 
-        /// The same for `count` values in place.
+        /// Computes it for `count` values in place.
         pub(crate) unsafe extern "C" fn $array(values: *mut f32, count: usize) {
             // SAFETY: compiled code passes an array of its warp's scratch and its length.
             let values = unsafe { std::slice::from_raw_parts_mut(values, count) };

@@ -284,7 +284,7 @@ impl Books {
         free_beside(self.on(gpu), ask)
     }
 
-    /// The same for the lease of this number, which has a part of the GPU already.
+    /// Returns what the lease of this number may have of a GPU of which it has a part already.
     fn free_ppm_but(&self, id: u64, gpu: usize, ask: &Ask) -> u64 {
         let others = self.leases.iter().filter(|(other, lease)| **other != id && lease.gpus.contains(&gpu));
         free_beside(others.map(|(_, lease)| lease), ask)

@@ -19,7 +19,7 @@ impl<'a> Parser<'a> {
         Ok(declared.into_iter().map(|(_, variable)| variable).collect())
     }
 
-    /// The same, with the names as they stand in the text.
+    /// Reads one declaration as [`Self::variables`] does, with the names as they stand in the text.
     pub(super) fn variables_with_names(
         &mut self,
         linkage: Linkage,

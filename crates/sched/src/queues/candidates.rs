@@ -184,7 +184,8 @@ impl Scheduler {
         candidates.givers.iter().map(from).fold(0, u64::saturating_add)
     }
 
-    /// The same for one queue: while it is above its bound, something more may go.
+    /// Returns how much can be taken from one queue, in thousandths: while it is above its bound,
+    /// something more may go.
     fn takeable_from(&self, taker: &Taker, queue: QueueId, together: u64) -> u64 {
         let Some(bound) = self.bound_of(taker.right, queue) else { return u64::MAX };
         let allocated = self.allocated(queue);

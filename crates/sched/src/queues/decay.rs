@@ -34,7 +34,7 @@ impl DecayedUse {
         self.level += ((u128::from(used) << 16) * part) >> 32;
     }
 
-    /// The same for a clock that was set back to `now`.
+    /// Returns this use for a clock that was set back to `now`.
     pub(super) fn not_after(self, now: Millis) -> DecayedUse {
         DecayedUse { at: self.at.min(now), ..self }
     }

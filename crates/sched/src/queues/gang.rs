@@ -41,8 +41,8 @@ impl Scheduler {
         Ok(placed)
     }
 
-    /// The same for tasks that stand near each other, or apart: from the preferred level to the
-    /// required one, in the domain with the least free room that suffices.
+    /// Places tasks that stand near each other, or apart: from the preferred level to the required
+    /// one, in the domain with the least free room that suffices.
     fn place_in_domains(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let (required, preferred) = (class.topology.required, class.topology.preferred);
         let spread = class.topology.apart;
@@ -95,7 +95,7 @@ impl Scheduler {
         Some(apart)
     }
 
-    /// The same on nodes that the job does not avoid, of which there are few, for a moment.
+    /// Places the job on nodes that it does not avoid; it avoids few, and for a short time.
     fn place_elsewhere(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let avoided = self.jobs.get(&id).map_or(Vec::new(), |job| job.avoids.clone());
         // What takes no work is looked at by nobody.

@@ -528,7 +528,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The same where it ran before, also if less may be promised there since.
+    /// Puts a task back on the node where it ran before, also if less may be promised there since.
     pub(super) fn put_back_on(
         &mut self,
         id: JobId,

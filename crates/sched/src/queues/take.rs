@@ -203,8 +203,8 @@ impl Scheduler {
         Ok(needs)
     }
 
-    /// The same for tasks that are kept apart: as long as too few domains have room for one, the
-    /// node of the others is cleared from which the least has to go.
+    /// Takes for tasks that are kept apart: as long as too few domains have room for one, it clears
+    /// the node of the other domains from which the least has to go.
     fn take_apart(
         &mut self,
         taker: &Taker,

@@ -369,7 +369,7 @@ impl LeaseRecord {
         self.preempt_at_ms.into_iter().chain(of_seats)
     }
 
-    /// The same, to be moved.
+    /// Returns these moments for a caller that changes them.
     pub(crate) fn notices_mut(&mut self) -> impl Iterator<Item = &mut u64> {
         let of_seats = self.seats.iter_mut().filter(|seat| !seat.over).filter_map(|s| s.leave_at_ms.as_mut());
         self.preempt_at_ms.iter_mut().chain(of_seats)

@@ -296,7 +296,7 @@ impl Fleet {
             .collect()
     }
 
-    /// The same of one lease.
+    /// Returns the grants that resize one lease.
     pub(crate) fn resizing_grants_of(&self, lease: &LeaseRecord, now_ms: u64) -> Vec<Grant> {
         let grant = |(task, seat): (u32, &Seat)| {
             let to = seat.resizing.as_ref().filter(|resize| resize.stage == Stage::Sent)?.to;

@@ -3,8 +3,8 @@
 //! ```text
 //!             15 s, or three reports               60 s more
 //!  reporting ────────────────────────▶ silent ──────────────────▶ lost
-//!      ▲      nothing new is placed       │   what is there has notice, and waits in the queue again
-//!      └──────────────────────────────────┴──── it reports, and is told to end what it should not have
+//!      ▲      nothing new is placed       │   its leases are preempted and queued again
+//!      └──────────────────────────────────┴──── it reports, and ends what it should not have
 //! ```
 //! The server cannot know whether a lost node still runs what it was lent. No GPU is lent twice for
 //! that: those of a silent node are lent to nobody. And no program runs twice: `sluice run` starts
@@ -28,7 +28,7 @@ const SILENT_AFTER_MS: u64 = 15_000;
 const LOST_AFTER_MS: u64 = 60_000;
 /// How often a node reports, if there are few. It reports at once when it has something new to say.
 const REPORT_EVERY_MS_MIN: u64 = 1_000;
-/// And if there are many.
+/// How often a node reports, if there are many.
 const REPORT_EVERY_MS_MAX: u64 = 10_000;
 /// Reports per second that the nodes are asked for together, as long as the intervals allow.
 const REPORTS_PER_S: u64 = 100;

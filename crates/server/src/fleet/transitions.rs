@@ -86,7 +86,7 @@ impl Fleet {
         self.preempt_for(None, id, reason, at_ms);
     }
 
-    /// The same for the sake of another lease.
+    /// Gives it notice, as [`Fleet::preempt`] does, because another lease takes its place.
     pub(crate) fn preempt_for(&mut self, taker: Option<LeaseId>, id: LeaseId, reason: String, at_ms: u64) {
         self.tell(id, "lease.preempted", self.notice(id, &reason, at_ms, taker));
         self.change(id, |lease| {
@@ -110,7 +110,8 @@ impl Fleet {
         self.ask_back_for(None, id, tasks, reason, at_ms);
     }
 
-    /// The same for the sake of another lease.
+    /// Gives some of its tasks notice, as [`Fleet::ask_back`] does, because another lease takes
+    /// their place.
     pub(crate) fn ask_back_for(
         &mut self,
         taker: Option<LeaseId>,

@@ -44,7 +44,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// The same key came with something else.
+/// The refusal of a key that came again with another request.
 pub(super) fn reused() -> Problem {
     let detail = "something else was asked for under this key; take a new key for a new request";
     Problem::new(Kind::KeyReused, detail).at("Idempotency-Key")

@@ -4,7 +4,7 @@
 //! ```text
 //!            accepted                  a request with a valid token
 //!  (socket) ──────────▶ unauthenticated ──────────────────────────▶ authenticated
-//!                         │  a newer connection needs the place, or no request within REQUEST_TIME_MAX
+//!                         │  a newer connection takes the place, or REQUEST_TIME_MAX is over
 //!                         ▼
 //!                       closed
 //! ```

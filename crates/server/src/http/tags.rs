@@ -74,7 +74,7 @@ pub(super) fn of(content: &impl Serialize) -> HeaderValue {
     of_content(&serde_json::to_vec(content).unwrap_or_default())
 }
 
-/// The same where the tag is that of the content, as a GET at the same path shows it.
+/// Checks `If-Match` where the tag is that of the content, as a GET at the same path shows it.
 pub(super) fn check_read(headers: &HeaderMap, content: &impl Serialize) -> Result<(), Problem> {
     let Some(list) = headers.get(header::IF_MATCH) else { return Ok(()) };
     if lists(list, &of(content)) {

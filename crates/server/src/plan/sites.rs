@@ -41,7 +41,8 @@ impl Kind {
         }
     }
 
-    /// The same part of the memory as a share is of what may be leased of the compute, in bytes.
+    /// Returns the part of the memory that corresponds to a share of the compute, in bytes: the
+    /// part that the share is of what may be leased.
     pub(super) fn memory_of(&self, share_ppm: u64) -> u64 {
         let of_ppm = if share_ppm == u64::from(GPU_PPM) { GPU_PPM } else { self.promised_ppm };
         (u128::from(self.memory) * u128::from(share_ppm) / u128::from(of_ppm)) as u64

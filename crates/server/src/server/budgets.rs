@@ -14,7 +14,7 @@ use crate::fleet::{Fleet, Passed, Spent};
 
 /// What is spent of budgets is added up this often.
 const BUDGETS_EVERY: Duration = Duration::from_secs(5);
-/// Or less often: after a pause of so many times what it took.
+/// The pause between two sums is at least this many times as long as the last sum took.
 const BUDGETS_PAUSE: u32 = 10;
 
 impl Server {

@@ -45,7 +45,7 @@ pub(super) struct Time {
 }
 
 impl Time {
-    /// The same time, by a clock of one's own.
+    /// Returns a separate clock that shows this time.
     pub(super) fn another(&self) -> Time {
         Time { now_ms: Arc::clone(&self.now_ms), off_ms: Arc::default() }
     }

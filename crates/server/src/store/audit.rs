@@ -74,7 +74,7 @@ impl Store {
         query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
-    /// The same after `after`, in their order.
+    /// Returns the entries after `after` that concern a tenant or one below it, in their order.
     pub(crate) async fn audit_of_tenant(
         &self,
         tenant: &TenantPath,

@@ -136,7 +136,7 @@ impl Store {
         rows.iter().map(lease_record).collect()
     }
 
-    /// The same of a tenant and those below it, in these states; in any if none is named.
+    /// Returns the leases of a tenant and those below it, in these states; in any if none is named.
     pub(crate) async fn leases_of(
         &self,
         tenant: &TenantPath,

@@ -1,4 +1,4 @@
-//! The same on PostgreSQL.
+//! The server's tests on PostgreSQL.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

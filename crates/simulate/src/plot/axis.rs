@@ -32,7 +32,7 @@ impl Axis {
         }
     }
 
-    /// The same with these very ends.
+    /// Makes a linear axis that ends exactly at `min` and `max`.
     pub fn between(label: &str, min: f64, max: f64, unit: &str) -> Axis {
         let mut axis = Axis::linear(label, min, max, unit);
         if max > min {
@@ -42,8 +42,8 @@ impl Axis {
         axis
     }
 
-    /// The same axis for values that are `factor` times as large: its ticks in days, its values in
-    /// hours.
+    /// Converts the axis to values that are `factor` times as large: its ticks in days, its values
+    /// in hours.
     pub fn scaled(mut self, factor: f64) -> Axis {
         (self.min, self.max) = (self.min * factor, self.max * factor);
         self.ticks.iter_mut().for_each(|(value, _)| *value *= factor);

@@ -34,9 +34,9 @@ pub(crate) struct BenchClientArgs {
 /// What bulk copies are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Baseline {
-    /// The same bytes through a plain socket, between this process and the node.
+    /// As many bytes through a plain socket, between this process and the node.
     Socket,
-    /// The same bytes from one buffer of this process to another.
+    /// As many bytes from one buffer of this process to another.
     Memory,
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct SmiArgs {
     )]
     pub(crate) display: Vec<SmiPart>,
 
-    /// The same as XML
+    /// Print the query's result as XML
     #[arg(short = 'x', long = "xml-format", requires = "query")]
     pub(crate) xml: bool,
 
@@ -92,7 +92,7 @@ pub(crate) struct SmiArgs {
     #[arg(long, value_name = "PROPERTIES", group = "properties")]
     pub(crate) query_compute_apps: Option<String>,
 
-    /// csv, optionally with noheader and nounits
+    /// Format: csv, optionally with noheader and nounits
     #[arg(long, value_name = "FORMAT", requires = "properties")]
     pub(crate) format: Option<String>,
 

@@ -23,8 +23,8 @@ pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 
-    /// auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]], or
-    /// recording[:MODEL[,COUNT]]
+    /// GPUs to lend: auto (NVIDIA GPUs, else one software GPU), nvidia, software[:COUNT[,MEMORY]],
+    /// or recording[:MODEL[,COUNT]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 

@@ -47,7 +47,7 @@ pub(crate) struct WebArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LoginArgs {
-    /// https://HOST:PORT[/FINGERPRINT] or http://HOST:PORT, as the server prints it
+    /// The server: https://HOST:PORT[/FINGERPRINT] or http://HOST:PORT, as the server prints it
     #[arg(value_name = "URL")]
     pub(crate) server: String,
 
@@ -55,7 +55,7 @@ pub(crate) struct LoginArgs {
     #[arg(long)]
     pub(crate) token: bool,
 
-    /// The same from this file
+    /// Keep a token of the server's own, from this file
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 

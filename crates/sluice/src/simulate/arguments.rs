@@ -62,7 +62,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) svg: Option<PathBuf>,
 
-    /// The same as PNG files; no fonts are needed for them
+    /// Write the charts into this folder, as PNG files; no fonts are needed for them
     #[arg(long, value_name = "FOLDER")]
     pub(crate) png: Option<PathBuf>,
 

@@ -197,7 +197,8 @@ impl State {
         self.gpu_history.get(&gpu.name).into_iter().flatten().copied()
     }
 
-    /// The same of a session; one with several GPUs may have more than 100.
+    /// Percent of the time in which a session kept its GPUs busy, the latest last; one with several
+    /// GPUs may have more than 100.
     pub(super) fn session_history(&self, session: &Session) -> impl Iterator<Item = u32> + '_ {
         self.traces.get(&key(session)).into_iter().flat_map(|trace| trace.history.iter().copied())
     }

@@ -222,7 +222,7 @@ unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS, set: Set) -> Result<Op>
     prepare((handle, &function), shape, arguments, multiprocessors)
 }
 
-/// The same from the structure that lacks the kernel and its context.
+/// The launch that a structure without the kernel and its context describes.
 ///
 /// # Safety
 /// `params` is null or an input structure.

@@ -186,7 +186,7 @@ enum Act {
         count: u8,
         lane: u8,
     },
-    /// The same as so many commands ago, with one byte changed or none.
+    /// Repeats the command `distance` places before, with one byte changed or none.
     Again {
         distance: u16,
         count: u8,

@@ -17,9 +17,9 @@ pub(super) struct Allowances {
 /// Bytes of a GPU that the daemon keeps for the session.
 #[derive(Default)]
 pub(super) struct Allowed {
-    /// What the client knows of, and may use,
+    /// What the client knows of, and may use.
     pub(super) allowed: u64,
-    /// and what it does not know of.
+    /// What the client does not know of.
     pub(super) kept: u64,
     /// No more is allowed than these have.
     pub(super) ballast: Vec<Ballast>,

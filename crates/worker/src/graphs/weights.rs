@@ -185,7 +185,8 @@ impl Graphs {
         Ok(())
     }
 
-    /// The same of a node of an executable graph, of which the driver does not say what it held.
+    /// Replaces the bytes of a node of an executable graph, of which the driver does not say what
+    /// it held.
     pub(super) fn change_bytes(
         &self,
         (executable, node): (CUgraphExec, CUgraphNode),

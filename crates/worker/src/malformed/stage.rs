@@ -64,7 +64,7 @@ impl Stage {
         Stage::with_host_memory(u64::MAX)
     }
 
-    /// The same, of which so many bytes of host memory are kept at most.
+    /// A new session, for which at most `limit` bytes of host memory are kept.
     pub(crate) fn with_host_memory(limit: u64) -> Stage {
         let alone = CARD.lock().unwrap_or_else(PoisonError::into_inner);
         let (link, daemon) = Link::pair().unwrap();

@@ -1,4 +1,4 @@
-//! The same teams with their books in PostgreSQL, and with two nodes in network namespaces of their
+//! The teams with their database in PostgreSQL, and with two nodes in network namespaces of their
 //! own, which server and programs reach over virtual cables alone.
 
 use std::path::Path;

@@ -78,7 +78,7 @@ pub(super) fn simulate(programs: &[Program], length_ns: u64) -> (Vec<u64>, u64) 
 pub(super) struct Outcome {
     /// GPU time of each program.
     pub(super) used_ns: Vec<u64>,
-    /// The same before each change.
+    /// GPU time of each program before each change.
     pub(super) used_before: Vec<Vec<u64>>,
     /// How often the turn changed hands.
     pub(super) grants: u64,

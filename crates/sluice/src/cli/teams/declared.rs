@@ -22,7 +22,7 @@ pub(crate) enum TokenCommand {
         /// For this tenant and all below it; / for the whole installation
         #[arg(long, value_name = "PATH")]
         tenant: TenantPath,
-        /// platform, provider, tenant-admin, member, viewer, auditor or node
+        /// Role: platform, provider, tenant-admin, member, viewer, auditor or node
         #[arg(long, value_name = "ROLE", default_value = "member")]
         role: Role,
         /// How long it is valid, such as 12h or 720h

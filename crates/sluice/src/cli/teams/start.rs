@@ -202,7 +202,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) node_metrics: Option<String>,
 
-    /// auto (NVIDIA GPUs, else one software GPU), nvidia, or software[:COUNT[,MEMORY]]
+    /// GPUs to lend: auto (NVIDIA GPUs, else one software GPU), nvidia, or
+    /// software[:COUNT[,MEMORY]]
     #[arg(long, value_name = "GPUS", default_value = "auto")]
     pub(crate) gpus: GpuChoice,
 
