@@ -1,9 +1,9 @@
 //! How much work a driver that cannot be stopped is given before it has finished what it has.
 //!
 //! What was submitted runs before the turn can end. A program that queues a second of kernels would
-//! keep everybody else waiting for it, and its turns would last as long as its queue instead of as
-//! its share asks for. So while others want the GPU as well, what is not known to have finished is
-//! kept to about as much as two turns take, by what the work before took on average. What came
+//! keep all other sessions waiting for it, and its turns would last as long as its queue instead of
+//! as its share asks for. So while others want the GPU as well, what is not known to have finished
+//! is kept to about as much as two turns take, by what the work before took on average. What came
 //! before says little of work that follows a pause, or of a program's first kernels: then a few
 //! pieces go ahead, and more for each one that finishes.
 
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Two of the arbiter's quanta.
 const AHEAD: Duration = Duration::from_millis(10);
-/// So many pieces of work may always be with the driver: one that runs, and what comes next.
+/// This number of pieces of work may always be with the driver: one that runs, and what comes next.
 const PIECES_MIN: u64 = 2;
-/// Somebody who wanted the GPU a moment ago will want it again.
+/// A session that wanted the GPU this short a time ago will want it again.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// Work that does not end may wait for what would be submitted next: that is let through after this
 /// time, and from then on one piece at a time, for as long as nothing ends.
@@ -26,7 +26,7 @@ const PER_FINISHED: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// When somebody else waited for the GPU last.
+    /// When another session waited for the GPU last.
     pressed: Option<Instant>,
     /// Since when the GPU works on what has not finished.
     since: Option<Instant>,
@@ -40,7 +40,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Somebody else waits for the GPU.
+    /// Another session waits for the GPU.
     pub(crate) fn pressed(&mut self, now: Instant) {
         self.pressed = Some(now);
     }
@@ -53,7 +53,7 @@ impl Ahead {
         }
     }
 
-    /// So many pieces of work have finished since the last time.
+    /// Notes how many pieces of work have finished since the last time.
     pub(crate) fn finished(&mut self, pieces: u64, now: Instant) {
         let took = self.since.replace(now).map_or(Duration::ZERO, |since| now.duration_since(since));
         self.measured = self.measured.saturating_add(pieces);
@@ -62,8 +62,8 @@ impl Ahead {
         self.piece = (self.piece * 3 + took / pieces) / 4;
     }
 
-    /// For how long nothing should be submitted while so many pieces have not finished; `None`
-    /// where one more may be.
+    /// For how long nothing should be submitted while this number of pieces has not finished;
+    /// `None` where one more may be.
     pub(crate) fn keeps_out(&mut self, unfinished: u64, now: Instant) -> Option<Duration> {
         let is_shared = self.pressed.is_some_and(|at| now.duration_since(at) < REMEMBERED);
         let pieces = u32::try_from(unfinished).unwrap_or(u32::MAX);

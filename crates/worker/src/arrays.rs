@@ -82,7 +82,7 @@ impl Arrays {
     }
 }
 
-/// The descriptor of an array that can be charged for, and its bytes over so many levels.
+/// The descriptor of an array that can be charged for, and its bytes over all its levels.
 fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, u64), CUresult> {
     let desc = shape.to_c();
     if desc.Flags & !FLAGS != 0 || desc.Format.channel_bytes().is_none() {
@@ -100,7 +100,7 @@ fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, 
     Ok((desc, if desc.Flags & MAPPED_LATER == 0 { bytes } else { 0 }))
 }
 
-/// Makes something that costs the lease so many bytes.
+/// Makes something that costs the lease this number of bytes.
 fn charged<T>(
     session: &Session,
     (bytes, claim): (u64, Claim),

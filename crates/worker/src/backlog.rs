@@ -1,9 +1,9 @@
 //! Whether a device has finished all work that was queued on it.
 //!
-//! Then, and if nothing that is no work keeps a stream from going on
+//! Then, and if nothing that is no work keeps a stream from continuing
 //! ([`Streams::hold_nothing`](crate::streams::Streams::hold_nothing)), a synchronisation returns at
-//! once, and the thread that reads the client's commands may make it itself. Only commands that
-//! nobody waits for can leave something behind, and one thread at a time executes those.
+//! once, and the thread that reads the client's commands may make it itself. Only commands without
+//! an answer can leave something behind, and one thread at a time executes those.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

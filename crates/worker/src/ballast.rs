@@ -1,9 +1,9 @@
 //! Physical memory behind the client's allowance.
 //!
-//! A lease may have memory on a card that the card does not have: each process there costs the
-//! driver some, and others may use the card. Who waits for memory is told so, but a command that
-//! nobody waits for must not fail. So the worker holds as much memory as is allowed. Where the
-//! driver has no other left, it lets go of that, and the client asks again.
+//! A lease may have memory on a GPU that the GPU does not have: each process there costs the
+//! driver some, and others may use the GPU. A client that waits for memory gets that answer, but a
+//! command without an answer must not fail. So the worker holds as much memory as is allowed. Where
+//! the driver has no other left, it lets go of that, and the client asks again.
 
 use sluice_cuda::{CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUresult, DriverTable};
 
@@ -27,7 +27,7 @@ pub(crate) struct Ballast {
 }
 
 impl Source {
-    /// So many bytes more than none, if they are to be had.
+    /// Takes this number of bytes, unless it is 0 or they are not available.
     pub(crate) fn ballast(&self, bytes: u64) -> Option<Ballast> {
         let release = self.table.cuMemRelease.filter(|_| bytes > 0)?;
         let handle = memory::physical(&self.table, (self.ordinal, self.handle_types), bytes).ok()?;

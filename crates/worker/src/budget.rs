@@ -1,13 +1,13 @@
 //! Asking the daemon for memory of the lease, for what others of the lease share, and for
 //! connections to other nodes.
 //!
-//! The books are the daemon's: the limit counts over all sessions of the lease, and what a killed
+//! The daemon keeps the account: the limit counts over all sessions of the lease, and what a killed
 //! worker had comes back without its help. Device memory is taken in chunks of 2 MiB and more, so a
 //! question costs little.
 //!
 //! The daemon keeps a little of each GPU for the session ahead of time. That is the client's
-//! *allowance*: so much it may use by queued commands, and what it has used is said here, so that
-//! the daemon keeps more.
+//! *allowance*: the amount that it may use by queued commands, and what it has used is said here,
+//! so that the daemon keeps more.
 //!
 //! ```text
 //!  daemon                            worker                             client
@@ -78,8 +78,8 @@ pub(crate) enum Claim {
 }
 
 impl Budget {
-    /// Of so many GPUs, on which nothing is allowed yet. What changes in that is told through the
-    /// outbox.
+    /// The budget of `gpus` GPUs, on which nothing is allowed yet. Changes of that are sent through
+    /// the outbox.
     pub(crate) fn new(link: Arc<Link>, gpus: usize, outbox: Arc<Outbox>) -> (Budget, Answers) {
         let ((sender, answers), (takes_sender, takes)) = (sync_channel(1), sync_channel(1));
         let taken = (0..gpus).map(|_| AtomicU64::new(0)).collect();
@@ -95,8 +95,9 @@ impl Budget {
         (budget, Answers { sender, takes: takes_sender, allowances })
     }
 
-    /// So much is kept for the session on a GPU from the start. The answer is what is allowed of
-    /// that, for which memory comes from the source; without one there is never any.
+    /// Notes that `reserve` bytes are kept for the session on a GPU from the start. The answer is
+    /// what is allowed of that, for which memory comes from the source; without one there is never
+    /// any.
     pub(crate) fn begin(&self, gpu: u32, reserve: u64, source: Option<Source>) -> u64 {
         if let Some(of) = self.allowances.lock().get_mut(gpu as usize) {
             *of = Allowed { kept: reserve, source: source.map(Arc::new), ..Allowed::default() };
@@ -175,8 +176,8 @@ impl Budget {
         made
     }
 
-    /// A command that nobody waits for has failed: that is the end of the session, and both sides
-    /// are told why.
+    /// A command without an answer has failed: that is the end of the session, and both sides get
+    /// the reason.
     fn explain(&self, bytes: u64, result: CUresult) {
         let outside = match result {
             CUresult::OUT_OF_MEMORY => ": what uses the GPU outside of its leases leaves too little",
@@ -200,7 +201,7 @@ impl Budget {
 
     fn ask_for(&self, gpu: u32, bytes: u64) -> Result<(), CUresult> {
         loop {
-            // Until the answer nobody else can use it.
+            // Until the answer no other thread can use it.
             let (allowed, kept) = self.allowances.withhold(gpu);
             let reserve = allowed + kept;
             // The answer may take until other memory has been moved, and this session's may be
@@ -215,7 +216,8 @@ impl Budget {
             answer?;
             match left {
                 Some(_) => return Ok(()),
-                // What was on its way here when the daemon was asked is all that was missing.
+                // What was in flight to this side when the daemon was asked is all that was
+                // missing.
                 None if now > reserve => {}
                 None => return Err(CUresult::OUT_OF_MEMORY),
             }
@@ -306,7 +308,7 @@ impl Budget {
         }
     }
 
-    /// Bytes of a GPU that are taken from its card, and that this session still has to use.
+    /// Bytes of a GPU that are taken from its memory, and that this session still has to use.
     pub(crate) fn held(&self, gpu: u32) -> u64 {
         self.allowances.lock().get(gpu as usize).map_or(0, Allowed::behind)
     }

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 /// the notes that linkers leave (`NT_GNU_BUILD_ID`); 0 where this program has none.
 pub(crate) fn number() -> u64 {
     let mut seen = Seen { builds: blake3::Hasher::new(), objects: 0, is_ours_known: false };
-    // SAFETY: the callback is called before this returns, with the address of a local that nobody
+    // SAFETY: the callback is called before this returns, with the address of a local that nothing
     // else uses.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut seen).cast()) };
     let hash = *seen.builds.finalize().as_bytes();

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A copy to the device finds the device idle where its program waits for nothing but copies. Then
-//! the reader itself makes the driver's copies, of so many bytes as are there each time, while the
+//! the reader itself makes the driver's copies, each of the bytes that are there, while the
 //! client writes the next: a byte is copied into the ring and out of it, and the ring stays in the
 //! cache. As soon as what stood before a copy is done, the rest of it goes that way, and when the
 //! turn is lost what is left of it goes the other way. The reader waits for bytes only, as always;
@@ -26,14 +26,14 @@ use crate::memory::presence::Use;
 use crate::pipeline;
 use crate::session::Session;
 
-/// A frame that lacks at least so many bytes is read on its own.
+/// A frame that lacks at least this number of bytes is read on its own.
 pub(crate) const BULK_MIN: usize = 64 << 10;
 /// Bytes before the data of a copy to the device: address, stream, and the number of bytes.
 pub(crate) const COPY_FIELDS: usize = 20;
 /// Bytes that are collected for one call of the driver where they do not lie in shared memory.
 pub(crate) const PIECE: usize = 128 << 10;
 
-/// A large command on its way.
+/// A large command that is being transferred.
 pub(crate) struct Bulk {
     pub(crate) header: Header,
     /// As long as the payload; what has come is at its beginning.
@@ -164,7 +164,7 @@ pub(crate) struct Buffers(Mutex<Vec<Vec<u8>>>);
 const BUFFERS_MAX: usize = 4;
 
 impl Buffers {
-    /// A buffer of so many bytes, whatever they are.
+    /// A buffer of this number of bytes, whatever they are.
     fn take(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.lock().pop().unwrap_or_default();
         buffer.resize(bytes, 0);

@@ -73,7 +73,7 @@ struct Notes;
 
 impl Observer for Notes {
     fn begins(&self, function: Fn) {
-        // A thread whose locals are gone makes no calls that anybody waits for.
+        // A thread whose locals are gone makes no calls that a client waits for.
         let _ = THREAD.try_with(|thread| thread.get_or_init(Thread::here).note(function as u64));
     }
 

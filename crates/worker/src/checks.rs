@@ -35,7 +35,7 @@ pub(crate) fn one_of<T: PartialEq>(value: T, values: &[T]) -> Result<(), CUresul
     defined(values.contains(&value))
 }
 
-/// The address, if a word of so many bytes can lie there.
+/// The address, if a word of this number of bytes can lie there.
 pub(crate) fn aligned(address: DevicePtr, bytes: u64) -> Result<DevicePtr, CUresult> {
     defined(address.0.is_multiple_of(bytes)).map(|()| address)
 }

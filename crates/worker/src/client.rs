@@ -174,13 +174,13 @@ impl Client {
         stream.wait_end(limit);
     }
 
-    /// Ends the connection, whoever holds it.
+    /// Ends the connection, whichever thread holds it.
     pub(crate) fn hang_up(&self) {
         self.lock().connection.stream.shut_down();
     }
 
-    /// The client is on this connection now, which is one of some, and has received so many bytes
-    /// of our stream.
+    /// The client is on this connection now, which is one of some, and has received this number of
+    /// bytes of our stream.
     pub(crate) fn come_back(&self, attempt: u32, received: u64, (number, count): (u8, u8), stream: Stream) {
         let mut state = self.lock();
         let newest = state.gathering.as_ref().map_or(state.connection.attempt, |last| last.attempt);

@@ -17,8 +17,8 @@ use crate::staging::PIECE;
 
 /// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of
 /// the ring, or out of its socket, the driver makes the next. Over a far link whole pieces of the
-/// pool go. Where the driver makes none, since the memory is sent from where it lies, they go as
-/// well: the fewer they are, the less often is the client woken.
+/// pool go. Where the driver makes none, since the memory is sent without a copy, they go as well:
+/// the fewer they are, the less often is the client woken.
 const PIECE_NOW: usize = 256 << 10;
 
 /// Whether a driver's synchronous functions use this stream.
@@ -188,8 +188,7 @@ pub(crate) fn to_host_now(
     Ok(())
 }
 
-/// Whether a copy for which the client waits has so many bytes that they cannot be sent without the
-/// client's taking them.
+/// Whether a copy for which the client waits is too large to be sent before the client takes it.
 pub(crate) fn is_pushed(payload: &[u8]) -> bool {
     // Its ticket comes first; what is malformed is found later.
     payload.iter().take(8).any(|byte| *byte != 0)
@@ -231,7 +230,7 @@ fn push_now(
     Ok(())
 }
 
-/// Whether device memory can be sent from where it lies, which is in this process; if so, what the
+/// Whether device memory can be sent without a copy, since it is in this process; if so, what the
 /// copy has to wait for is done.
 fn can_be_sent(session: &Session, (from, count): (u64, u64), stream: CUstream) -> bool {
     session.reach == Reach::Everything
@@ -258,7 +257,7 @@ fn push_in_place(
 ) -> Result<(), CUresult> {
     let (_, device) = session.device()?;
     loop {
-        // The client takes its time, and meanwhile nobody waits for this thread's turn or locks.
+        // The client takes its time, and meanwhile no thread waits for this thread's turn or locks.
         session.outbox.wait_room(length).unwrap_or_else(|_| ending::client_gone());
         let submission = device.gate.enter();
         let pushed = session.outbox.push_in_place(ticket, offset, length, |to| {
@@ -270,7 +269,7 @@ fn push_in_place(
                 submission.finished();
                 return result;
             }
-            // Somebody else has taken the room.
+            // Another thread has taken the room.
             None => submission.finished(),
         }
     }

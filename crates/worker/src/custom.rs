@@ -58,7 +58,7 @@ impl Custom for Session {
         self.load(module, image, &options, reply).map(drop)
     }
 
-    /// What builds on it is told why it is not there.
+    /// What builds on it gets the reason why it is not there.
     fn ModuleLoadAhead(
         &self,
         command: commands::ModuleLoadAhead,

@@ -78,8 +78,8 @@ pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcont
 const RANGE_MIN: u64 = 1 << 30;
 
 /// Reserves addresses in one of the ranges that the client offers; `None` where no offer fits, or
-/// where memory of a device cannot be mapped there. Cards that say that they make memory which can
-/// be shared refuse to where their surroundings are without (containers): such a one makes memory
+/// where memory of a device cannot be mapped there. GPUs that say that they make memory which can
+/// be shared refuse it where their surroundings lack that (containers): such a GPU makes memory
 /// that cannot be shared.
 pub(crate) fn reserve<'a>(
     table: &DriverTable,

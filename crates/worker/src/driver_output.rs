@@ -1,8 +1,8 @@
 //! What a loaded driver prints: device code's `printf`, which it writes to the standard output of
-//! its process when somebody waits for the device.
+//! its process when a thread waits for the device.
 //!
 //! Standard output is a file in memory here, so that the driver waits for no reader, and what it
-//! holds is passed on before whoever has waited gets an answer.
+//! holds is passed on before the thread that has waited gets an answer.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ impl DriverOutput {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else's.
+        // SAFETY: the descriptor is new, and only used here.
         let file = unsafe { File::from_raw_fd(fd) };
         // SAFETY: both are descriptors of this process; what was standard output before led
         // nowhere.
@@ -42,8 +42,8 @@ impl DriverOutput {
 
     /// Passes on what has been printed since the last time.
     pub(crate) fn pass_on(&self, mut to: impl FnMut(&[u8])) {
-        // SAFETY: null means all streams of the C library, whose locks nobody holds while waiting
-        // for this thread.
+        // SAFETY: null means all streams of the C library, whose locks no thread holds while
+        // waiting for this thread.
         unsafe { libc::fflush(std::ptr::null_mut()) };
         let mut passed_on = self.passed_on.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = *passed_on;

@@ -68,7 +68,7 @@ impl Session {
         unsafe { create(&mut beside, CU_STREAM_NON_BLOCKING) }.ok()?;
         let done = before.hold(beside).and_then(|()| act(beside));
         let recorded = after.record(beside);
-        // SAFETY: made here, and known to nobody; what it was given is still done
+        // SAFETY: made here, and not known elsewhere; what it was given is still done
         // (`cuStreamDestroy`).
         unsafe { destroy(beside) }.ok()?;
         make_current(&self.table, here)?;

@@ -39,8 +39,8 @@ pub(crate) fn set_last_words(last_words: impl std::ops::Fn() + Send + Sync + 'st
     let _ = LAST_WORDS.set(Box::new(last_words));
 }
 
-/// The client has closed its connection. If it did so because it heard why its session ends, the
-/// thread that told it has the daemon to tell as well, and ends the process.
+/// The client has closed its connection. If it did so because it received the reason why its
+/// session ends, the thread that sent it has to notify the daemon as well, and ends the process.
 pub(crate) fn client_gone() -> ! {
     if EXPLAINS.load(Ordering::Acquire) {
         std::thread::sleep(2 * (LAST_WORD + HEARD));
@@ -53,7 +53,7 @@ pub(crate) fn daemon_gone() -> ! {
     exit(0)
 }
 
-/// The session cannot go on, for this reason.
+/// Ends the session, which cannot continue for this reason.
 pub(crate) fn failed(why: &str) -> ! {
     match LINK.get() {
         Some(link) => _ = link.send(&Packet::Failed(why.into())),
@@ -62,7 +62,7 @@ pub(crate) fn failed(why: &str) -> ! {
     exit(1)
 }
 
-/// The driver does not return from a call, as the daemon has been told.
+/// The driver does not return from a call, of which the daemon has been notified.
 pub(crate) fn hangs() -> ! {
     exit(1)
 }

@@ -4,8 +4,8 @@ use sluice_cuda::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, DriverTable,
 };
 
-/// One of them, of the context that was current when it was made; destroyed when nobody has it any
-/// more.
+/// One of them, of the context that was current when it was made; destroyed when the last holder is
+/// gone.
 pub(crate) struct Event {
     table: DriverTable,
     handle: CUevent,
@@ -55,7 +55,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Some(destroy) = self.table.cuEventDestroy_v2 {
-            // SAFETY: it is ours, and nobody has it any more.
+            // SAFETY: it is ours, and has no holder any more.
             let _ = unsafe { destroy(self.handle) };
         }
     }

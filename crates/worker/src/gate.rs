@@ -7,8 +7,9 @@
 //!                         +----------------+  Recall with work left, on a driver that can pause
 //! ```
 //!
-//! A holder that nobody waits for keeps the turn while it idles, so a lone session sends no packets
-//! at all. Time is charged from the first submission to the drain, while the turn is held.
+//! A holder whose turn no other session waits for keeps it while it idles, so a lone session sends
+//! no packets at all. Time is charged from the first submission to the drain, while the turn is
+//! held.
 //!
 //! A driver that can stop device code in the middle (the software GPU, at its safepoints) takes
 //! work at any time and is paused between turns. Any other driver gets no work between turns, and a
@@ -30,7 +31,7 @@ pub trait Brake: Send + Sync {
     fn can_pause(&self) -> bool;
     /// Stops device code at its next safepoint.
     fn pause(&self);
-    /// Lets it go on.
+    /// Lets it continue.
     fn resume(&self);
     /// Time of turns so far in which the GPU did not run, though it was let go: that much of the
     /// whole GPU.
@@ -78,7 +79,7 @@ struct State {
     turn: SliceState,
     /// The daemon wants the turn back once this driver has drained.
     recalled: bool,
-    /// Somebody waits.
+    /// Another session waits.
     pressed: bool,
     /// Submissions in progress, submissions made, and how many of these are known to have finished.
     inside: u32,
@@ -96,14 +97,14 @@ struct State {
     used_ns: u64,
     /// [`Brake::used`] as far as it has been counted.
     metered: Duration,
-    /// Somebody sleeps in [`Gate::wait_for_work`].
+    /// A thread sleeps in [`Gate::wait_for_work`].
     awaited: bool,
     /// The thread that watches leaves the driver alone, though it has work.
     rests: bool,
     /// The driver runs also without the turn, for copies of memory that moves.
     moves: bool,
-    /// Threads that wait for a change. Waking nobody takes a system call as well, and most work is
-    /// submitted while the thread that watches waits for the driver.
+    /// Threads that wait for a change. A wake-up takes a system call even if no thread sleeps, and
+    /// most work is submitted while the thread that watches waits for the driver.
     sleeping: u32,
 }
 
@@ -280,7 +281,7 @@ impl Gate {
         }
     }
 
-    /// Somebody waits for the turn.
+    /// Another session waits for the turn.
     pub fn pressed(&self) {
         let mut state = self.lock();
         if state.turn == SliceState::Held {
@@ -433,7 +434,7 @@ impl Gate {
     }
 
     fn send(&self, packet: Packet) {
-        // Without a daemon there is nobody to ask; the link's reader ends the process.
+        // Without a daemon there is nothing to ask; the link's reader ends the process.
         let _ = self.link.send(&packet);
     }
 
@@ -451,7 +452,7 @@ impl Gate {
         self.wait_for(state, Duration::MAX)
     }
 
-    /// Returns after a change, or so much time.
+    /// Returns after a change, or after this time.
     fn wait_for<'a>(&self, mut state: MutexGuard<'a, State>, limit: Duration) -> MutexGuard<'a, State> {
         state.sleeping += 1;
         let mut state = self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0;

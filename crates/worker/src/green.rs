@@ -31,7 +31,7 @@ const GROUP_FLAGS: u64 = 7;
 const DEFAULT_STREAM: u64 = 1;
 /// The last `CUdevWorkqueueConfigScope`.
 const SCOPE_LAST: u32 = 1;
-/// Places, which are told apart by seven bits.
+/// The number of places, which seven bits distinguish.
 const PLACES: usize = 128;
 
 pub(crate) const KINDS: &[CUdevResourceType] =
@@ -275,7 +275,7 @@ pub(crate) fn describe(
     let chosen = command.resources.iter().map(|chosen| configured(session, chosen));
     let mut chosen = chosen.collect::<Result<Vec<_>, _>>()?;
     let mut desc = CUdevResourceDesc::NULL;
-    // SAFETY: all of them are the driver's own, so many are there, and it writes one handle to a
+    // SAFETY: all of them are the driver's own, that number is there, and it writes one handle to a
     // local.
     unsafe { generate(&mut desc, chosen.as_mut_ptr(), chosen.len() as u32) }.ok()?;
     session.insert(command.phDesc, desc)
@@ -315,7 +315,7 @@ pub(crate) fn create(session: &Session, command: &commands::cuGreenCtxCreate) ->
     // SAFETY: the green context has just been made, and the driver writes one handle to a local.
     let converted = unsafe { convert(&mut context, green) }.ok();
     if let Err(error) = converted.and_then(|()| session.insert(command.phCtx, green)) {
-        // SAFETY: nobody knows of it yet.
+        // SAFETY: it is not known elsewhere yet.
         unsafe { destroy(green) }.ok()?;
         return Err(error);
     }

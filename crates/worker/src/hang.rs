@@ -1,19 +1,19 @@
 //! Notices a call of a loaded driver that never returns, and ends the session then: its client gets
-//! an error that stays, and the daemon hears that the driver hangs.
+//! an error that stays, and the daemon is notified that the driver hangs.
 //!
 //! Not every call that takes long hangs. A synchronisation lasts as long as a kernel, or a function
 //! of the client that its stream waits for; nearly any call may wait for kernels, and loading code
 //! may compile for minutes, on other threads too, while other calls wait for that. So a call hangs
-//! that for the whole patience
+//! that for the whole timeout
 //!
 //! - was there while this process computed next to nothing, and nothing that the session gave the
 //!   GPU was left to wait for; or
 //! - has been in one and the same sleep in the kernel that no signal ends: no driver waits for its
 //!   GPU's work in that way.
 //!
-//! A driver that has never answered yet may have many GPUs to wake up: it gets twice the patience.
-//! What remains is a call that waits for work which never ends, and cannot be told from a long
-//! kernel: the limit on kernels is for that.
+//! A driver that has never answered yet may have many GPUs to wake up: it gets twice the timeout.
+//! What remains is a call that waits for work which never ends, and cannot be distinguished from a
+//! long kernel: the limit on kernels is for that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ use crate::ending;
 use crate::link::{Link, Packet};
 use crate::session::Session;
 
-/// The patience with a driver that starts, in patiences.
+/// The timeout of a driver that starts, in timeouts.
 const START: u32 = 2;
 
 /// The session, once there is one: the driver can hang before.

@@ -1,5 +1,5 @@
 //! What NVML says of the health of GPUs, found out in a process of its own: a driver that hangs
-//! takes nobody along, and its silence is noticed.
+//! affects no other process, and its silence is noticed.
 //!
 //! Events (Xid errors, double-bit ECC errors) are waited for; what has no events is looked at once
 //! a second. Each look is one line of JSON on standard output, whether there is something to say or
@@ -40,7 +40,7 @@ pub(crate) enum HealthError {
     Output(io::Error),
 }
 
-/// Watches until nobody reads any more.
+/// Watches until the reader is gone.
 pub(crate) fn watch(watch: &Watch, out: &mut impl Write) -> Result<(), HealthError> {
     let failed = |source| HealthError::Nvml { library: watch.library.clone(), source };
     let nvml = Nvml::builder().lib_path(watch.library.as_ref()).init().map_err(failed)?;

@@ -91,7 +91,8 @@ impl HostCalls {
         HostCall { entry: calls.entry, number: calls.begun }
     }
 
-    /// The client says that the function has returned; a number that nobody waits for is ignored.
+    /// The client says that the function has returned; a number that no thread waits for is
+    /// ignored.
     pub(crate) fn done(&self, ticket: u64) {
         if let Some(calls) = self.lock().calls.get_mut(&ticket) {
             calls.returned += 1;
@@ -99,7 +100,7 @@ impl HostCalls {
         self.returned.notify_all();
     }
 
-    /// Waits until it has returned from this call, or nobody will say that it has.
+    /// Waits until it has returned from this call, or the client can no longer say that it has.
     pub(crate) fn wait_turn(&self, ticket: u64, turn: HostCall) {
         let waits = |calls: &Calls| calls.entry == turn.entry && calls.returned < turn.number;
         let mut state = self.lock();
@@ -108,7 +109,7 @@ impl HostCalls {
         }
     }
 
-    /// Nobody will call it again.
+    /// It will not be called again.
     pub(crate) fn forget(&self, ticket: u64) {
         let mut state = self.lock();
         let gone = state.calls.remove(&ticket);

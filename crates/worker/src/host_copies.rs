@@ -1,6 +1,6 @@
 //! Copies to and from memory of this process: payloads, answers, staging. In a capture they would
 //! become nodes that keep the address, and that read and write there at each launch, long after the
-//! memory is somebody else's. Clients add nodes for such copies; so a stream either captures or is
+//! memory has other uses. Clients add nodes for such copies; so a stream either captures or is
 //! in the middle of one.
 
 use std::collections::HashMap;

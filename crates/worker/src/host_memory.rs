@@ -4,7 +4,7 @@
 //! they need much of.
 //!
 //! It counts bytes that the client has sent or named. What a driver makes of them, such as machine
-//! code, is some multiple that is not known here. What is only on its way is not counted: there the
+//! code, is some multiple that is not known here. What is only in flight is not counted: there the
 //! client waits for room (`pipeline`, `outbox`, `staging`).
 
 use std::fmt;
@@ -48,7 +48,7 @@ impl HostMemory {
         self.limit
     }
 
-    /// Keeps so many bytes, unless they are too many.
+    /// Keeps this number of bytes, unless they are too many.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<HostCharge, CUresult> {
         self.try_take(bytes).ok_or_else(|| self.refusal())
     }
@@ -99,7 +99,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// An account of which nobody is told.
+    /// An account that is not reported.
     pub(crate) fn of(limit: u64) -> Arc<HostMemory> {
         HostMemory::new(limit, drop)
     }

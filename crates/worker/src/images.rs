@@ -48,11 +48,12 @@ struct State {
     order: VecDeque<ImageHash>,
     bytes: u64,
     uploads: HashMap<ImageHash, Upload>,
-    /// Images that the client was told are in the cache, open so that nobody can take them away.
+    /// Images of which the client knows that they are in the cache, open so that no process can
+    /// remove them.
     promised: HashMap<ImageHash, fs::File>,
     promised_bytes: u64,
-    /// Images for which there is no room, whose pieces are passed over; true until whoever asks for
-    /// one is told.
+    /// Images for which there is no room, whose pieces are passed over; true until the one who asks
+    /// for it is notified.
     refused: HashMap<ImageHash, bool>,
 }
 
@@ -96,8 +97,8 @@ impl Images {
         Ok(Some(image))
     }
 
-    /// Whether the image is in the cache, and stays to be found: a session may count on so much.
-    /// What is in memory alone may have to make room.
+    /// Whether the image is in the cache, and stays to be found: a session may count on a limited
+    /// number of bytes. What is in memory alone may have to make room.
     pub(crate) fn promise(&self, hash: ImageHash) -> bool {
         let mut state = self.lock();
         if state.promised.contains_key(&hash) {
@@ -126,7 +127,8 @@ impl Images {
         (whole, state.promised.keys().copied().collect())
     }
 
-    /// Keeps so many bytes, if need be instead of images that are here only to be found again.
+    /// Keeps this number of bytes, if need be instead of images that are here only to be found
+    /// again.
     pub(crate) fn take(&self, bytes: u64) -> Result<HostCharge, CUresult> {
         self.take_instead(&mut self.lock(), bytes)
     }

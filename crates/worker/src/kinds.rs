@@ -86,8 +86,8 @@ const fn is_work(name: &str) -> bool {
     )
 }
 
-/// Whether a queued command that is no work may keep its stream from going on. A wait for an event
-/// does where that is another process's, which the session knows.
+/// Whether a queued command that is no work may keep its stream from continuing. A wait for an
+/// event does where that is another process's, which the session knows.
 pub(crate) fn may_hold(op: Op) -> bool {
     matches!(
         op.target(),
@@ -135,8 +135,8 @@ static LEAVES_NOTHING: [bool; 1 << 16] = {
     leaves_nothing
 };
 
-/// Work, its order, settings, and ends of what nobody names any more. Not among them: what is made
-/// or mapped under an id or address of the client's, its end where the client uses the address
+/// Work, its order, settings, and ends of what no command names any more. Not among them: what is
+/// made or mapped under an id or address of the client's, its end where the client uses the address
 /// again, the begin of a capture, and data of the session's own.
 const fn is_passing(name: &str) -> bool {
     is_of(

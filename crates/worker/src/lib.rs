@@ -3,8 +3,8 @@
 //!
 //! Everything that a session owns lives in its process: the driver, the contexts, the memory. A
 //! fault, a limit that is exceeded or a client that is gone ends the process, and with it
-//! everything that has to be freed. The daemon keeps the books ([`link`]) and decides who computes
-//! ([`gate`]); it never touches the data.
+//! everything that has to be freed. The daemon keeps the accounts ([`link`]) and decides who
+//! computes ([`gate`]); it never touches the data.
 
 use std::ffi::OsString;
 use std::io::Write;

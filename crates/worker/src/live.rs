@@ -87,8 +87,8 @@ pub(crate) struct Live {
     exists: AtomicBool,
     /// The program's user knows that the driver has none.
     has_told: AtomicBool,
-    /// Looks that have begun. Whoever sees more of them under the lock than before it knows of one
-    /// that began meanwhile and is over.
+    /// Looks that have begun. A thread that sees more of them under the lock than before knows of
+    /// one that began meanwhile and is over.
     looks: AtomicU64,
     /// What the client has changed is being put in.
     is_applying: AtomicBool,
@@ -106,7 +106,7 @@ struct State {
     ready: VecDeque<Vec<u8>>,
     ready_bytes: usize,
     questions: VecDeque<Question>,
-    /// Somebody has asked for a look, when there was no room for what it would find.
+    /// A look was requested when there was no room for what it would find.
     owes_look: bool,
     answered: u64,
     /// The beginning of what the client has changed, which continues.
@@ -203,7 +203,7 @@ impl Live {
         self.lock().mirrors.values().any(|mirror| mirror.overlaps(address, bytes))
     }
 
-    /// Memory is about to go: nobody looks at any of it from here on.
+    /// Memory is about to go: no thread looks at any of it from here on.
     pub(crate) fn leave(&self, address: u64, bytes: u64) {
         let mut state = self.lock();
         state.mirrors.retain(|_, mirror| !mirror.overlaps(address, bytes));
@@ -233,7 +233,7 @@ impl Live {
         applied
     }
 
-    /// Device code has come to a fence: what it has written before is told before what it writes
+    /// Device code has come to a fence: what it has written before is sent before what it writes
     /// next. False while there is no room for that: it has to come again.
     pub(crate) fn fence(&self) -> bool {
         if !self.exists.load(Ordering::Acquire) {
@@ -253,7 +253,8 @@ impl Live {
         true
     }
 
-    /// Device code is about to use what an acquiring load has told it of: all of that is there.
+    /// Device code is about to use what an acquiring load has announced to it: all of that is
+    /// there.
     pub(crate) fn acquire(&self) {
         while self.is_applying.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -393,7 +394,7 @@ fn serve(pipeline: &Pipeline) -> ! {
         }
         state.questions.pop_front();
         let (number, words, more) = live.take(&mut state);
-        // Whoever reads from the client may need the lock before the client takes this.
+        // The thread that reads from the client may need the lock before the client takes this.
         drop(state);
         let mut fields = Vec::new();
         commands::LiveAwaitReply { number, runs, more, words: &words }.encode(&mut fields);

@@ -67,11 +67,11 @@ pub(crate) fn operations() -> Vec<Op> {
     (0..=u16::MAX).map(Op).filter(|op| sample::payload(*op, &[], &|_, raw| raw).is_some()).collect()
 }
 
-/// Plays a session that begins with one of everything. Each command is an operation (2 bytes), how
-/// it is told (1 byte), a length (1 byte) and so many bytes: fields of which numbers choose among
+/// Plays a session that begins with one of everything. Each command is an operation (2 bytes), its
+/// form (1 byte), a length (1 byte) and that number of bytes: fields of which numbers choose among
 /// what is live, or the payload as it is.
 ///
-/// Ends the process when the driver gets what nobody can vouch for.
+/// Ends the process when the driver gets what was not checked.
 pub fn session(mut script: &[u8]) {
     static OPERATIONS: LazyLock<Vec<Op>> = LazyLock::new(operations);
     let (stage, mut known) = (Stage::new(), Known::default());
@@ -87,7 +87,7 @@ pub fn session(mut script: &[u8]) {
                 .expect("it is an operation"),
         };
         let progress = match stage.send(op, &payload) {
-            // Work has come to memory that is gone: the end of a session, here as on a card.
+            // Work has come to memory that is gone: the end of a session, here as on a real GPU.
             Err(Refusal::Failed(CUresult::ILLEGAL_ADDRESS)) => return,
             Err(_) => Progress::Refused,
             Ok(_) => Progress::Done,
@@ -96,10 +96,10 @@ pub fn session(mut script: &[u8]) {
     }
 }
 
-/// Plays a session that begins with one of everything, and whose commands are told by what changed:
-/// frames of a length (1 byte) and so many bytes of entries. What cannot be told ends it.
+/// Plays a session that begins with one of everything, and whose commands are delta encoded: frames
+/// of a length (1 byte) and that number of bytes of entries. What cannot be decoded ends it.
 ///
-/// Ends the process when the driver gets what nobody can vouch for.
+/// Ends the process when the driver gets what was not checked.
 pub fn told(mut script: &[u8]) {
     let (stage, mut known) = (Stage::new(), Known::default());
     honest::populate(&stage, &mut known, 1);

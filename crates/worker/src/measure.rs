@@ -90,7 +90,7 @@ fn bytes_per_s(table: &DriverTable, bytes: u64) -> Result<f64, DriverError> {
     let (from, to) = (allocate(table, bytes)?, allocate(table, bytes)?);
     let copy = table.cuMemcpyDtoDAsync_v2.ok_or(DriverError::Missing("cuMemcpyDtoDAsync"))?;
     let run = || {
-        // SAFETY: both allocations have so many bytes.
+        // SAFETY: both allocations have this number of bytes.
         check("cuMemcpyDtoDAsync", unsafe { copy(to, from, bytes as usize, CUstream::NULL) })?;
         synchronize(table)
     };

@@ -67,7 +67,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) chunks: Chunks<Backing>,
-    /// What `cuMemCreate` made and nobody has released, by the client's number.
+    /// What `cuMemCreate` made and was not released, by the client's number.
     pub(crate) physical: BTreeMap<u64, Arc<Physical>>,
     /// Address to size, of what the driver minted.
     allocations: BTreeMap<u64, Allocation>,
@@ -426,7 +426,7 @@ pub(crate) fn commit_for_all(session: &Session, (address, bytes): (u64, u64)) ->
     if matches!(done, Ok(()) | Err(CUresult::OUT_OF_MEMORY)) {
         return done;
     }
-    // Not all of these cards have a way to each other's memory.
+    // Not all of these GPUs have a way to each other's memory.
     if let Some(held) = session.host_memory.try_take(bytes)
         && memory.commit_on_host(table, &session.devices, held, address, bytes)?
     {

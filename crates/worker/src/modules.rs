@@ -39,7 +39,7 @@ pub(crate) struct Modules {
     launches: RwLock<HashMap<FunctionId, Launches>>,
     /// Bytes of each function's parameters, by the driver's handle.
     by_handle: RwLock<HashMap<usize, usize>>,
-    /// Loads that nobody waited for, and why they failed; the latest.
+    /// Loads without an answer, and why they failed; the latest.
     failed: Mutex<VecDeque<(ModuleId, CUresult)>>,
     /// What each module's texture and surface references are known by.
     references: Mutex<HashMap<ModuleId, References>>,
@@ -85,7 +85,7 @@ impl Modules {
         sizes.get(&handle.0).copied().unwrap_or(PARAMETER_BYTES_MAX)
     }
 
-    /// A load that nobody waited for has failed.
+    /// A load without an answer has failed.
     pub(crate) fn failed(&self, module: ModuleId, error: CUresult) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.len() >= FAILED_MAX {
@@ -100,7 +100,7 @@ impl Modules {
         failed.iter().find(|(of, _)| *of == module).map(|(_, error)| *error)
     }
 
-    /// A module was loaded, of which the driver keeps so much.
+    /// A module was loaded, for which the driver keeps this memory.
     pub(crate) fn keep(&self, module: ModuleId, held: HostCharge) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(module, held);
     }
@@ -241,7 +241,7 @@ pub(crate) fn function(
 
 /// Most functions of a module whose names are said.
 const NAMES_MAX: u32 = 1 << 16;
-/// Most functions of a module whose names are told when it is loaded, and most bytes of these.
+/// Most functions of a module whose names are sent when it is loaded, and most bytes of these.
 const TOLD_MAX: u32 = 64;
 const TOLD_BYTES_MAX: usize = 16 << 10;
 
@@ -251,9 +251,9 @@ pub(crate) fn names(table: &DriverTable, module: CUmodule) -> Result<Vec<String>
     handles(table, module, count)?.into_iter().map(|function| name(table, function)).collect()
 }
 
-/// What is told of a module when it is loaded: its function, if it has no other, or the names of
+/// What is sent of a module when it is loaded: its function, if it has no other, or the names of
 /// some. A driver loads, and the software GPU compiles, a function when it is asked about it: the
-/// only one of a module will be used. What is not told here is asked for by name.
+/// only one of a module will be used. What is not sent here is asked for by name.
 pub(crate) fn told(table: &DriverTable, module: CUmodule) -> (Vec<NamedFunction>, Vec<String>) {
     // An enumerated function may not be loaded yet (CUDA Driver API, `cuModuleEnumerateFunctions`),
     // and NVIDIA's driver answers `FUNCTION_NOT_LOADED` for some of its attributes until it is got

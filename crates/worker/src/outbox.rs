@@ -1,14 +1,14 @@
 //! What goes back to the client: replies, pushed data, host calls, the end.
 //!
-//! Whoever has something to say writes it itself, under one lock; that saves a thread switch per
-//! reply. Only what comes out of a driver's callback, where nothing may block, is queued: the next
-//! writer takes it along, so that data copied before a synchronisation reach the client before that
-//! synchronisation's reply.
+//! A thread that has something to send writes it itself, under one lock; that saves a thread switch
+//! per reply. Only what comes out of a driver's callback, where nothing may block, is queued: the
+//! next writer takes it along, so that data copied before a synchronisation reach the client before
+//! that synchronisation's reply.
 //!
-//! In a session that can be resumed all of it is kept until the client has acknowledged it. Nobody
-//! here waits for that: a writer may be the very thread that reads the acknowledgements. What
-//! bounds the memory is that copied data are staged in a bounded pool (`staging`), which follows
-//! the window, or sent from where they lie, that whoever submits small copies waits
+//! In a session that can be resumed all of it is kept until the client has acknowledged it. No
+//! thread here waits for that: a writer may be the very thread that reads the acknowledgements.
+//! What bounds the memory is that copied data are staged in a bounded pool (`staging`), which
+//! follows the window, or sent without a copy, that a thread that submits small copies waits
 //! ([`Outbox::wait_room_for_small`]), that text is dropped beyond a bound, and that each client
 //! thread waits for one reply at a time.
 //!
@@ -53,19 +53,20 @@ pub(crate) struct Outbox {
     counters: Arc<CounterPage>,
     /// Whether the client keeps what it has sent until that is acknowledged.
     acknowledges: bool,
-    /// Bytes of the client's stream that have arrived, and how many the client was told of.
+    /// Bytes of the client's stream that have arrived, and how many were acknowledged to the
+    /// client.
     received: AtomicU64,
     acknowledged: AtomicU64,
     /// Bytes of ours that the link can use, as its acknowledgements say.
     window: AtomicU64,
-    /// Bytes of commands that the client has told in fewer (`sequences`), and how many of them when
-    /// it was told last of what has arrived.
+    /// Bytes of commands that the client has sent delta encoded (`sequences`), and how many of them
+    /// were reported to it last.
     expanded: AtomicU64,
     expanded_before: AtomicU64,
     /// Too much is accepted already: what else arrives is acknowledged once there is room, and so
     /// the client waits.
     withheld: AtomicBool,
-    /// Whether the client was told that the session is lost.
+    /// Whether the client was notified that the session is lost.
     has_failed: AtomicBool,
     /// The memory of what is pushed may be gone.
     #[cfg(any(test, feature = "fuzz"))]
@@ -192,10 +193,10 @@ impl Outbox {
         self.pushed.notify_one();
     }
 
-    /// For whoever submits a copy of so many bytes whose data will be pushed: waits while too many
+    /// Called before a copy of this number of bytes whose data will be pushed: waits while too many
     /// small ones are kept for the client.
     pub(crate) fn wait_room_for_small(&self, bytes: usize) {
-        // Large ones do not even wait for whoever writes.
+        // Large ones do not even wait for the thread that writes.
         if !is_small(bytes) {
             return;
         }
@@ -211,7 +212,7 @@ impl Outbox {
         self.lock_writer().stream.is_shared()
     }
 
-    /// Waits until [`Outbox::push_in_place`] may find room for so many bytes.
+    /// Waits until [`Outbox::push_in_place`] may find room for this number of bytes.
     pub(crate) fn wait_room(&self, length: usize) -> io::Result<()> {
         let stream = Arc::clone(&self.lock_writer().stream);
         stream.wait_room(length + PUSH_HEAD_SIZE)
@@ -247,7 +248,7 @@ impl Outbox {
     /// Sends everything pushed so far, then a `HostWrite` of memory that is sent from where it
     /// lies, without a copy. Where others than the system would look at its bytes, to seal, to pack
     /// or to share them, nothing is done, and the answer is false. Waits while as much is under way
-    /// as the link holds, and for whoever else wants to write.
+    /// as the link holds, and for other threads that want to write.
     pub(crate) fn push_lying(&self, ticket: u64, offset: u64, lying: Lying) -> io::Result<bool> {
         // One piece after the other would keep them out: a lock goes to who comes, not to who has
         // waited.

@@ -140,8 +140,8 @@ pub(crate) fn connect(session: &Session, command: &commands::PeerConnect<'_>) ->
 }
 
 /// Copies to the other node, or from it. When this returns all of it is there, or the copy has
-/// failed. The answer is why the connection is lost, if it is: then nobody knows how far the copy
-/// came.
+/// failed. The answer is why the connection is lost, if it is: then it is not known how far the
+/// copy came.
 pub(crate) fn copy(session: &Session, command: &commands::PeerCopy) -> Result<String, CUresult> {
     let asker = session.peers.asker(command.peer)?;
     session.range(command.here, command.ByteCount)?;

@@ -9,8 +9,8 @@
 //!
 //! Large copies to a device that is idle do not come here at all (`bulk`). While nothing is queued,
 //! the reader itself makes the calls that are sure to return at once: questions, on a device that
-//! has nothing to do also synchronisations and small copies, and what a driver of ours does no more
-//! than queue. That saves a thread switch. Submitter is a part that any thread of a pool plays: it
+//! has nothing to do also synchronisations and small copies, and what an in-process driver only
+//! queues. That saves a thread switch. Submitter is a part that any thread of a pool plays: it
 //! executes commands in the order of their acceptance. When it comes to a call that can block,
 //! everything before that has been submitted; it lets another thread be the submitter and makes the
 //! call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
@@ -51,8 +51,8 @@ pub(crate) struct Job {
 /// its socket full.
 const QUEUED_MAX: usize = 64 << 10;
 const QUEUED_BYTES_MAX: usize = 64 << 20;
-/// Most bytes of work that a driver of ours has queued when more is submitted to it: behind that
-/// the queue above fills. NVIDIA's takes about a thousand launches in a stream.
+/// Most bytes of work that an in-process driver has queued when more is submitted to it: behind
+/// that the queue above fills. NVIDIA's takes about a thousand launches in a stream.
 const SUBMITTED_BYTES_MAX: usize = 128 << 20;
 /// What a window can add to that, and each thread's last command above it; only a client that does
 /// not respect it finds its socket full. Small commands have the least window only.
@@ -85,7 +85,7 @@ pub(crate) struct Pipeline {
 /// A command in the queue.
 struct Queued {
     job: Job,
-    /// So many pushes have come before it on the other way.
+    /// The number of pushes that have come before it on the other way.
     behind: u64,
 }
 
@@ -177,7 +177,7 @@ impl Pipeline {
         self.find_submitter(&mut state);
     }
 
-    /// Whoever makes room takes that back.
+    /// The thread that frees room takes that back.
     fn withhold_if_full(&self, state: &State) {
         if state.is_full(0, 0) {
             self.session.outbox.withhold(true);
@@ -190,8 +190,8 @@ impl Pipeline {
             let waited = self.room.wait_timeout(state, SIGN_OF_LIFE).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
             if waited.1.timed_out() {
-                // The client may ask for one meanwhile, and be heard by nobody. The reader finds
-                // its end.
+                // The client may ask for one meanwhile, and no thread receives that. The reader
+                // finds its end.
                 drop(state);
                 let _ = self.session.outbox.sign_of_life();
                 state = self.lock();
@@ -279,7 +279,7 @@ impl Pipeline {
             let present = self.session.presence.enter_while_closing();
             self.execute(job);
             drop(present);
-            // Under the lock, so that whoever waits sleeps or has seen the count.
+            // Under the lock, so that a thread that waits sleeps or has seen the count.
             let mut state = self.lock();
             self.pushed_beside.fetch_add(u64::from(is_push), SeqCst);
             state.beside -= 1;
@@ -289,7 +289,7 @@ impl Pipeline {
         }
     }
 
-    /// Has the client told of what has arrived, if there is room for more.
+    /// Has what has arrived acknowledged to the client, if there is room for more.
     fn accept_more(&self, state: MutexGuard<'_, State>) {
         self.session.outbox.withhold(state.is_full(0, 0));
         drop(state);
@@ -302,8 +302,8 @@ impl Pipeline {
         self.pushed_beside.load(SeqCst) >= pushes
     }
 
-    /// Returns when so many pushes beside the queue have been executed, which wait for nothing that
-    /// is in it.
+    /// Returns when this number of pushes beside the queue has been executed, which wait for
+    /// nothing that is in it.
     fn wait_until_pushed(&self, pushes: u64) {
         if self.has_pushed(pushes) {
             return;

@@ -299,8 +299,8 @@ impl Reader {
         Ok(Next::NotYet)
     }
 
-    /// The client waits by how much it has told in fewer bytes, of which this was the last for now,
-    /// for all that is known here.
+    /// The client's flow control counts the bytes that it has sent delta encoded, of which these
+    /// were the last for now, as far as is known here.
     fn tell_expanded(&mut self) {
         let recognised = self.expander.as_ref().map_or(0, Expander::told);
         self.line.outbox.expanded(recognised + self.unpacked);
@@ -318,7 +318,7 @@ impl Reader {
         if !self.pause.waits(&self.line.connection) {
             return Ok(());
         }
-        // The rest of a frame that has begun is on its way, in as many pieces as it takes.
+        // The rest of a frame that has begun is in flight, in as many pieces as it takes.
         let got = self.line.read(is_between_frames, |stream, wait| stream.read(space, wait));
         self.pause.has_waited();
         match got {
@@ -367,7 +367,7 @@ impl Reader {
         while copy.left > 0 {
             let (mut refused, left) = (None, copy.left);
             let mut take = |from: *const u8, count: usize| match copy.enter(session) {
-                // SAFETY: so many bytes can be read there while this runs.
+                // SAFETY: this number of bytes can be read there while this runs.
                 Some(submission) => unsafe { copy.copy(session, submission, from, count) },
                 // SAFETY: as above.
                 None => refused = Some(unsafe { std::slice::from_raw_parts(from, count) }.to_vec()),

@@ -316,8 +316,8 @@ fn run(
     }
 }
 
-/// Hears what the daemon says, and notices when the client is gone, also while nobody reads from
-/// it.
+/// Receives what the daemon sends, and notices when the client is gone, also while no thread reads
+/// from it.
 fn listen(
     opened: &Opening,
     answers: &Answers,

@@ -105,7 +105,8 @@ pub(crate) struct Device {
     pub(crate) handle_types: CUmemAllocationHandleType,
 }
 
-/// Numbers of the streams that nobody creates (CUDA Driver API, Stream synchronization behavior).
+/// Numbers of the streams that no program creates (CUDA Driver API, Stream synchronization
+/// behavior).
 const NULL_STREAM: u64 = 0;
 const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
@@ -213,7 +214,8 @@ impl Session {
         Ok((u32::from(place), device))
     }
 
-    /// Passes on what the driver has printed so far, before the answer to whoever waited for that.
+    /// Passes on what the driver has printed so far, before the answer to the thread that waited
+    /// for that.
     pub(crate) fn pass_output_on(&self) {
         if let Some(output) = &self.driver_output {
             output.pass_on(|text| self.outbox.print(text));

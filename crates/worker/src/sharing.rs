@@ -2,8 +2,8 @@
 //!
 //! What a session exports goes to the daemon as a descriptor, or as the driver's own name for it,
 //! and has a number from then on that only the exporter's client knows, and whom it tells. The
-//! daemon keeps it while anybody holds it, counts shared memory once, and gives it to no session of
-//! another lease.
+//! daemon keeps it while any session holds it, counts shared memory once, and gives it to no
+//! session of another lease.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -60,7 +60,7 @@ pub(crate) fn memory(table: &DriverTable, ordinal: i32) -> Result<u64, CUresult>
 fn name(table: &DriverTable, ordinal: i32) -> Result<String, CUresult> {
     let get = table.cuDeviceGetName.ok_or(CUresult::NOT_SUPPORTED)?;
     let mut name = [0_u8; 256];
-    // SAFETY: the driver writes at most as many bytes as it is told.
+    // SAFETY: the driver writes at most as many bytes as the call says.
     unsafe { get(name.as_mut_ptr().cast(), name.len() as i32, ordinal) }.ok()?;
     let name = CStr::from_bytes_until_nul(&name).map_err(|_| CUresult::UNKNOWN)?;
     Ok(name.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! The software GPU that is linked into the worker: its cards, its brake, its watchdog.
+//! The software GPU that is linked into the worker: its devices, its brake, its watchdog.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use sluice_softgpu::{Config, Control, SoftDevice};
 use crate::gate::Brake;
 use crate::streams::Streams;
 
-/// Its table, with a card of each of these sizes in bytes.
+/// Its table, with a device of each of these sizes in bytes.
 pub(crate) fn table(memory: &[u64]) -> DriverTable {
     let devices = memory.iter().map(|&bytes| SoftDevice::with_memory(bytes)).collect();
     sluice_softgpu::configure(Config { devices, same_process: false, ..Config::default() });
     sluice_softgpu::table()
 }
 
-/// Stops device code of one card at its safepoints.
+/// Stops device code of one device at its safepoints.
 pub(crate) struct SafepointBrake {
     streams: Arc<Streams>,
     control: &'static Control,
@@ -24,7 +24,7 @@ pub(crate) struct SafepointBrake {
 }
 
 impl SafepointBrake {
-    /// `None` where there is no such card.
+    /// `None` where there is no such device.
     pub(crate) fn new(streams: Arc<Streams>, ordinal: usize) -> Option<SafepointBrake> {
         let control = sluice_softgpu::control(ordinal)?;
         let threads = u32::try_from(sluice_softgpu::threads()?).ok()?;

@@ -2,18 +2,19 @@
 //! pieces.
 //!
 //! For a copy to the device a piece is taken when the copy is submitted, and comes back when an
-//! event behind the copy is reached: whoever needs a piece looks. Where too many are out, the one
-//! that has been out longest is waited for.
+//! event behind the copy is reached: the thread that needs a piece looks. Where too many are out,
+//! the one that has been out longest is waited for.
 //!
 //! For a copy from the device a piece is taken when a copy is submitted and comes back when its
-//! bytes are on their way to the client, or, where they may have to be sent again and are many,
+//! bytes are in flight to the client, or, where they may have to be sent again and are many,
 //! when the client has them. A client that queues copies faster than it takes their data finds its
-//! session waiting, and nobody else's.
+//! session waiting, and no other session.
 //!
 //! A far link holds more than the pool. A copy for which the client waits may then use memory that
 //! is not pinned, as much as the window says ([`Staging::take_more`]), which goes as soon as the
 //! client has its bytes. The driver copies into it more slowly, and still faster than such a link
-//! carries; an asynchronous copy never gets any, since the driver would hold up whoever submits it.
+//! carries; an asynchronous copy never gets any, since the driver would hold up the thread that
+//! submits it.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -31,7 +32,7 @@ pub(crate) const PIECE: usize = BULK_SIZE_MAX;
 const PIECES_MAX: usize = 64;
 /// Most of them that copies to the device have.
 const READ_MAX: usize = PIECES_MAX / 2;
-/// With so many pieces in use the link is far: it is better filled by full pieces.
+/// With this number of pieces in use the link is far: it is better filled by full pieces.
 const MANY: usize = 16;
 /// The memory belongs to all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
 const PORTABLE: u32 = 1;
@@ -44,14 +45,14 @@ pub(crate) struct Staging {
 
 #[derive(Default)]
 struct State {
-    /// Pinned pieces that nobody uses, and how many there are in all.
+    /// Pinned pieces that are not in use, and how many there are in all.
     free: Vec<Pinned>,
     made: usize,
     /// Pieces of other memory, all in use.
     more: usize,
     /// Pieces that copies to the device may still read, those that have been out longest first.
     read: VecDeque<Read>,
-    /// How many of these somebody has taken out to look at, or waits for.
+    /// How many of these a thread has taken out to look at, or waits for.
     watched: usize,
 }
 
@@ -137,8 +138,8 @@ impl Staging {
     }
 
     /// A piece with these bytes, at most [`PIECE`], for a copy to the device in this stream. Where
-    /// it has to wait, it waits for the stream's own copies if it can: others may not go on before
-    /// later ones have been submitted.
+    /// it has to wait, it waits for the stream's own copies if it can: others may not continue
+    /// before later ones have been submitted.
     pub(crate) fn take_for_device(
         self: &Arc<Staging>,
         table: &DriverTable,
@@ -165,7 +166,7 @@ impl Staging {
     }
 
     /// Takes back what copies to the device have read. The driver is asked without the lock, which
-    /// whoever sends to the client takes.
+    /// threads that send to the client take.
     fn look<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let looked_at = std::mem::take(&mut state.read);
         let count = looked_at.len();
@@ -196,7 +197,7 @@ impl Staging {
         state
     }
 
-    /// Whether so much is on its way that pieces should be full.
+    /// Whether enough is in flight that pieces should be full.
     pub(crate) fn is_far(&self) -> bool {
         self.lock().in_use() >= MANY
     }
@@ -228,7 +229,7 @@ impl Staged {
     pub(crate) fn give_back_behind(mut self, stream: CUstream, behind: Event) {
         match self.piece.take() {
             Some(Piece::Pinned(piece)) => self.pool.lock().read.push_back(Read { piece, stream, behind }),
-            // Nobody gets other memory for a copy to the device.
+            // No thread gets other memory for a copy to the device.
             plain => self.piece = plain,
         }
     }
@@ -256,7 +257,7 @@ impl Drop for Staged {
             }
             Some(Piece::Plain(_)) => {
                 state.more -= 1;
-                // Not everybody who waits can use that.
+                // Not every thread that waits can use that.
                 self.pool.returned.notify_all();
             }
             None => {}

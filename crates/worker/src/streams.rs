@@ -3,8 +3,8 @@
 //! `cuCtxSynchronize` would wait for all of them. But while one of the context's streams captures,
 //! that is refused, in every mode and from every thread, and the capture is worth nothing any more
 //! (CUDA Programming Guide, "Prohibited and Unhandled Operations"). So an event is recorded in each
-//! stream that does not capture, and waited for. Nobody may begin a capture in between: the record
-//! would be part of it.
+//! stream that does not capture, and waited for. No thread may begin a capture in between: the
+//! record would be part of it.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -50,7 +50,7 @@ struct Used {
     has_work: bool,
     /// The number of the last command that gave it something.
     last: u64,
-    /// The last one that may keep it from going on: a value to wait for.
+    /// The last one that may keep it from continuing: a value to wait for.
     holds: u64,
     /// The program has waited for what the commands up to this one gave it.
     waited: u64,
@@ -66,7 +66,7 @@ impl Used {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Given {
     Work,
-    /// It may keep them from going on, for as long as the program likes.
+    /// It may keep them from continuing, for as long as the program likes.
     Hold,
     Other,
 }
@@ -143,7 +143,7 @@ impl Streams {
         });
     }
 
-    /// Whether everything that may have kept a stream from going on is known to be over.
+    /// Whether everything that may have kept a stream from continuing is known to be over.
     /// [`Streams::drain`] does not wait for such.
     pub(crate) fn hold_nothing(&self) -> bool {
         let state = self.lock();
@@ -192,7 +192,7 @@ impl Streams {
         })
     }
 
-    /// A stream that nobody knows any more is about to be destroyed.
+    /// A stream that is not known elsewhere any more is about to be destroyed.
     pub(crate) fn leaves(&self, stream: CUstream) {
         let mut state = self.lock();
         let Some(mut used) = state.streams.remove(&stream.0) else { return };
@@ -213,8 +213,8 @@ impl Streams {
         act()
     }
 
-    /// Returns when everything has finished that streams were given before, and nobody has waited
-    /// for yet; after an error at once.
+    /// Returns when everything has finished that streams were given before, and no thread has
+    /// waited for yet; after an error at once.
     pub(crate) fn drain(&self) {
         if make_current(&self.table, self.context).is_ok() {
             // Errors are the session's to find, by its own calls.

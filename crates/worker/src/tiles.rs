@@ -164,7 +164,7 @@ pub(crate) fn map(session: &Session, command: &commands::cuMemMapArrayAsync) -> 
     let submit = session.table.cuMemMapArrayAsync.ok_or(CUresult::NOT_SUPPORTED)?;
     reap(session);
     let stream = session.find(command.hStream)?;
-    // Nobody releases memory meanwhile: then a reference that is dropped here is never the last.
+    // No thread releases memory meanwhile: then a reference that is dropped here is never the last.
     let memory = session.memory.lock();
     let mut state = session.tiles.lock();
     let find = |part: &PhysicalPart| memory.physical.get(&part.handle.0).cloned();
@@ -209,7 +209,7 @@ fn mark(table: &DriverTable, stream: CUstream) -> Option<CUevent> {
     if unsafe { record(event, stream) }.is_success() {
         return Some(event);
     }
-    // SAFETY: ours, and nobody knows it.
+    // SAFETY: ours, and not known elsewhere.
     table.cuEventDestroy_v2.map(|destroy| unsafe { destroy(event) });
     None
 }
@@ -266,7 +266,7 @@ impl State {
         Ok(Change { of, tiles, memory, info })
     }
 
-    /// Notes what the driver was told; the memory that tiles no longer have.
+    /// Notes the change that was made in the driver; returns the memory that tiles no longer have.
     fn make(&mut self, Change { of, tiles, memory, .. }: Change) -> Vec<Arc<Physical>> {
         let Some(tiled) = self.arrays.get_mut(&of) else { return memory.into_iter().collect() };
         let Some(memory) = memory else {
@@ -286,7 +286,7 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    /// Of an array that nobody else knows.
+    /// Destroys the tiles of an array that is not known elsewhere.
     fn destroy(self, table: &DriverTable) {
         // SAFETY: it was made just now, and is not named any more.
         let _ = unsafe {

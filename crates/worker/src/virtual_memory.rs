@@ -218,7 +218,7 @@ pub(crate) fn set_access(session: &Session, command: commands::cuMemSetAccess) -
     let (start, bytes) = (command.ptr.0, command.size);
     let mappings = memory.chunks.runs(start, bytes, is_mapped).ok_or(CUresult::INVALID_VALUE)?;
     // SAFETY: the range consists of the session's own mappings; the driver reads as many
-    // descriptions as it is told.
+    // descriptions as the call says.
     unsafe { set(start, bytes as usize, desc.as_ptr(), desc.len()) }.ok()?;
     for start in mappings {
         let Some((_, _, Backing::Mapped(mapping))) = memory.chunks.run_of(start) else { continue };

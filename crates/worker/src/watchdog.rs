@@ -14,7 +14,7 @@ use sluice_wire::{Header, Kind, Op};
 use crate::ending;
 use crate::session::{Session, make_current};
 
-/// With nothing on the device for so many looks, the next one waits for work. Not at once: a
+/// With nothing on the device for this number of looks, the next one waits for work. Not at once: a
 /// program that launches and waits would have to wake the watchdog each time.
 const IDLE_LOOKS: u32 = 10;
 
@@ -75,12 +75,12 @@ pub(crate) fn last_word(session: &Arc<Session>, op: Op, result: CUresult, text: 
         let header = Header { kind: Kind::Sticky, device: 0, op: op.0, lane: 0, sequence: 0 };
         let _ = speaker.outbox.sticky(header, result.0, &text);
     });
-    // Not before: a program that gets this error as the answer to a call may end at once, and
-    // nobody would read why.
+    // Not before: a program that gets this error as the answer to a call may end at once, and the
+    // reason would not be read.
     session.fail(result);
 }
 
-/// A card of the software GPU. What its kernels wait for their turn does not count.
+/// A device of the software GPU. What its kernels wait for their turn does not count.
 struct Card {
     ordinal: usize,
     limit: Duration,

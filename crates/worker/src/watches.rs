@@ -1,8 +1,8 @@
 //! Events that the client is to hear of once they are done, unasked: beyond a slow link each
 //! question costs it a round trip.
 //!
-//! A driver tells nobody that an event is done, unless a stream or a thread is held up for it. So
-//! one thread asks it about all of them, the less often the longer they take.
+//! A driver does not notify that an event is done, unless a stream or a thread is held up for it.
+//! So one thread asks it about all of them, the less often the longer they take.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ struct State {
     /// The driver is being asked about this one, with no lock held: it may take until a host
     /// function of the program has returned, and that until something else is watched.
     asking: Option<EventId>,
-    /// The client is being told that one is done.
+    /// The client is being notified that one is done.
     is_answering: bool,
     has_thread: bool,
 }
@@ -47,8 +47,8 @@ struct Watched {
     due: Instant,
 }
 
-/// Most events at a time. The client is told at once that one more is not done, and asks about it
-/// itself.
+/// Most events at a time. The client gets the answer at once that one more is not done, and asks
+/// about it itself.
 const WATCHED_MAX: usize = 256;
 /// The driver is asked again after this part of the time that an event has been waited for.
 const PAUSE_SHARE: u32 = 16;
@@ -102,7 +102,7 @@ impl Watches {
     }
 
     /// An event is about to be destroyed, or recorded anew: in a capture, which would be worth
-    /// nothing if somebody asked about it. Nobody does any more when this returns.
+    /// nothing if a thread asked about it. No thread does any more when this returns.
     pub(crate) fn forget(&self, id: EventId) {
         let mut state = self.lock();
         state.watched.retain(|watched| watched.id != id);
@@ -111,8 +111,8 @@ impl Watches {
         }
     }
 
-    /// The session ends and this process does not: nobody asks about its events any more when this
-    /// returns, nor writes to its client.
+    /// The session ends and this process does not: no thread asks about its events any more when
+    /// this returns, nor writes to its client.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn end(&self) {
         let mut state = self.lock();
@@ -160,7 +160,7 @@ impl Watches {
         }
     }
 
-    /// The event is live: whoever destroys it waits in [`Watches::forget`].
+    /// The event is live: the thread that destroys it waits in [`Watches::forget`].
     fn ask(&self, event: CUevent, context: CUcontext) -> CUresult {
         let Some(query) = self.table.cuEventQuery else { return CUresult::NOT_SUPPORTED };
         match make_current(&self.table, context) {

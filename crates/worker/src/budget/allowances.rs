@@ -80,15 +80,15 @@ impl Allowances {
         all.get_mut(gpu as usize).map_or((0, 0), |of| (take(&mut of.allowed), take(&mut of.kept)))
     }
 
-    /// After [`Allowances::withhold`]: so much was allowed, and so much of all is left. The answer
-    /// is what is there now.
+    /// Follows [`Allowances::withhold`]: `allowed` bytes were allowed, and `left` bytes of all are
+    /// left. The answer is what is there now.
     pub(super) fn put_back(&self, gpu: u32, allowed: u64, left: u64) -> u64 {
         let mut all = self.lock();
         let Some(of) = all.get_mut(gpu as usize) else { return left };
         of.kept += left;
-        // The lease has nothing else left, and needs all that the card has for it.
+        // The lease has nothing else left, and needs all that the GPU has for it.
         let dropped = if left < allowed { take(&mut of.ballast) } else { Vec::new() };
-        // What has come meanwhile is told already.
+        // What has come meanwhile is sent already.
         let before = of.allowed;
         of.allow();
         self.tell(gpu, (of.allowed - before) as i64 - allowed as i64);
@@ -107,7 +107,7 @@ impl Allowances {
         self.tell(gpu, more as i64);
     }
 
-    /// The card is short of memory; whether this makes some free. Nothing more is allowed for now.
+    /// The GPU is short of memory; whether this makes some free. Nothing more is allowed for now.
     /// A client that waits loses its allowance at once; one that does not may have used it already,
     /// and what was held is free for that.
     pub(super) fn drop_ballast(&self, gpu: u32, claim: Claim) -> bool {
@@ -123,7 +123,8 @@ impl Allowances {
         !dropped.is_empty()
     }
 
-    /// Before anything else is told of the GPU, so that the client hears of changes in their order.
+    /// This is called before anything else is sent about the GPU, so that the client gets the
+    /// changes in their order.
     pub(super) fn tell(&self, device: u32, change: i64) {
         if change != 0 {
             self.outbox.push(Push::Allowance { device, change });

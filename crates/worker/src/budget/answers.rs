@@ -31,11 +31,11 @@ pub(crate) struct Answers {
 impl Answers {
     pub(crate) fn pass_on(&self, answer: Answer) {
         let sender = if matches!(answer.0, Packet::Taken(_)) { &self.takes } else { &self.sender };
-        // Nobody asks any more: the process is about to end.
+        // No thread asks any more: the process is about to end.
         let _ = sender.send(answer);
     }
 
-    /// The user of the program is told something.
+    /// Sends a notice to the user of the program.
     pub(crate) fn notice(&self, text: String) {
         self.allowances.outbox.push(Push::Notice(text));
     }

@@ -68,7 +68,7 @@ impl Session {
         }
         .ok();
         if result.is_err() {
-            // SAFETY: the driver refused it, so nobody else will ever use the box.
+            // SAFETY: the driver refused it, so nothing else will ever use the box.
             drop(unsafe { Box::from_raw(data.cast::<Callback>()) });
         }
         result

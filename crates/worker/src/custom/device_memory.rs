@@ -23,7 +23,7 @@ impl Session {
         let total = device.memory.load(Relaxed);
         let mut free = total.saturating_sub(used);
         if self.is_loaded && !self.overcommits {
-            // Contexts and other users of the card take what no lease knows of.
+            // Contexts and other users of the GPU take what no lease knows of.
             free = free.min(self.card_free()?.saturating_add(self.budget.held(gpu)));
         }
         commands::cuMemGetInfo_v2Reply { free, total }.encode(reply);
@@ -95,7 +95,7 @@ impl Session {
         self.memory.commit(&self.table, &self.budget, device, range, claim)
     }
 
-    /// Bytes of the current device that nobody has.
+    /// Bytes of the current device that are free.
     fn card_free(&self) -> Result<u64, CUresult> {
         let get = self.table.cuMemGetInfo_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let (mut free, mut total) = (0, 0);

@@ -28,7 +28,8 @@ impl Session {
         let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
         let (_, device) = self.device()?;
         checks::limit(command.limit)?;
-        // Heap and buffers of device code come out of the card, not out of the lease's books.
+        // Heap and buffers of device code come out of the GPU's memory, not out of the lease's
+        // account.
         if command.value > device.memory.load(Relaxed) {
             return Err(CUresult::INVALID_VALUE);
         }

@@ -54,8 +54,8 @@ struct Buffers {
 const SPARES_MAX: u64 = 64 << 20;
 
 impl Buffers {
-    /// A buffer of so many bytes, or not many more, if one is spare; and those that should be
-    /// freed.
+    /// A buffer of this number of bytes, or not many more, if one is spare; and those that should
+    /// be freed.
     fn spare(&mut self, bytes: u64) -> (Option<Buffer>, Vec<Buffer>) {
         let fits = |buffer: &Buffer| bytes <= buffer.bytes && buffer.bytes / 2 <= bytes.max(1 << 12);
         let found = self.spares.iter().position(fits).map(|at| self.spares.remove(at));
@@ -71,8 +71,8 @@ impl Buffers {
 
 fn free(table: &DriverTable, buffer: &Buffer) -> Result<(), CUresult> {
     let free = table.cuMemFreeHost.ok_or(CUresult::NOT_SUPPORTED)?;
-    // SAFETY: the driver's memory, which no graph uses any more; whoever took it out of the spare
-    // ones frees it alone.
+    // SAFETY: the driver's memory, which no graph uses any more; the thread that took it out of the
+    // spare ones frees it alone.
     unsafe { free(buffer.start.cast()) }.ok()
 }
 
@@ -266,7 +266,7 @@ impl Session {
         unsafe { create(&mut pair, 0) }.ok()?;
         let filled = self.fill_pair(pair, &host, &copy, (to_device, context));
         if filled.is_err() {
-            // SAFETY: made just now, and known to nobody.
+            // SAFETY: made just now, and not known elsewhere.
             unsafe { destroy(pair) }.ok()?;
         }
         filled.map(|()| pair)
@@ -321,7 +321,7 @@ struct ClientObject {
     outbox: Arc<Outbox>,
 }
 
-/// Makes a user object of the program, with so many references.
+/// Makes a user object of the program, with this number of references.
 pub(crate) fn user_object(session: &Session, ticket: u64, references: u32) -> Result<CUuserObject, CUresult> {
     let create = session.table.cuUserObjectCreate.ok_or(CUresult::NOT_SUPPORTED)?;
     let boxed = Box::new(ClientObject { ticket, outbox: Arc::clone(&session.outbox) });
@@ -330,7 +330,7 @@ pub(crate) fn user_object(session: &Session, ticket: u64, references: u32) -> Re
     // SAFETY: `object_gone` takes the box over when the driver calls it, once.
     let made = unsafe { create(&mut object, data, Some(object_gone), references, NO_SYNC) }.ok();
     if made.is_err() {
-        // SAFETY: the driver refused, so that nobody else has the box.
+        // SAFETY: the driver refused, so that nothing else has the box.
         drop(unsafe { Box::from_raw(data.cast::<ClientObject>()) });
     }
     made.map(|()| object)

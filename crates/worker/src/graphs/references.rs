@@ -1,6 +1,6 @@
 //! References of user objects: how many are the program's, and how many a graph's. To release one
-//! that is somebody else's is undefined in CUDA (CUDA Driver API, `cuUserObjectRelease`), so the
-//! driver hears only of what is there.
+//! that has another owner is undefined in CUDA (CUDA Driver API, `cuUserObjectRelease`), so the
+//! driver is called only for what is there.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,7 +15,7 @@ use crate::session::Session;
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes the program's references over.
 const MOVE: u32 = 1;
 
-/// The account. Whoever changes it holds it over the call of the driver.
+/// The account. The thread that changes it keeps it locked during the call of the driver.
 #[derive(Debug, Default)]
 pub(crate) struct References {
     state: Mutex<State>,
@@ -37,7 +37,7 @@ impl References {
         self.lock().program.insert(object, count.into());
     }
 
-    /// Nobody has one any more: the object's destructor has run.
+    /// No reference is left: the object's destructor has run.
     pub(crate) fn forget(&self, object: UserObjectId) {
         let mut state = self.lock();
         state.program.remove(&object);
@@ -51,7 +51,7 @@ impl References {
 }
 
 impl State {
-    /// An object that somebody has a reference of, which keeps the driver's handle good.
+    /// An object that has a reference, which keeps the driver's handle good.
     fn find(&self, session: &Session, object: UserObjectId) -> Result<CUuserObject, CUresult> {
         let is_held = self.program.contains_key(&object) || self.graphs.keys().any(|(_, of)| *of == object);
         if is_held { session.find(object) } else { Err(CUresult::INVALID_VALUE) }
@@ -64,7 +64,7 @@ pub(crate) fn check_count(count: u32) -> Result<(), CUresult> {
     if (1..=i32::MAX as u32).contains(&count) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
 }
 
-/// Whether the holder has so many.
+/// Whether the holder has this number of references.
 fn check<K: Hash + Eq>(held: &HashMap<K, u64>, holder: &K, count: u32) -> Result<(), CUresult> {
     let has = held.get(holder).copied().unwrap_or(0);
     if u64::from(count) <= has { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
@@ -88,7 +88,7 @@ pub(crate) fn retain(session: &Session, command: &commands::cuUserObjectRetain) 
     check_count(command.count)?;
     let mut state = session.graphs.references.lock();
     let object = state.find(session, command.object)?;
-    // SAFETY: somebody holds the object.
+    // SAFETY: the object has a reference.
     unsafe { retain(object, command.count) }.ok()?;
     give(&mut state.program, command.object, command.count);
     Ok(())

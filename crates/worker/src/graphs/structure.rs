@@ -376,7 +376,7 @@ pub(crate) fn end_capture(session: &Session, command: &commands::cuStreamEndCapt
         (Ok(()), Err(refused)) => {
             if existing.is_none() {
                 let destroy = session.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-                // SAFETY: the driver's own, made for the capture, and known to nobody.
+                // SAFETY: the driver's own, made for the capture, and not known elsewhere.
                 unsafe { destroy(graph) }.ok()?;
             }
             Err(refused)

@@ -39,12 +39,12 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// So many nodes that hold nothing but themselves.
+    /// The weight of this number of nodes that hold nothing but themselves.
     pub(super) fn of(nodes: u64, depth: u32) -> Weight {
         Weight { nodes, bytes: nodes.saturating_mul(NODE_BYTES), depth }
     }
 
-    /// One node that also holds so many bytes.
+    /// The weight of one node that also holds this number of bytes.
     pub(super) fn holding(bytes: u64) -> Weight {
         Weight { nodes: 1, bytes: NODE_BYTES.saturating_add(bytes), depth: 0 }
     }
@@ -98,7 +98,7 @@ impl Weights {
         }
     }
 
-    /// Whether so much more is not too much.
+    /// Whether this weight may be added.
     fn has_room(&self, weight: Weight) -> Result<(), CUresult> {
         let sum = self.sum.saturating_add(self.captured.nodes).saturating_add(weight.nodes);
         if sum > NODES_MAX {
@@ -131,8 +131,8 @@ impl Weights {
         self.memory.give_back(gone.bytes);
     }
 
-    /// What a node of an executable graph holds that was changed there comes to so many bytes: how
-    /// many more that is.
+    /// A node of an executable graph was changed there and now holds this number of bytes: how many
+    /// more that is.
     fn growth(&self, executable: usize, node: usize, bytes: u64) -> u64 {
         let known = self.changed.get(&executable).and_then(|nodes| nodes.get(&node));
         // Of one that was not changed yet is not known what it had: it counts twice.
@@ -170,7 +170,7 @@ impl Graphs {
         self.weights().take(home, weight);
     }
 
-    /// A node of a graph holds so many bytes, and held others before; `change` makes it so.
+    /// A node of a graph holds this number of bytes, and held others before; `change` makes it so.
     pub(super) fn replace_bytes(
         &self,
         home: CUgraph,

@@ -1,15 +1,17 @@
-//! One card's readings, from look to look. Pure state: what a card says becomes findings here.
+//! The readings of one GPU, from look to look. Pure state: what a GPU reports becomes findings
+//! here.
 
 use super::xid::{self, Xid};
 use sluice_worker_link::health::{Finding, Harm, Look};
 
-/// A card that was too hot is so until it is cooler than its limit by so much: no finding comes and
-/// goes with one degree.
+/// A GPU that was too hot is so until it is cooler than its limit by this difference: no finding
+/// comes and goes with one degree.
 const COOLER_C: u32 = 10;
-/// The hardware slows a card down for moments in good health too; so many looks in a row are none.
+/// The hardware slows a GPU down for moments in good health too; this number of looks in a row is
+/// no moment.
 const BRAKED_LOOKS: u32 = 10;
 
-/// What a card says of itself at one moment.
+/// What a GPU reports of itself at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
     /// The driver does not reach it.
@@ -80,8 +82,8 @@ impl Card {
     pub(super) fn look(&mut self, reading: &Reading, look: &mut Look) {
         if reading.lost {
             let lost = self.finding("the driver does not reach the GPU any more".into(), Harm::Lost);
-            // It does not end by itself; and who unfences the card all the same learns that it is
-            // still so.
+            // It does not end by itself; and an operator who unfences the GPU all the same learns
+            // that it is still so.
             (if self.lost { &mut look.passing } else { &mut look.lasting }).push(lost);
             self.lost = true;
             return;

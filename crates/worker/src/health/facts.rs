@@ -109,8 +109,8 @@ fn peers(gpu: usize, known: &[Option<GpuFacts>], linked: impl Fn(usize, usize) -
 fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Option<u32> {
     let affinity = nvml.lib().nvmlDeviceGetMemoryAffinity.as_ref().ok()?;
     let mut nodes = [0; NUMA_NODES_MAX / u64::BITS as usize];
-    // SAFETY: the handle is of a device of this library, and NVML writes as many words as it is
-    // told there are.
+    // SAFETY: the handle is of a device of this library, and NVML writes as many words as the call
+    // says there are.
     let result = unsafe { affinity(device.handle(), nodes.len() as u32, nodes.as_mut_ptr(), SCOPE_NODE) };
     let word = nodes.iter().position(|word| *word != 0).filter(|_| result == 0)?;
     Some(word as u32 * u64::BITS + nodes[word].trailing_zeros())

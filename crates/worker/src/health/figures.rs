@@ -45,7 +45,7 @@ pub(super) struct RemappedRows {
     pub(super) failed: bool,
 }
 
-/// `None` on cards that have no such rows.
+/// `None` on GPUs that have no such rows.
 pub(super) fn remapped_rows(nvml: &Nvml, device: &Device<'_>) -> Option<RemappedRows> {
     let rows = nvml.lib().nvmlDeviceGetRemappedRows.as_ref().ok()?;
     let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);

@@ -1,12 +1,12 @@
 //! Xid errors: which of them are the card's fault, and which a program's.
 //!
 //! After NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors), "Analyzing Xid Errors with the
-//! Xid Catalog": what is to be done about a program alone (RESTART_APP, IGNORE) is nobody's reason
-//! to fence a card; what asks for a reset, a new start of the machine or a repair is.
+//! Xid Catalog": what is to be done about a program alone (RESTART_APP, IGNORE) is no reason to
+//! fence a GPU; what asks for a reset, a new start of the machine or a repair is.
 
 use sluice_worker_link::health::Harm;
 
-/// What a number means for the card.
+/// What a number means for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Xid {
     /// A program did something wrong, or an engine did, with one program; the next one is not

@@ -55,7 +55,7 @@ impl Known {
         self.said.clear();
     }
 
-    /// Forgets what is gone, and most of what is old: that nobody names again.
+    /// Forgets what is gone, and most of what is old: that is not named again.
     pub(crate) fn tidy(&mut self, stage: &Stage) {
         for (of, numbers) in &mut self.live {
             numbers.retain(|number| stage.is_live(of, *number));

@@ -40,7 +40,7 @@ use crate::{brake, driver, virtual_memory};
 
 /// What the daemon of the test lends, in bytes.
 const MEMORY: u64 = 512 << 20;
-/// Of it the client may use so much unasked.
+/// The part of it that the client may use without a request.
 const ALLOWANCE: u64 = 16 << 20;
 /// Addresses of a session.
 pub(crate) const RESERVATION: u64 = 0x2000_0000_0000;
@@ -52,7 +52,7 @@ pub(crate) struct Stage {
     link: Arc<Link>,
     stream: Arc<Stream>,
     threads: Vec<JoinHandle<()>>,
-    /// The driver's card is the only one of the process.
+    /// The driver's GPU is the only one of the process.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -89,7 +89,7 @@ impl Stage {
         let streams = Streams::new(table, context);
         let brake = brake::of(&chosen, Arc::clone(&streams), 0).unwrap();
         let gate = Arc::new(Gate::new(0, brake, Arc::clone(&link), Arc::clone(&counters)));
-        // Nobody else wants it.
+        // No other session wants it.
         gate.granted();
         let mut device = Device {
             ordinal: 0,
@@ -271,7 +271,7 @@ fn play_client(mut socket: UnixStream, host_calls: &HostCalls) {
     }
 }
 
-/// Lends so much memory and no more, and keeps what is exported.
+/// Lends a fixed amount of memory and no more, and keeps what is exported.
 fn play_daemon(link: &Link) {
     let (mut used, mut kept, mut exports, mut count) = (0_u64, ALLOWANCE, BTreeMap::new(), 0_u8);
     while let Ok(Some((packet, file))) = link.receive_fd::<Packet>() {

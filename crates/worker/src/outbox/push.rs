@@ -14,7 +14,7 @@ pub(crate) enum Push {
     Output(Vec<u8>),
     /// The program's user should know this.
     Notice(String),
-    /// The client may use so much more of a device's memory unasked, or less.
+    /// The client may use `change` more bytes of a device's memory without a request, or fewer.
     Allowance { device: u32, change: i64 },
 }
 
@@ -30,11 +30,11 @@ impl Push {
     }
 }
 
-/// What is sent from where it lies.
+/// What is sent without a copy (zero-copy send).
 pub(super) enum Lent {
     Staged(Staged),
     Lying(Lying),
-    /// A frame in fewer bytes than its data, whose piece of the pool comes back when the client has
+    /// A compressed frame, whose piece of the pool comes back when the client has
     /// it: the pool bounds what is kept.
     Packed(Vec<u8>, #[expect(dead_code, reason = "held, not read")] Staged),
     /// Bytes that are nowhere else.

@@ -16,7 +16,7 @@ use super::{Outbox, WRITE_PATIENCE};
 use crate::client;
 
 impl Outbox {
-    /// Goes on from `position` on another connection, whose first bytes are `greeting`, and after
+    /// Continues from `position` on another connection, whose first bytes are `greeting`, and after
     /// that also on `others`.
     pub(crate) fn resume(
         &self,
@@ -71,17 +71,17 @@ impl Outbox {
         self.expanded.store(upstream.expanded_before, SeqCst);
     }
 
-    /// Bytes that may be on their way to the client, where that follows from the link.
+    /// Bytes that may be in flight to the client, where that follows from the link.
     pub(crate) fn window(&self) -> u64 {
         self.window.load(Relaxed)
     }
 
-    /// So many bytes of the client's stream have arrived.
+    /// Notes how many bytes of the client's stream have arrived.
     pub(crate) fn received(&self, position: u64) {
         self.received.store(position, SeqCst);
     }
 
-    /// So many bytes of commands have been told in fewer since the session began.
+    /// Notes how many bytes of commands have come delta encoded since the session began.
     pub(crate) fn expanded(&self, told: u64) {
         self.expanded.store(told, SeqCst);
     }
@@ -122,7 +122,7 @@ impl Outbox {
     }
 
     pub(super) fn acknowledge_in(&self, writer: &mut Writer) -> io::Result<()> {
-        // While acknowledgements are withheld this is a sign of life and no more.
+        // While acknowledgements are delayed by flow control this is a keep-alive and no more.
         let withheld = self.withheld.load(SeqCst);
         if !withheld {
             self.expanded_before.store(self.expanded.load(SeqCst), SeqCst);

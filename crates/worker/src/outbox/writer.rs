@@ -32,7 +32,7 @@ pub(super) const PUSHED: Header = Header { kind: Kind::HostWrite, device: 0, op:
 /// Bytes of a `HostWrite` frame before its data.
 pub(super) const PUSH_HEAD_SIZE: usize = HEADER_SIZE + 20;
 
-/// Whether the frame of a push with so many bytes of data is a small one.
+/// Whether the frame of a push with this number of bytes of data is a small one.
 pub(super) fn is_small(bytes: usize) -> bool {
     PUSH_HEAD_SIZE + bytes < LARGE
 }
@@ -75,7 +75,7 @@ impl Writer {
                 let message = Allowance { device, change };
                 self.frame(Header { kind: Kind::Allowance, ..PUSHED }, None, |out| message.encode(out))
             }
-            // Nobody takes it.
+            // The client takes none of it.
             Push::Output(_) if self.buffer.is_full() => Ok(()),
             Push::Output(text) => {
                 self.frame(Header { kind: Kind::Output, ..PUSHED }, Some(Lent::Text(text)), |_| ())

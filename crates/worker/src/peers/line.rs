@@ -1,7 +1,8 @@
 //! The two ends of a connection between workers, as bytes (`sluice_wire::peer`).
 //!
-//! Who asks waits with a limit: a peer that says nothing though it is its turn is given up, so that
-//! no copy hangs. Who serves has nobody waiting, and waits as long as there is a connection.
+//! The side that asks waits with a limit: a peer that says nothing though it is its turn is given
+//! up, so that no copy hangs. On the side that serves nothing waits, so it waits as long as there
+//! is a connection.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use sluice_transport::Stream;
 use sluice_wire::peer::{ANSWER_SIZE, Answer, Request};
 use sluice_wire::spin::Wait;
 
-/// A peer that is silent for so long is gone. One that waits for its GPU says so more often
+/// A peer that is silent for this time is gone. One that waits for its GPU says so more often
 /// ([`BEAT`]).
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const BEAT: Duration = Duration::from_secs(3);
@@ -31,7 +32,7 @@ impl Asker {
         Asker { stream, patience: PATIENCE, answer: [0; ANSWER_SIZE], come: 0 }
     }
 
-    /// Writes all of it, and hears meanwhile that the other is alive.
+    /// Writes all of it, and receives meanwhile that the other is alive.
     pub(super) fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let mut until = Instant::now() + self.patience;
         while !bytes.is_empty() {
@@ -121,7 +122,7 @@ impl Asker {
         Answer::from_bytes(self.answer).map(Some).map_err(nonsense)
     }
 
-    /// Nobody asks any more.
+    /// No thread asks any more.
     pub(super) fn hang_up(&self) {
         self.stream.shut_down();
     }

@@ -1,8 +1,8 @@
 //! What another worker of the client's program asks for: writing and reading this session's memory.
 //!
 //! One thread reads requests and one executes them, so that the next piece comes while the driver
-//! has the last, and somebody can say that this worker is alive while it waits for its turn on the
-//! GPU. Each request takes one of a few buffers: that bounds what waits here.
+//! has the last, and one of them can say that this worker is alive while it waits for its turn on
+//! the GPU. Each request takes one of a few buffers: that bounds what waits here.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,7 +29,7 @@ const LANE: u32 = u32::MAX;
 /// The end of who serves.
 struct Server {
     stream: Stream,
-    /// Held by whoever writes.
+    /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn start(session: &Arc<Session>, stream: Stream, over: impl FnOnce(&S
     (0..BUFFERS).for_each(|_| _ = give_back.send(Vec::new()));
     let (executing, executor) = (Arc::clone(session), Arc::clone(&server));
     ending::spawn("peer", move || {
-        // Copies fail where they were asked for; here nobody has to be told.
+        // Copies fail where they were asked for; here there is nothing to report.
         let _ = executor.execute(&accepted, &give_back, |request, bytes| run(&executing, request, bytes));
         executor.stream.shut_down();
     });
@@ -134,7 +134,7 @@ impl Server {
         write_all(&self.stream, bytes)
     }
 
-    /// Says so, unless somebody is saying more.
+    /// Sends a keep-alive, unless another thread is sending.
     fn is_alive(&self) -> io::Result<()> {
         match self.writing.try_lock() {
             Err(TryLockError::WouldBlock) => Ok(()),

@@ -162,12 +162,12 @@ fn enter_gate<'a>(device: &'a Device, job: &Job) -> Option<Submission<'a>> {
     }
 }
 
-/// Whether a waiting command, made now, holds nobody up.
+/// Whether a waiting command, made now, holds up no other.
 pub(super) fn returns_at_once(session: &Session, job: &Job) -> bool {
     let op = Op(job.header.op);
     if is_quick(op) {
         // A loaded driver may let a question wait until its callbacks have returned, and only this
-        // thread hears that one may.
+        // thread receives that one may.
         let may_wait = session.is_loaded && !session.host_calls.is_empty();
         return op == commands::Submitted::OP || !may_wait;
     }

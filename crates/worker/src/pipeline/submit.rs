@@ -10,7 +10,7 @@ use super::{Job, Pipeline, Queued, SUBMITTED_BYTES_MAX, State, THREADS_MAX};
 use crate::ending;
 use crate::kinds::may_block;
 
-/// A reader that waits for room says so often that it is there.
+/// A reader that waits for room sends a keep-alive at this interval.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
 
 impl Pipeline {
@@ -19,7 +19,7 @@ impl Pipeline {
         self.buffers.give(job.payload);
     }
 
-    /// Makes sure that somebody submits what is queued.
+    /// Makes sure that a thread submits what is queued.
     pub(super) fn find_submitter(self: &Arc<Self>, state: &mut State) {
         if state.jobs.is_empty() || state.has_submitter {
             return;
@@ -54,8 +54,8 @@ impl Pipeline {
         }
     }
 
-    /// Submits until there is nothing left, or a call that can block: that one is returned, and no
-    /// longer ours to hold anybody up with.
+    /// Submits until there is nothing left, or a call that can block: that one is returned, and
+    /// holds up no other thread from here on.
     fn submit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> Option<Job> {
         while !state.jobs.is_empty() {
             let mut batch = std::mem::take(&mut state.jobs);

@@ -3,7 +3,7 @@
 //!
 //! | | with root | without |
 //! |---|---|---|
-//! | user and group | [`USER`], which nobody else has | the node's |
+//! | user and group | [`USER`], which no other process has | the node's |
 //! | mount, network, IPC, UTS, cgroup namespaces | new | new, with a user namespace |
 //! | user namespace | new | new |
 //! | PID namespace | new (made by the node, which starts the worker in it) | the node's |

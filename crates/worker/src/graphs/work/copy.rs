@@ -137,7 +137,7 @@ impl Session {
 
     fn destroy_pair(&self, pair: CUgraph) -> Result<(), CUresult> {
         let destroy = self.table.cuGraphDestroy.ok_or(CUresult::NOT_SUPPORTED)?;
-        // SAFETY: the graph was made for one call, and nobody knows it.
+        // SAFETY: the graph was made for one call, and is not known elsewhere.
         unsafe { destroy(pair) }.ok()
     }
 
