@@ -38,7 +38,7 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
-    /// Whoever makes the first tokens, and notices what nobody asked about.
+    /// The principal that makes the first tokens, and that notices what no request asked about.
     pub(crate) fn server() -> Principal {
         let token = Token {
             id: "server".into(),
@@ -69,8 +69,8 @@ impl Principal {
         policy::allows(self.token.role, &self.token.tenant, action, tenant)
     }
 
-    /// Of what somebody asks to see, of a tenant and all below it, what they may: of nobody if
-    /// nothing.
+    /// Of what a request asks to see, of a tenant and all below it, the part that it may see:
+    /// `None` if nothing.
     pub(crate) fn sees(&self, action: Action, asked: Option<&TenantPath>) -> Option<TenantPath> {
         let scope = Some(&self.token.tenant).filter(|scope| self.may(action, scope))?;
         match asked {

@@ -4,9 +4,9 @@
 //!  change ──add──▶ open batch ──next──▶ batch in flight ─┬▶ durable: its tickets are answered
 //!                                                        └▶ failed: so is the open batch too
 //! ```
-//! Usage records alone are in no hurry: nodes have them on disk, and nobody waits for the answer to
-//! a report. A batch of nothing else waits a moment for more of them, unless somebody wants to
-//! speak about what is true now.
+//! Usage records alone are in no hurry: nodes have them on disk, and nodes do not wait for the
+//! answer to a report. A batch of nothing else waits a moment for more of them, unless a request
+//! needs to answer what is true now.
 //!
 //! A failure ends an *epoch*: changes that began in it can be added no more, since they saw what
 //! never became true.
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::store::Write;
 
-/// So long usage records wait for others: a fraction of the time in which a node reports once.
+/// Usage records wait this long for others: a fraction of the time in which a node reports once.
 const GATHERING: Duration = Duration::from_millis(250);
 
 /// What became of a batch.
@@ -93,7 +93,7 @@ struct State {
     /// Why the one before ended.
     lost: Lost,
     open: Batch,
-    /// Somebody waits for the open batch.
+    /// A request waits for the open batch.
     urgent: bool,
     /// Of the batch that was taken last.
     taken: Ticket,
@@ -188,7 +188,7 @@ impl Commits {
     /// This batch did not become true, nor did anything that was built on it.
     pub(crate) fn fail(&self, batch: Batch, lost: Lost) {
         self.end_epoch(lost);
-        // Whoever sees something from now on has read it in the database.
+        // What a request sees from now on was read in the database.
         self.lock().taken = nothing();
         batch.outcome.send_replace(Outcome::Lost(lost));
     }

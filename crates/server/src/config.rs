@@ -1,4 +1,4 @@
-//! What a server is told, its data folder, and its life.
+//! The settings of a server, its data folder, and its life.
 //!
 //! The data folder, which only its user can enter, holds
 //! - `sluice.db`: everything that is counted, unless a database is named;
@@ -205,7 +205,7 @@ impl Serving {
     }
 }
 
-/// A server that listens, with its books open.
+/// A server that listens, with its state loaded.
 struct Ready {
     server: Arc<Server>,
     listener: TcpListener,
@@ -441,7 +441,7 @@ fn key(path: &Path) -> Result<[u8; 32], ServeError> {
     }
 }
 
-/// If the files of tokens could not be kept, this is tried again after so long.
+/// If the files of tokens could not be kept, this is tried again after this time.
 const KEEP_TOKENS_AGAIN: Duration = Duration::from_secs(60);
 
 /// Writes the files with the tokens of the administrator and of the node of `sluice up`. Tokens

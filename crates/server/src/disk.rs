@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Disk {
-    /// Notes what became of a transaction, before anybody learns of it.
+    /// Notes what became of a transaction, before any request learns of it.
     pub(crate) fn note<T>(&self, written: &Result<T, StoreError>) {
         let mut state = self.lock();
         match written {
@@ -42,7 +42,7 @@ impl Disk {
                 state.full = true;
                 if state.said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
                     tracing::error!(
-                        "{error}. Nothing is written until there is room; what runs goes on, and what is there is \
+                        "{error}. Nothing is written until there is room; what runs continues, and what is there is \
                          read"
                     );
                     (state.said, state.said_full) = (Some(Instant::now()), true);
@@ -68,8 +68,8 @@ impl Disk {
 }
 
 pub(crate) fn full() -> Problem {
-    let detail = "the disk of the server's database is full, so nothing was done; programs that run go on. Make room there and ask \
-                  again: the server goes on by itself";
+    let detail = "the disk of the server's database is full, so nothing was done; programs that run continue. Make room there and ask \
+                  again: the server continues by itself";
     Problem::new(Kind::DiskFull, detail)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Every transition of a lease is a method here, and goes through [`Fleet::change`]: the sums of
 //! the [`account`] follow, and the lease is marked, for the database (what changed is written
-//! before anybody learns of it, see [`crate::server`]) and for the plan ([`crate::plan`]).
+//! before any request learns of it, see [`crate::server`]) and for the plan ([`crate::plan`]).
 
 mod account;
 mod automatic;

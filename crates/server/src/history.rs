@@ -20,8 +20,8 @@ const ERRORS_MIN: usize = 5;
 pub(crate) struct History {
     /// How long each tenant's programs ran. No tenant's runs count for another tenant.
     runs: Durations<(TenantPath, String)>,
-    /// When waiting leases were first expected to start; nothing if somebody has changed that by
-    /// hand since.
+    /// When waiting leases were first expected to start; nothing if that has been changed by hand
+    /// since.
     expected_ms: HashMap<LeaseId, Option<u64>>,
     errors_ms: VecDeque<u64>,
     errors_ms_of: HashMap<TenantPath, VecDeque<u64>>,
@@ -79,7 +79,7 @@ impl History {
         }
     }
 
-    /// Somebody has changed by hand who starts when: estimates that were made before say nothing of
+    /// The order of starts was changed by hand: estimates that were made before say nothing of
     /// how good estimates are.
     pub(crate) fn changed_by_hand(&mut self) {
         self.expected_ms.values_mut().for_each(|expected_ms| *expected_ms = None);

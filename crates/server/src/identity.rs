@@ -6,9 +6,9 @@
 //!                                                  └───────── discovery, keys (JWKS) ─────────┘
 //! ```
 //! A token counts if the provider has signed it, for this installation, and it has not expired
-//! (OpenID Connect Core 1.0, section 3.1.3.7). Its nonce is the business of whoever asked for it.
-//! Nothing of it is stored: the first rule that fits its claims says what its holder is, and the
-//! same person is the same holder with every new token.
+//! (OpenID Connect Core 1.0, section 3.1.3.7). Its nonce is checked by the client that asked for
+//! it. Nothing of it is stored: the first rule that fits its claims says what its holder is, and
+//! the same person is the same holder with every new token.
 //!
 //! Provider and rules are declared, and in the database; every server of it follows them.
 
@@ -62,7 +62,8 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
 #[derive(Default)]
 pub(crate) struct Current {
     provider: RwLock<Option<Arc<Provider>>>,
-    /// Held by whoever looks what the database names: the last one to look has seen the latest.
+    /// Held by the task that looks what the database names: the last one to look has seen the
+    /// latest.
     pub(crate) looking: Mutex<()>,
 }
 
@@ -157,7 +158,7 @@ impl Provider {
         let own = [self.declared.client_id.clone()];
         let audiences = if self.declared.audiences.is_empty() { &own[..] } else { &self.declared.audiences };
         let nonce_of_the_client = |_: Option<&Nonce>| Ok(());
-        let mut last = Err(ClaimsVerificationError::InvalidAudience("nobody is expected".into()));
+        let mut last = Err(ClaimsVerificationError::InvalidAudience("no audience is expected".into()));
         for audience in audiences {
             let (client, issuer) = (ClientId::new(audience.clone()), self.issuer.clone());
             let verifier =
@@ -258,7 +259,7 @@ fn fits(rule: &Rule, claims: &Map<String, Value>) -> bool {
 /// More would be looked through with every request.
 const RULES_MAX: usize = 1000;
 
-/// Whether a provider may be taken at its word, and nobody gets what nobody may; answers with its
+/// Whether a provider may be trusted, and no rule grants what no token may do; answers with its
 /// issuer.
 pub(crate) fn check(declared: &Identity) -> Result<IssuerUrl, String> {
     let issuer = IssuerUrl::new(declared.issuer.clone());
@@ -271,7 +272,7 @@ pub(crate) fn check(declared: &Identity) -> Result<IssuerUrl, String> {
         return Err(format!("issuer {url}: keys that come in plain text prove nothing; https://"));
     }
     if declared.rules.is_empty() {
-        return Err("rules: there are none, so nobody may do anything".into());
+        return Err("rules: there are none, so no user may do anything".into());
     }
     if declared.rules.len() > RULES_MAX {
         return Err(format!("rules: up to {RULES_MAX}"));

@@ -28,13 +28,13 @@ pub(crate) struct Candidate {
     pub(crate) holder: String,
     /// At which other servers reach it.
     pub(crate) url: String,
-    /// Nobody else uses the database: whoever led before is gone.
+    /// No other server uses the database: the previous leader is gone.
     pub(crate) alone: bool,
 }
 
 /// A leader says that it leads.
 const RENEW_EVERY: Duration = LEADERSHIP.checked_div(3).unwrap();
-/// Old idempotency keys are forgotten whenever so many seconds have passed.
+/// Old idempotency keys are forgotten whenever this number of seconds has passed.
 const FORGET_EVERY: u64 = 600;
 /// A request may be repeated under its key for a week.
 const KEYS_KEPT_MS: u64 = 7 * 24 * 3_600_000;
@@ -92,11 +92,11 @@ impl Server {
         }
     }
 
-    /// Leaves the lead to a server that can read the books.
+    /// Leaves the lead to a server that can read the state.
     async fn step_down_if_blind(&self, candidate: &Candidate) {
         let Some(fence) = self.fence().filter(|_| !candidate.alone && self.is_blind()) else { return };
         tracing::error!(
-            "it cannot read its books, which a later release may have written, and leads no more for a while; \
+            "it cannot read its state, which a later release may have written, and leads no more for a while; \
              another server can"
         );
         self.become_role(Role::Follower { leader: None });
@@ -125,7 +125,7 @@ impl Server {
         self.store.say_here(&Presence { holder, url, revision, settings_revision }).await
     }
 
-    /// Learns who leads and what is new; leads if nobody does.
+    /// Learns who leads and what is new; leads if no server does.
     pub(crate) async fn follow(&self, candidate: &Candidate) -> Result<(), StoreError> {
         let row = self.look_at_leader().await?;
         if candidate.alone || (row.expired && !self.is_blind()) {
@@ -145,7 +145,7 @@ impl Server {
         let now =
             Seen { revision: row.revision, settings: row.settings_revision, until_ms: Some(row.until_ms) };
         if seen.until_ms.is_some_and(|until_ms| until_ms < row.until_ms) {
-            // Somebody has just written: there is room.
+            // A server has just written: there is room.
             self.disk.note(&Ok(()));
         }
         seen.until_ms = now.until_ms;
@@ -159,7 +159,7 @@ impl Server {
     /// Takes the lead if it is free.
     async fn lead(&self, candidate: &Candidate) -> Result<(), StoreError> {
         let lead = self.store.lead(&candidate.holder, &candidate.url, candidate.alone).await;
-        // That nobody was replaced wrote nothing.
+        // Where no leader was replaced, nothing was written.
         if !matches!(lead, Ok(None)) {
             self.disk.note(&lead);
         }

@@ -14,8 +14,8 @@ use crate::fleet::LeaseRecord;
 
 const PREFIX: &str = "slk_";
 const PURPOSE: &str = "sluice 2026-11 keys of leases";
-/// So long after its end a lease can still be read with its key: who watches it learns how it
-/// ended.
+/// For this long after its end a lease can still be read with its key: a client that watches it
+/// learns how it ended.
 const LAST_WORD_MS: u64 = 10 * 60_000;
 
 /// The key of a lease.

@@ -9,7 +9,7 @@
 //! ```
 //! The scheduler counts what it decides as done. Here it takes time: a lease that has to make room
 //! has a grace time, and its node says when it is over. What was bound to that room waits for it in
-//! `bound`, and is granted when the fleet's books, which count what is really there, say that its
+//! `bound`, and is granted when the fleet's state, which counts what is really there, says that its
 //! place is clear. Nothing is taken twice for the same purpose meanwhile.
 //!
 //! An elastic lease starts once its minimum of tasks has a clear place; further ones are granted to
@@ -54,7 +54,7 @@ pub(crate) use trial::{Offered, Trial};
 
 /// Rounds of the scheduler in one decision; what is left comes with the next one.
 const ROUNDS_MAX: usize = 32;
-/// Shares of GPUs are divided in steps of so many thousandths.
+/// Shares of GPUs are divided in steps of this number of thousandths.
 const DIVISION_MILLI: u64 = 50;
 /// How much use of late takes of a tenant's part of what others leave: who has had twice its part
 /// gets nothing of it for a while.
@@ -76,13 +76,13 @@ pub(crate) struct Plan {
     bound: BTreeSet<LeaseId>,
     /// Are kept from the scheduler, and why.
     held_back: BTreeMap<LeaseId, String>,
-    /// Have not been told why they wait.
+    /// Leases that have not been notified why they wait.
     fresh: Vec<LeaseId>,
     /// Leases of each tenant and those below it that the scheduler knows.
     counts: HashMap<TenantPath, u32>,
     /// Queues without work are given up when there are this many queues.
     idle_queues_max: usize,
-    /// Some tenant's limit is one of units, by which it may be kept off some cards.
+    /// Some tenant's limit is one of units, by which it may be kept off some GPUs.
     has_unit_limits: bool,
     /// Nothing is planned: the tenants' quotas contradict each other.
     broken: Option<QueueError>,

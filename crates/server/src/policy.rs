@@ -41,8 +41,8 @@ pub(crate) enum Action {
 
 /// Whether a token of this role and scope may do it for `tenant`.
 ///
-/// A tenant's administrator does not set the quota of its own tenant, only of those below; nobody
-/// makes a token that can do more than their own.
+/// A tenant's administrator does not set the quota of its own tenant, only of those below; no
+/// principal makes a token that can do more than its own.
 pub(crate) fn allows(role: Role, scope: &TenantPath, action: Action, tenant: &TenantPath) -> bool {
     use Action::{
         Bill, Fence, Join, Lease, Preempt, See, SeeAudit, SeeFleet, SeeMetrics, SeeTokens, SetDefault,

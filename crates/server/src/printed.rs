@@ -145,7 +145,7 @@ fn totals(invoice: &Invoice, currency: &str) -> Vec<(String, String)> {
     totals
 }
 
-/// A decimal number with so many digits after the point at least.
+/// A decimal number with at least this number of digits after the point.
 fn with_digits(number: String, digits: usize) -> String {
     let has = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     if has >= digits {

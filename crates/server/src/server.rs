@@ -121,7 +121,8 @@ impl Default for Surroundings {
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A server that cannot read its database leaves the lead to others for this time.
 const BLIND: Duration = Duration::from_secs(60);
-/// Who reads looks so often: transactions that fail one after the other are a reason to say so.
+/// A reader looks at most this number of times: transactions that fail one after the other are a
+/// reason to say so.
 const LOOKS_MAX: usize = 3;
 /// Parts of the audit log that are read at the same time; all of it may be looked through for one.
 const AUDIT_READS_MAX: usize = 2;
@@ -187,13 +188,13 @@ impl Server {
         (self.surroundings.clock)()
     }
 
-    /// Looks at the books, again if what was seen did not become true. What is seen is in the
+    /// Looks at the state, again if what was seen did not become true. What is seen is in the
     /// database when this returns.
     pub(crate) async fn read<T>(&self, look: impl Fn(&Books, u64) -> T) -> Result<T, Problem> {
         self.hear(|books, now_ms| look(books, now_ms)).await
     }
 
-    /// As [`Server::read`], and notes what is never stored: who has been heard of.
+    /// As [`Server::read`], and notes what is never stored: which nodes and programs have reported.
     pub(crate) async fn hear<T>(&self, look: impl Fn(&mut Books, u64) -> T) -> Result<T, Problem> {
         let mut looks = 1;
         loop {
@@ -227,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Begins a change; nobody else makes one meanwhile.
+    /// Begins a change; no other task makes one meanwhile.
     pub(crate) async fn change(&self) -> Result<Change<'_>, Problem> {
         if self.disk.is_full() {
             return Err(disk::full());
@@ -274,7 +275,8 @@ impl Server {
                 fresh.autonomy.know_as(&mut books.autonomy);
                 fresh.scaling = std::mem::take(&mut books.scaling);
             } else if self.fence().is_some() {
-                // What was heard in an earlier role has been overtaken by what others heard since.
+                // What was received in an earlier role has been overtaken by what others received
+                // since.
                 fresh.fleet.take_over_notices(now_ms, self.grace_ms);
             }
             *books = Books { turn, ..fresh };
@@ -283,7 +285,7 @@ impl Server {
             // Reports are refused meanwhile, and that is seen when it is over.
             Some(_) if self.disk.is_full() => {}
             Some(_) => books.follow_clock(self.now_ms()),
-            // The one that leads gives everybody their time.
+            // The server that leads gives every node and program its time.
             None => books.looked = (self.now_ms(), tokio::time::Instant::now()),
         }
         // Only times have changed: what others change is handed over before they leave.
@@ -303,14 +305,14 @@ impl Server {
         unwell(error)
     }
 
-    /// Whether the books hold what this release cannot read, as far as is known: who knows nothing
-    /// decides nothing.
+    /// Whether the state holds what this release cannot read, as far as is known: a server that
+    /// knows nothing decides nothing.
     pub(crate) fn is_blind(&self) -> bool {
         let unreadable = *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         unreadable.is_some_and(|at| at.elapsed() < BLIND)
     }
 
-    /// Has the books read again before they are looked at next.
+    /// Has the state read again before it is looked at next.
     pub(crate) async fn distrust_books(&self) {
         self.books.lock().await.stale = true;
     }
@@ -357,7 +359,7 @@ impl Server {
             self.watches.tell(told);
         }
         if settings_changed {
-            // Who signs in with a provider is looked at before the books are.
+            // A token of a provider is checked before the state is locked.
             self.follow_identity().await?;
         }
         Ok(())

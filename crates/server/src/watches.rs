@@ -63,7 +63,7 @@ impl Watch<'_> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let mut watched = self.watches.lock();
-        // This one and the map's: nobody else watches.
+        // This one and the map's: no other stream watches.
         if Arc::strong_count(&self.changed) <= 2 {
             watched.remove(&self.id);
         }

@@ -230,7 +230,7 @@ impl Client {
                 state.is_cut = true;
                 let _ = self.link.send(&Packet::Parted);
                 drop(state);
-                refuse(&stream, &format!("the session cannot go on where the client is: {error}"));
+                refuse(&stream, &format!("the session cannot continue where the client is: {error}"));
             }
         }
     }

@@ -19,7 +19,7 @@ pub(crate) enum DriverError {
     Load(#[from] LoadError),
     #[error("the driver's {function} failed: {result:?}")]
     Call { function: &'static str, result: CUresult },
-    #[error("the recording driver does not model a card {0:?}")]
+    #[error("the recording driver does not model a GPU {0:?}")]
     Model(String),
     #[error("the driver has no {0}")]
     Missing(&'static str),

@@ -295,7 +295,7 @@ pub(crate) mod tests {
 
     unsafe extern "C" fn create(at: *mut CUevent, _: u32) -> CUresult {
         static NUMBERS: AtomicUsize = AtomicUsize::new(1);
-        // SAFETY: whoever makes an event gives a local.
+        // SAFETY: the caller gives a local.
         unsafe { *at = CUevent(NUMBERS.fetch_add(1, Relaxed)) };
         CUresult::SUCCESS
     }
@@ -335,7 +335,7 @@ pub(crate) mod tests {
         let events = [5, 5, 6].map(|stream| lend(&staging, &table, stream));
         assert!(staging.lock().made == 3 && staging.lock().in_use() == 0, "it is not the link that has them");
         lend(&staging, &table, 5);
-        assert_eq!(staging.lock().made, 4, "nobody has come to an event");
+        assert_eq!(staging.lock().made, 4, "no event is reached");
         [events[0], events[2]].into_iter().for_each(reach);
         lend(&staging, &table, 5);
         lend(&staging, &table, 5);
@@ -384,7 +384,7 @@ pub(crate) mod tests {
         };
         assert_eq!(state(), (PIECES_MAX, 3));
         for (number, staged) in taken.iter_mut().enumerate() {
-            // SAFETY: every piece has so many bytes.
+            // SAFETY: every piece has this number of bytes.
             unsafe { staged.address().cast::<u8>().write_bytes(number as u8, 10) };
         }
         assert!((0_u8..).zip(&taken).all(|(number, staged)| staged.bytes() == [number; 10]));

@@ -297,7 +297,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::malformed::stage::Stage;
 
-    /// Work that is done once somebody lets it continue.
+    /// Work that is done once the test lets it continue.
     pub(crate) struct Work {
         pub(crate) go_on: Receiver<()>,
         pub(crate) is_done: AtomicBool,
@@ -368,7 +368,7 @@ pub(crate) mod tests {
             streams.is_done()
         };
         given(streams, one);
-        assert!(!is_done(one), "nobody has waited");
+        assert!(!is_done(one), "no thread has waited");
         let early = streams.mark();
         given(streams, one);
         streams.waited(early);
@@ -410,7 +410,7 @@ pub(crate) mod tests {
         assert!(streams.hold_nothing());
         streams.held();
         streams.leaves(held);
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not used any more.
         unsafe { table.cuStreamDestroy_v2.unwrap()(held) }.ok().unwrap();
         assert!(!streams.hold_nothing(), "it is gone, and what it waits for is not");
         streams.waited_for_all(streams.mark());
@@ -436,7 +436,7 @@ pub(crate) mod tests {
                 true => streams.capture(|| begin(table, stream)).ok().unwrap(),
                 false => {
                     streams.leaves(stream);
-                    // SAFETY: nobody uses it any more.
+                    // SAFETY: it is not used any more.
                     unsafe { table.cuStreamDestroy_v2.unwrap()(stream) }.ok().unwrap();
                 }
             }

@@ -286,7 +286,7 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    /// Destroys the tiles of an array that is not known elsewhere.
+    /// Destroys an array that is not known elsewhere.
     fn destroy(self, table: &DriverTable) {
         // SAFETY: it was made just now, and is not named any more.
         let _ = unsafe {

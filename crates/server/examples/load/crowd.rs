@@ -17,8 +17,8 @@ const OF_TREE: usize = 10_000;
 /// Each is measured this often.
 const TIMES: usize = 20;
 
-/// Declares so many tenants, then measures with them, and once more beside so many silent
-/// connections.
+/// Declares this number of tenants, then measures with them, and once more beside this number of
+/// silent connections.
 pub(crate) fn crowd(tenants: usize, connections: usize, figures: &mut Figures) -> Result<()> {
     sluice_transport::raise_descriptor_limit();
     let plane = Plane::start(true)?;

@@ -99,12 +99,12 @@ struct Plane {
     folder: tempfile::TempDir,
 }
 
-/// A node that says what is true of what it was told.
+/// A node that reports what is true of what it was sent.
 struct Node {
     name: String,
     joined: Joined,
     report: Report,
-    /// Has heard something that it has not reported.
+    /// Has received something that it has not reported.
     news: bool,
 }
 
@@ -213,7 +213,7 @@ impl Node {
     }
 }
 
-/// Does something `count` times, over so many connections at once.
+/// Does something `count` times, over this number of connections at once.
 fn each(
     count: usize,
     connections: usize,
@@ -419,7 +419,7 @@ fn rest(arguments: &Arguments, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Every node says that its lease has so many sessions.
+/// Every node reports that its lease has this number of sessions.
 fn has_sessions(plane: &Plane, nodes: &[Mutex<Node>], count: usize) -> Result<()> {
     each(nodes.len(), 16, &plane.url, |connection, number| {
         let mut node = lock(&nodes[number]);

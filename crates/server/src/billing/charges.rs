@@ -1,5 +1,5 @@
-//! What each lease cost on each node and day: the lines of a bill, told apart for who accounts for
-//! them elsewhere.
+//! What each lease cost on each node and day: the lines of a bill, separate for a program that
+//! accounts for them elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::store::{Store, StoreError};
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// Charges of one day, of so many leases as there is room for, and where the next ones begin.
+/// Charges of one day, of as many leases as there is room for, and where the next ones begin.
 pub(crate) struct Day {
     pub(crate) charges: Vec<Charge>,
     pub(crate) next: Option<Place>,

@@ -10,8 +10,8 @@ impl Fleet {
         self.nodes.values().find(|node| node.name == name)
     }
 
-    /// It gets nothing new from now on, or does again. With an end, what is there has notice until
-    /// then, and waits in the queue again.
+    /// It gets nothing new from now on, or does again. With an end, leases there may run until
+    /// then, and wait in the queue again.
     pub(crate) fn set_drain(&mut self, id: NodeId, drain: Option<Drain>, end_at_ms: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.drain = drain;
@@ -34,8 +34,8 @@ impl Fleet {
         }
     }
 
-    /// Whether nothing has been heard of it for long enough to say that it does not report: longer
-    /// than this server listens.
+    /// Whether nothing has been received from it for long enough to say that it does not report:
+    /// longer than this server listens.
     pub(crate) fn is_silent(&self, node: &Node, now_ms: u64) -> bool {
         let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).saturating_add(node.deaf_ms);
         now_ms.saturating_sub(heard_ms.max(self.silence.since_ms())) >= self.silent_after_ms()

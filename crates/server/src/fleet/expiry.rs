@@ -9,7 +9,8 @@ use super::lease::{LeaseRecord, Seat};
 const PATIENCE_MS: u64 = 20_000;
 
 impl Fleet {
-    /// Ends what nobody waits for or claims any more, and queues again what nobody has any more.
+    /// Ends what no program waits for or claims any more, and queues again what no program has any
+    /// more.
     pub(crate) fn expire(&mut self, now_ms: u64) {
         let given_up = |lease: &&LeaseRecord| {
             lease.state == LeaseState::Preempting
@@ -37,8 +38,8 @@ impl Fleet {
         self.give_up_moves(now_ms);
     }
 
-    /// Takes tasks back that nobody has claimed, though their lease has others: they came while it
-    /// ran, or ended before anything was heard of them.
+    /// Takes tasks back that no program has claimed, though their lease has others: they came while
+    /// it ran, or ended before any report of them.
     fn expire_tasks(&mut self, now_ms: u64) {
         let has_others = |lease: &&LeaseRecord| {
             matches!(lease.state, LeaseState::Granted | LeaseState::Running)
@@ -54,8 +55,8 @@ impl Fleet {
         expired.into_iter().for_each(|(id, tasks)| self.forgo(id, &tasks, now_ms));
     }
 
-    /// These tasks, which nobody has claimed, will not be; the lease continues without them, if it
-    /// has others.
+    /// These tasks, which no program has claimed, will not be claimed; the lease continues without
+    /// them, if it has others.
     pub(crate) fn forgo(&mut self, id: LeaseId, tasks: &[u32], now_ms: u64) {
         self.change(id, |lease| {
             let seats = tasks.iter().map(|&task| task as usize);
@@ -87,8 +88,8 @@ impl Fleet {
         granted_at_ms.max(self.silence.since_ms()).saturating_add(lease.ask.hold_ms())
     }
 
-    /// Whether nobody can claim it any more, and nobody has claimed any of its tasks: its nodes
-    /// have reported since, so it is not that nothing has been heard of a program that runs. A node
+    /// Whether no program can claim it any more, and none has claimed any of its tasks: its nodes
+    /// have reported since, so a program that runs would have been reported. A node
     /// that is silent is not waited for if the program is as well: one that claimed it in the last
     /// moment before both fell silent has to end.
     fn is_unclaimed(&self, lease: &LeaseRecord, now_ms: u64) -> bool {

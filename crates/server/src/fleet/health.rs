@@ -1,8 +1,9 @@
-//! GPUs that are faulty or that somebody does not want used, and what becomes of the leases there.
+//! GPUs that are faulty or that an operator does not want used, and what becomes of the leases
+//! there.
 //!
 //! The states are drawn in [`sluice_api::health`]. Nodes find faults, and an operator may fence any
-//! GPU; both end here. A fenced GPU is lent to nobody. What runs there finishes, makes room within
-//! the grace time, or ends within seconds, as the fault or the operator says; what has to go waits
+//! GPU; both end here. A fenced GPU is not lent. What runs there finishes, leaves within the grace
+//! time, or ends within seconds, as the fault or the operator says; what has to go waits
 //! in the queue again, as after preemption, and of an elastic gang that is the tasks there alone,
 //! if the others are enough.
 //!
@@ -24,7 +25,7 @@ use sluice_api::text::is_deceptive;
 
 use super::{Fleet, Incident, LeaseRecord, Node, Seat};
 
-/// Of the GPUs of a pool, so many may become faulty within [`WINDOW_MS`]: one in five, and one in
+/// Of the GPUs of a pool, this part may become faulty within [`WINDOW_MS`]: one in five, and one in
 /// any case.
 const FAULTY_PART: usize = 5;
 const WINDOW_MS: u64 = 10 * 60_000;
@@ -37,10 +38,10 @@ const END_GRACE_MS: u64 = 3_000;
 /// Who fences what a node reports.
 pub(crate) const BY_NODE: &str = "its node";
 
-/// A node's card, by its UUID or its place.
+/// A node's GPU, by its UUID or its place.
 pub(crate) type CardId = (NodeId, String);
 
-/// What is known of a card beside its figures.
+/// What is known of a GPU beside its figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CardRecord {
     fence: Option<GpuFence>,
@@ -58,7 +59,7 @@ pub(crate) struct CardRecord {
 pub(crate) struct Patience {
     /// What a preempted program has.
     pub(crate) grace_ms: u64,
-    /// A passing fault is over after so long without it.
+    /// A passing fault is over after this time without it.
     pub(crate) quiet_ms: u64,
 }
 
@@ -83,7 +84,7 @@ impl Fleet {
         self.health.cards = cards.into_iter().collect();
     }
 
-    /// The cards that have changed since this was asked last; `None` for those of which nothing is
+    /// The GPUs that have changed since this was asked last; `None` for those of which nothing is
     /// to be kept.
     pub(crate) fn take_changed_cards(&mut self) -> Vec<(CardId, Option<CardRecord>)> {
         let changed = std::mem::take(&mut self.health.changed);
@@ -137,7 +138,7 @@ impl Fleet {
         else {
             return false;
         };
-        // Whoever takes the fence away answers for the past as well.
+        // An operator who takes the fence away answers for the past as well.
         self.health.cards.remove(&id);
         self.card_changed(id);
         true
@@ -254,7 +255,7 @@ impl Fleet {
         }
     }
 
-    /// Whether so many GPUs of a GPU's pool have become faulty that one more is only suspected.
+    /// Whether enough GPUs of a GPU's pool have become faulty that one more is only suspected.
     fn breaker_of_gpus_holds(&mut self, (node, gpu): (NodeId, u32), now_ms: u64) -> bool {
         let Some(pool) = self.nodes.get(&node).map(|node| self.pool_of(node, gpu).to_owned()) else {
             return false;
@@ -292,7 +293,7 @@ impl Fleet {
         for id in self.on_gpu(node, gpu) {
             let Some(lease) = self.leases.get(&id) else { continue };
             match lease.state {
-                // Its program may have claimed it though nothing has been heard of that: its nodes'
+                // Its program may have claimed it though no report of that has come: its nodes'
                 // next reports say so.
                 LeaseState::Granted if !lease.seats.iter().any(|seat| seat.claimed) => {
                     self.preempt(id, reason.clone(), end_at_ms);
@@ -366,8 +367,8 @@ pub(crate) fn printable(c: char) -> char {
     if is_deceptive(c) { ' ' } else { c }
 }
 
-/// A lost card does not come back with the next start, and those behind it move up: the place alone
-/// would fence another card.
+/// A lost GPU does not come back with the next start, and those behind it move up: the place alone
+/// would fence another GPU.
 fn card_of(node: &Node, gpu: u32) -> Option<String> {
     let uuid = &node.gpus.get(gpu as usize)?.uuid;
     let is_its_own = !uuid.is_empty() && node.gpus.iter().filter(|other| other.uuid == *uuid).count() == 1;

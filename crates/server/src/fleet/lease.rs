@@ -1,4 +1,4 @@
-//! A lease as the books have it, and where its tasks are.
+//! A lease as the server's state has it, and where its tasks are.
 
 use sluice_api::GPU_PPM;
 use sluice_api::autonomy::{AutomaticSize, Idle};
@@ -20,7 +20,7 @@ pub(crate) struct Seat {
     /// Millionths of each of them, where units were asked for, or while it is resized.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) share_ppm: Option<u32>,
-    /// Counts the sizes that its node was told of after the first.
+    /// Counts the sizes that were sent to its node after the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) version: u32,
     /// Its sessions get no GPU time; the share that it counts as is none.
@@ -71,7 +71,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// Millionths of a GPU that nobody else may have.
+    /// Millionths of a GPU that no other lease may have.
     pub(crate) fn held_ppm(self) -> u32 {
         if self.suspended { 0 } else { self.share_ppm }
     }
@@ -162,7 +162,7 @@ impl SeatMove {
     }
 }
 
-/// An attempt has no more tasks than this one after another: seats stay in the books until it is
+/// An attempt has no more tasks than this one after another: seats stay in the state until it is
 /// over.
 const SEATS_MAX: usize = 4 * TASKS_MAX as usize;
 
@@ -337,7 +337,7 @@ impl LeaseRecord {
         let count = |of: fn(&Seat) -> bool| self.seats.iter().filter(|seat| of(seat)).count() as u32;
         let stay = count(Seat::stays);
         let gone = count(|seat| seat.over && seat.leave_at_ms.is_none());
-        // One that nobody could claim has done nothing towards the minimum.
+        // One that no program could claim has done nothing towards the minimum.
         let done = count(|seat| seat.over && seat.leave_at_ms.is_none() && seat.claimed);
         let more = max.saturating_sub(stay + gone).min(SEATS_MAX.saturating_sub(self.seats.len()) as u32);
         let min = min.saturating_sub(done).min(stay).max(1);

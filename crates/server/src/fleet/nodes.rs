@@ -26,7 +26,7 @@ pub(crate) struct Node {
     /// `None` until it has reported to this process.
     pub(crate) heard_at_ms: Option<u64>,
     pub(crate) report: Report,
-    /// Until when its usage records go that were heard of; not stored.
+    /// The end of its usage records that were received; not stored.
     pub(crate) used_until_ms: Option<u64>,
     /// Milliseconds since then in which this server did not listen.
     pub(super) deaf_ms: u64,
@@ -98,7 +98,7 @@ impl Fleet {
     /// Takes what a node says and answers with the attempts that it should not have.
     pub(crate) fn report(&mut self, node: NodeId, report: Report, now_ms: u64) -> Option<Vec<Attempt>> {
         let held: BTreeSet<Attempt> = report.leases.iter().copied().collect();
-        // Perhaps nothing else was ever heard of them.
+        // Perhaps nothing else was ever received about them.
         let last = report.usage.iter().filter(|record| record.last);
         let ended: BTreeSet<Attempt> = last.map(UsageRecord::attempt_of).collect();
         let entry = self.nodes.get_mut(&node)?;
@@ -109,7 +109,7 @@ impl Fleet {
         let used_until_ms = report.usage.iter().map(|record| record.until_ms).max();
         entry.used_until_ms = entry.used_until_ms.max(used_until_ms);
         // An older one may have been in flight for long, from before what an earlier leader has
-        // heard since.
+        // received since.
         let is_current = report.leadership.is_none_or(|leadership| leadership == self.leadership);
         let comes_back = !entry.online;
         let forgives = self.refusals.remove(&node).is_some();

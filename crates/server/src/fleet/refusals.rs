@@ -1,6 +1,6 @@
 //! Grants that a node did not honour, as their programs say.
 //!
-//! That is the program's word alone, so it means something for its own lease and for nobody else's.
+//! That is the program's word alone, so it counts for its own lease alone.
 
 use std::collections::BTreeSet;
 

@@ -8,8 +8,9 @@
 //! ```
 //! While a change is sent, the lease counts as the larger of both sizes in each amount: what it
 //! gives up is lent to others only when its node has said that it has no more, and what it gets is
-//! nobody else's from the moment in which the node may give it. The node is told by a grant with a
-//! higher version, which it checks alone, again and again until a report says what became of it.
+//! not lent to others from the moment in which the node may give it. The node is notified by a
+//! grant with a higher version, which it checks alone, again and again until a report says what
+//! became of it.
 
 use std::collections::BTreeMap;
 
@@ -307,7 +308,7 @@ impl Fleet {
     }
 }
 
-/// A grant of so much.
+/// A grant of this size.
 pub(super) fn sized(grant: Grant, size: Size) -> Grant {
     let Size { share_ppm, limit_ppm, memory, suspended } = size;
     let hard_cap = limit_ppm == share_ppm && limit_ppm < GPU_PPM;

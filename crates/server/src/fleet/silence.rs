@@ -7,13 +7,13 @@
 //!      └──────────────────────────────────┴──── it reports, and ends what it should not have
 //! ```
 //! The server cannot know whether a lost node still runs what it was lent. No GPU is lent twice for
-//! that: those of a silent node are lent to nobody. And no program runs twice: `sluice run` starts
+//! that: those of a silent node are not lent. And no program runs twice: `sluice run` starts
 //! it, and asks for the next grant only when it has ended the earlier run. If `sluice run` cannot
-//! be reached either, nobody asks for the lease, and it ends.
+//! be reached either, no program asks for the lease, and it ends.
 //!
 //! When many nodes fall silent at once it is more likely the server that is cut off, and their
 //! sessions continue. A breaker then holds: nothing is queued again until enough of the others
-//! report, unless somebody gives a lease notice by hand.
+//! report, unless an operator gives a lease notice by hand.
 
 use sluice_api::health::{GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
@@ -24,7 +24,7 @@ use super::{Fleet, Node, Seat};
 
 /// A node that has not reported for this long, or for three of its intervals, is not placed on.
 const SILENT_AFTER_MS: u64 = 15_000;
-/// Leases of a node that has been silent for so much longer are queued again.
+/// Leases of a node that has been silent for this much longer are queued again.
 const LOST_AFTER_MS: u64 = 60_000;
 /// How often a node reports, if there are few. It reports at once when it has something new to say.
 const REPORT_EVERY_MS_MIN: u64 = 1_000;
@@ -32,7 +32,7 @@ const REPORT_EVERY_MS_MIN: u64 = 1_000;
 const REPORT_EVERY_MS_MAX: u64 = 10_000;
 /// Reports per second that the nodes are asked for together, as long as the intervals allow.
 const REPORTS_PER_S: u64 = 100;
-/// Of the nodes that report, so many may be lost at a time: one in three.
+/// Of the nodes that report, this part may be lost at a time: one in three.
 const LOST_PART: usize = 3;
 /// Sums are compared with what they are sums of this often.
 const COMPARE_EVERY_MS: u64 = 30_000;
@@ -52,7 +52,8 @@ pub(crate) enum Incident {
         node: String,
         leases: Vec<LeaseId>,
     },
-    /// The breaker holds from now on: so many nodes with leases are silent, and so many report.
+    /// The breaker holds from now on: `silent` nodes with leases are silent, and `reporting`
+    /// report.
     Held {
         silent: usize,
         online: usize,
@@ -75,7 +76,7 @@ pub(crate) enum Incident {
         gpu: GpuName,
         why: String,
     },
-    /// The breaker for GPUs of a pool holds from now on: so many of them became faulty within
+    /// The breaker for GPUs of a pool holds from now on: `faulty` of them became faulty within
     /// minutes.
     GpusHeld {
         pool: String,
@@ -86,7 +87,7 @@ pub(crate) enum Incident {
 
 #[derive(Debug)]
 pub(super) struct Silence {
-    /// Nobody is missed before that: this server had not been listening.
+    /// No node counts as silent before that: this server had not been listening.
     since_ms: u64,
     held: bool,
     compared_at_ms: u64,
@@ -187,7 +188,7 @@ impl Fleet {
         }
     }
 
-    /// Whether so many nodes with leases are silent that the fault may be here.
+    /// Whether enough nodes with leases are silent that the fault may be here.
     fn breaker_holds(&mut self, now_ms: u64) -> bool {
         if now_ms.saturating_sub(self.silence.since_ms) < self.silent_after_ms() + LOST_AFTER_MS {
             // Too early to know, and nothing is lost before.
@@ -206,8 +207,8 @@ impl Fleet {
         holds
     }
 
-    /// Leases with tasks on the node that nobody has given up, and that have not got notice while
-    /// others of their lease go on.
+    /// Leases with tasks on the node that were not given up, and that have not got notice while
+    /// others of their lease continue.
     fn stays(&self, node: NodeId) -> impl Iterator<Item = LeaseId> + '_ {
         let has_task = move |id: &LeaseId| {
             let seats = self.leases.get(id).map(|lease| lease.seats.as_slice()).unwrap_or_default();
@@ -238,8 +239,8 @@ impl Fleet {
         }
     }
 
-    /// Gives notice to all that is there, and to tasks on other nodes that cannot go on without;
-    /// see [`Fleet::expire`] for the rest.
+    /// Gives notice to all that is there, and to tasks on other nodes that cannot continue without
+    /// them; see [`Fleet::expire`] for the rest.
     fn lose(&mut self, node: NodeId, end_at_ms: u64) {
         let leases: Vec<LeaseId> = self.stays(node).collect();
         let Some(name) = self.nodes.get(&node).map(|node| node.name.clone()) else { return };

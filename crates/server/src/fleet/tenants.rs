@@ -185,7 +185,7 @@ impl Tenants {
 
     /// Names the first tenant, by its path, that is guaranteed something, but nothing of what
     /// another is guaranteed: so its guarantee would be of nothing, since one is within all that is
-    /// guaranteed to anybody.
+    /// guaranteed to any tenant.
     pub(crate) fn incomplete(&self) -> Option<(&TenantPath, &'static str)> {
         // GPUs always count.
         let counts = |i: usize| i == 0 || self.counts.guaranteed_of[i] > 0;

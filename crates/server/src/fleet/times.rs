@@ -1,4 +1,4 @@
-//! What becomes of moments when clocks are set, when nobody listened, and when another server
+//! What becomes of moments when clocks are set, when no server listened, and when another server
 //! leads.
 
 use sluice_api::lease::{LeaseId, LeaseState};
@@ -6,8 +6,8 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use super::{Fleet, LeaseRecord};
 
 impl Fleet {
-    /// This server's clock has been set by so many milliseconds: what was heard lately still was,
-    /// and what has time has as much of it.
+    /// This server's clock has been set by `by_ms` milliseconds: what was received lately still
+    /// was, and what has time has as much of it.
     pub(crate) fn clock_was_set(&mut self, by_ms: i64) {
         let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
         for node in self.nodes.values_mut() {
@@ -19,12 +19,12 @@ impl Fleet {
         self.silence.move_times(by_ms, u64::MAX);
     }
 
-    /// For so many milliseconds until now nobody listened here, since this process did not run or
-    /// the database did not answer: nobody was silent because of that, and nobody could be told how
-    /// much time they have.
+    /// For `ms` milliseconds until now this server did not listen, since this process did not run
+    /// or the database did not answer: no node was silent because of that, and no program could be
+    /// notified how much time it has.
     pub(crate) fn was_deaf(&mut self, ms: u64, now_ms: u64) {
         for node in self.nodes.values_mut() {
-            // Who was heard of meanwhile has been silent for less.
+            // A node that was heard from meanwhile has been silent for less.
             let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).saturating_add(node.deaf_ms);
             node.deaf_ms = node.deaf_ms.saturating_add(ms.min(now_ms.saturating_sub(heard_ms)));
         }
@@ -36,8 +36,8 @@ impl Fleet {
         self.silence.move_times(by_ms, now_ms);
     }
 
-    /// Until when leases may be claimed or go on. Notices are stored; that grants can be claimed
-    /// for as long as another server listens follows from when it began to.
+    /// The moments until which leases may be claimed or continue. Notices are stored; that grants
+    /// can be claimed for as long as another server listens follows from when it began to.
     fn move_times(&mut self, by_ms: i64) {
         let moved = |at_ms: Option<u64>| at_ms.map(|at_ms| at_ms.saturating_add_signed(by_ms));
         for lease in self.leases.values_mut().filter(|lease| lease.state == LeaseState::Granted) {

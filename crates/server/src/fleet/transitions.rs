@@ -183,7 +183,7 @@ impl Fleet {
         self.end_with(id, reason, json!({ "reason": reason }), now_ms);
     }
 
-    /// Ends a lease that nobody asked to end.
+    /// Ends a lease without a request to end it.
     pub(super) fn end_expired(&mut self, id: LeaseId, reason: &str, now_ms: u64) {
         self.end_with(id, reason, json!({ "reason": reason, "expired": true }), now_ms);
     }

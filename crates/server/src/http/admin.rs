@@ -99,7 +99,7 @@ pub(super) async fn pools(
     Ok(Json(server.read(seen).await?))
 }
 
-/// Whether somebody of whom nothing else is hidden, or whom it may serve, asks.
+/// Whether the principal may see everything, or is one whom the pool may serve.
 pub(super) fn is_shown_to(principal: &Principal, pool: &Pool, now_ms: u64) -> bool {
     let lets_in = |access: &Access| access.lets_in(&principal.token.tenant, Some(now_ms));
     principal.may(Action::See, &TenantPath::root()) || pool.all_terms().any(|terms| lets_in(terms.access))

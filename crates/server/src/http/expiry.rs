@@ -1,5 +1,5 @@
-//! Tokens that expire soon: each answer to a request with one says when, so that whoever uses it
-//! gets a new one in time.
+//! Tokens that expire soon: each answer to a request with one says when, so that its user gets a
+//! new one in time.
 
 use std::sync::{Arc, OnceLock};
 

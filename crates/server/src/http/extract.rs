@@ -67,7 +67,7 @@ impl FromRequestParts<Arc<Server>> for ForLease {
                 note_principal(&parts.extensions, &principal);
                 Ok(ForLease(principal, id))
             }
-            // Who is nobody is told so first.
+            // A caller without a valid token gets that answer first.
             Err(absent) => {
                 auth::recognise(server, token, now_ms).await.map_or_else(|no| Err(no.into()), |_| Err(absent))
             }

@@ -1,8 +1,8 @@
 //! What a follower does not answer itself goes to the leader.
 //!
 //! A follower reads the database and knows the fleet as far as it is stored. Whatever changes
-//! something, and what only the leader has heard (reports of nodes, programs that wait), it hands
-//! on, with the caller's own token, and hands back the answer.
+//! something, and what only the leader has received (reports of nodes, programs that wait), it
+//! hands on, with the caller's own token, and hands back the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -74,7 +74,7 @@ pub(super) fn set(change: &mut Change<'_>, principal: &Principal, identity: Iden
 /// What has been declared counts when this returns.
 pub(super) async fn follow(server: &Server) -> Result<(), Problem> {
     if let Err(error) = server.follow_identity().await {
-        // It is in the database, and will be read with the rest of the books.
+        // It is in the database, and will be read with the rest of the state.
         server.distrust_books().await;
         return Err(unwell(error));
     }

@@ -1,4 +1,4 @@
-//! How often somebody may ask: a bucket for each token, and one for each address that comes with
+//! How often a client may ask: a bucket for each token, and one for each address that comes with
 //! tokens that are none.
 
 use std::collections::HashMap;
@@ -100,7 +100,7 @@ pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, n
         && let (Some(failures), Some(address)) = (&limits.failures, address)
         && !lock(failures).take(address, now)
     {
-        // Who has a valid token is served, whoever else is behind the same address.
+        // A client with a valid token is served, whichever others are behind the same address.
         return too_many("too many requests from this address came without a valid token");
     }
     response

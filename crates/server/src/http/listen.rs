@@ -71,7 +71,7 @@ pub(crate) struct Peer {
     pub(super) encrypted: bool,
 }
 
-/// Serves connections until it is dropped; connections that have been accepted go on in their
+/// Serves connections until it is dropped; connections that have been accepted continue in their
 /// tasks.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -111,8 +111,8 @@ async fn live(socket: TcpStream, acceptor: Option<TlsAcceptor>, app: Router, pee
     let served = async {
         match acceptor {
             None => serve_http(socket, app, peer).await,
-            // The client has been told of a failure by an alert; the log would only repeat what
-            // strangers send.
+            // The client has been notified of a failure by an alert; the log would only repeat what
+            // unauthenticated clients send.
             Some(acceptor) => {
                 if let Ok(Some(stream)) = handshake(socket, &acceptor).await {
                     serve_http(stream, app, peer).await;
@@ -138,7 +138,7 @@ async fn serve_http(stream: impl AsyncRead + AsyncWrite + Send + 'static, app: R
             app.oneshot(request).await.map_err(|never: Infallible| never)
         }
     });
-    // A connection that breaks off has nobody left to tell.
+    // A connection that breaks off has no client left to notify.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE_TIME_MAX)

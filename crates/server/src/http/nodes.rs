@@ -157,7 +157,7 @@ fn check(join: &Join) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What cannot be true of where a GPU of so many stands.
+/// What cannot be true of the place of one GPU among `gpus`.
 fn wrong_fact(index: usize, gpu: &Gpu, gpus: usize) -> Option<&'static str> {
     let is_word =
         |text: &String| (1..=WORD_MAX).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic());
@@ -202,10 +202,10 @@ pub(super) async fn report(
         || report.moved.len() > SESSIONS_MAX
         || report.idle.len() > SESSIONS_MAX
     {
-        return Err(Problem::new(Kind::Invalid, "no node has so many sessions").at("sessions").into());
+        return Err(Problem::new(Kind::Invalid, "no node has this number of sessions").at("sessions").into());
     }
     if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
-        return Err(Problem::new(Kind::Invalid, "no node has so many faults").at("faults").into());
+        return Err(Problem::new(Kind::Invalid, "no node has this number of faults").at("faults").into());
     }
     if let Some(detail) = wrong_condition(&report) {
         return Err(Problem::new(Kind::Invalid, detail).at("gpus").into());

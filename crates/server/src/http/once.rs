@@ -52,7 +52,7 @@ pub(super) fn reused() -> Problem {
 
 pub(super) async fn once(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let path = request.uri().path().trim_end_matches('/');
-    // What signs in is used once as it is, and its answer is for nobody else.
+    // What signs in is used once as it is, and its answer is for this client alone.
     let keeps_its_own = ["/leases", "/session", "/sign-in-links"].iter().any(|end| path.ends_with(end));
     if request.method() != Method::POST || keeps_its_own {
         return next.run(request).await;

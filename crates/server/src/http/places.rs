@@ -135,7 +135,7 @@ impl Connections {
         }
     }
 
-    /// Takes an unauthenticated connection out of the books, if it is there.
+    /// Takes an unauthenticated connection out of the list, if it is there.
     fn remove(&mut self, number: u64) -> Option<Arc<Notify>> {
         let Unauthenticated { network, evicted } = self.unauthenticated.remove(&number)?;
         if let Some(own) = self.of_network.get_mut(&network) {

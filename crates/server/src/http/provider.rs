@@ -119,8 +119,8 @@ fn attempt_cookie(server: &Server) -> String {
     format!("{}-attempt", server.sessions.cookie)
 }
 
-/// The cookie of an attempt for so many seconds; 0 takes it away. It comes along when the provider
-/// sends the browser back, which a strict one would not.
+/// The cookie of an attempt for this number of seconds; 0 takes it away. It comes along when the
+/// provider sends the browser back, which a strict one would not.
 fn kept(server: &Server, text: &str, seconds: u64, encrypted: bool) -> Result<HeaderValue, Problem> {
     let name = attempt_cookie(server);
     let secure = if encrypted { "; Secure" } else { "" };

@@ -40,7 +40,7 @@ fn given(request: &Request) -> Option<HeaderValue> {
     ((1..=LENGTH_MAX).contains(&id.len()) && id.as_bytes().iter().all(is_plain)).then(|| id.clone())
 }
 
-/// Requests are told apart by it, and nothing is kept secret by it.
+/// Requests are distinguished by it, and nothing is kept secret by it.
 fn random() -> HeaderValue {
     let id = format!("{:016x}", fastrand::u64(..));
     HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("unnamed"))

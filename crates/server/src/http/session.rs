@@ -88,7 +88,7 @@ pub(super) async fn sign_in(
     extensions: Extensions,
     Body(how): Body<SignIn>,
 ) -> Result<WithCookie, Refusal> {
-    // A form of another site cannot send this type, so nobody is signed in as somebody else
+    // A form of another site cannot send this type, so no user is signed in as another one
     // unawares.
     let is_json = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.starts_with("application/json"));
     if !headers.get(CONTENT_TYPE).is_some_and(is_json) {
@@ -190,7 +190,7 @@ fn view(server: &Server, text: &str, token: Token) -> Session {
     Session { csrf: server.sessions.csrf(text).to_hex().to_string(), until_ms, token }
 }
 
-/// The cookie of a session for so many seconds; 0 takes it away.
+/// The cookie of a session for this number of seconds; 0 takes it away.
 pub(super) fn cookie(
     server: &Server,
     text: &str,

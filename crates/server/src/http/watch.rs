@@ -1,9 +1,9 @@
 //! What changes, as it changes: a stream of events that a watcher resumes wherever it stopped, at
 //! any server.
 //!
-//! Leases are told by their revisions, everything else by the audit log: both are in the database,
-//! grow with every change, and lose nothing. So a stream looks at the database, whenever something
-//! may have changed, for what came after where it is.
+//! Leases are reported by their revisions, everything else by the audit log: both are in the
+//! database, grow with every change, and lose nothing. So a stream looks at the database, whenever
+//! something may have changed, for what came after where it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -36,10 +36,10 @@ use crate::store::Told;
 
 /// Of one token, of all tokens below one top-level tenant, and of all there are, at one server.
 const STREAMS_MAX: [usize; 3] = [8, 512, 2048];
-/// Of all, those that are kept for tokens of the root: whoever looks after the server sees what
+/// Of all, those that are kept for tokens of the root: an operator of the server sees what
 /// continues, however many tenants watch.
 const STREAMS_KEPT: usize = 64;
-/// Leases that are told at a time; one with many tasks is long.
+/// Leases that are reported at a time; one with many tasks is long.
 const LEASES_MAX: u32 = 50;
 /// Entries of the audit log that are looked through at a time.
 const ENTRIES_MAX: u64 = 1000;
@@ -52,13 +52,13 @@ const FOUND_MAX: usize = 8;
 const FOUND_AGE_MAX: Duration = Duration::from_secs(1);
 /// A stream on which nothing happens says so; and its token is looked at again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A look is followed by a pause of at least this, and of so many times what the database needed
-/// for it: streams leave the database to others. The wait for a turn does not count.
+/// A look is followed by a pause of at least this, and of this number of times what the database
+/// needed for it: streams leave the database to others. The wait for a turn does not count.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 10;
 /// Where a stream is that passes over what is not for its watcher is said this often at most.
 const PLACES: Duration = Duration::from_secs(1);
-/// A stream whose reader takes nothing for so long ends.
+/// A stream whose reader takes nothing for this time ends.
 const READER_TIME_MAX: Duration = Duration::from_secs(60);
 /// A watcher that is cut off comes back after this.
 const RETRY: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ pub(super) async fn watch(
         None => Some((kind::BEGIN, json!({}))),
         Some(true) => None,
         Some(false) => {
-            let why = "these books are not those of that id: they have been restored from a backup, or the id is another installation's";
+            let why = "this state is not the one of that id: it has been restored from a backup, or the id is another installation's";
             Some((kind::ANEW, json!({ "why": why })))
         }
     };
@@ -148,7 +148,7 @@ pub(super) async fn watch(
 }
 
 /// Where a watcher is: after this revision of leases, and after this entry of the audit log, by
-/// whose hash the books are known.
+/// whose hash the state is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cursor {
     revision: u64,
@@ -181,7 +181,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// Where the books are now.
+/// Where the state is now.
 async fn head(server: &Server) -> Result<Cursor, Problem> {
     let revision = server.store.leader().await.map_err(unwell)?.revision;
     let audit = server.store.audit_head().await.map_err(unwell)?;
@@ -202,13 +202,13 @@ struct Feed {
     at: Cursor,
     news: tokio::sync::watch::Receiver<u64>,
     ready: VecDeque<Event>,
-    /// The last place that the watcher was told, and when.
+    /// The last place that was sent to the watcher, and when.
     said: (Cursor, Instant),
 }
 
 impl Feed {
-    /// Ends where the token holds no more, or the database does not answer: who comes back is told
-    /// which.
+    /// Ends where the token holds no more, or the database does not answer: a client that comes
+    /// back gets the reason.
     async fn tell(mut self, events: &mpsc::Sender<Event>, goes_on: bool) -> Option<()> {
         let mut rests_until = Instant::now();
         // When the last news came: a look that began before may lack what changed.
@@ -234,7 +234,7 @@ impl Feed {
                 self.ready.push_back(event);
             }
             if self.ready.is_empty() && !more {
-                // Also while this server hears of no news: it may have been overtaken.
+                // Also while this server receives no news: it may have been overtaken.
                 let patience = if self.said.0 == self.at { KEEP_ALIVE } else { PLACES };
                 if timeout(patience, self.news.changed()).await.is_ok() {
                     heard = Instant::now();
@@ -334,11 +334,11 @@ async fn find(server: &Server, after: &Cursor, since: Instant) -> Result<Arc<Fou
     }
     let begun = Instant::now();
     // Before the log, which then has the entries of these changes: the id of a lease names none
-    // that is older than its change, and books that were restored to an older one are found to
-    // be others.
+    // that is older than its change, and a state that was restored to an older one is recognised as
+    // another.
     let leases = server.store.leases_after(after.revision, LEASES_MAX).await.map_err(unwell)?;
     let head = server.store.audit_head().await.map_err(unwell)?;
-    // So many, whether they are told or not: each look gets further.
+    // A fixed number, whether they are sent or not: each look gets further.
     let until = head.sequence.min(after.sequence.saturating_add(ENTRIES_MAX));
     let reads_all = until == head.sequence;
     let place = if reads_all { head } else { server.store.audit_head_at(until).await.map_err(unwell)? };
@@ -394,7 +394,7 @@ impl Default for Streams {
     }
 }
 
-/// Of one stream; leaving it makes room for another.
+/// The seat of one stream; leaving it frees room for another.
 struct Seat {
     server: Arc<Server>,
     token: String,
@@ -403,9 +403,9 @@ struct Seat {
 }
 
 impl Streams {
-    /// A token's oldest stream makes room for its newest: its reader may be gone without a word.
-    /// Nobody else's does, no organisation has so many that others find no room, and all together
-    /// leave some to administrators.
+    /// A token's oldest stream leaves for its newest: its reader may be gone without a word. No
+    /// stream of another token does, no organisation has more than leaves room to others, and all
+    /// together leave some to administrators.
     fn take(&self, token: &str, tenant: &TenantPath) -> Result<Arc<Notify>, Problem> {
         let mut tokens = self.lock();
         let [own_max, organisation_max, all_max] = STREAMS_MAX;

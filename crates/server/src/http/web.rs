@@ -1,7 +1,7 @@
 //! The web view: a page with its scripts and styles, built from `web/` and embedded in the program.
 //!
-//! The page itself holds nothing of anybody; it reads the API with the session of whoever signs in.
-//! Paths that are no files of it are its own: they show the same page, which looks at the path.
+//! The page itself holds no user's data; it reads the API with the session of the user who signs
+//! in. Paths that are no files of it are its own: they show the same page, which looks at the path.
 
 use std::io::Write;
 
@@ -28,8 +28,8 @@ struct Files;
 const PAGE: &str = "index.html";
 /// Files whose names have a hash of their content.
 const ASSETS: &str = "assets/";
-/// Scripts and styles of this server alone, none of them inline; nothing from elsewhere, and nobody
-/// frames the page.
+/// Scripts and styles of this server alone, none of them inline; nothing from elsewhere, and no
+/// site frames the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

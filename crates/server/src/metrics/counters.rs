@@ -17,8 +17,8 @@ use crate::fleet::LeaseRecord;
 use crate::store::Write;
 use crate::traces;
 
-/// Tenants, pools and tiers whose waits are told apart. Those of all others are counted together,
-/// as [`OTHERS`].
+/// Tenants, pools and tiers whose waits are counted separately. Those of all others are counted
+/// together, as [`OTHERS`].
 const WAITS_MAX: usize = 1_000;
 /// No tenant has this name: it begins with a parenthesis.
 const OTHERS: &str = "(others)";

@@ -42,8 +42,7 @@ pub(super) struct NodePicture {
     pub(super) drained: bool,
     /// Since its last report; `None` until it has reported to this server.
     pub(super) heartbeat_age_ms: Option<u64>,
-    /// How far its usage records are behind; `None` while no lease is there, or none has been heard
-    /// of.
+    /// How far its usage records are behind; `None` while no lease is there, or no record has come.
     pub(super) ledger_lag_ms: Option<u64>,
     pub(super) gpus: usize,
     pub(super) fenced: usize,

@@ -20,7 +20,7 @@ struct Leaving {
     taker: Option<LeaseId>,
 }
 
-/// For whose sake.
+/// The job for which another is evicted.
 fn taker(because: Evicted) -> Option<JobId> {
     match because {
         Evicted::Reclaimed { by, .. } | Evicted::Preempted { by } => Some(by),
@@ -78,7 +78,7 @@ impl Plan {
         work.granted = None;
         work.seated.clear();
         if keeps_its_place(lease) {
-            // Its program may have claimed it though nothing has been heard of that: its nodes'
+            // Its program may have claimed it though no report of that has come: its nodes'
             // next reports say so.
             fleet.preempt_for(taker, id, reason, at_ms);
         }
@@ -92,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// What a program that has to make room is told.
+    /// The notice to a program that is preempted.
     fn notice(&self, fleet: &Fleet, job: JobId, because: Evicted) -> String {
         let name = |by: JobId| self.named(fleet, job, by);
         match because {

@@ -40,8 +40,8 @@ impl Clearance {
     }
 }
 
-/// Why so much compute and memory of a GPU cannot be taken yet in such shares, if so. A whole GPU
-/// is nobody else's.
+/// Why this amount of compute and memory of a GPU cannot be taken yet in such shares, if so. A
+/// whole GPU has no other lease.
 fn in_the_way(
     fleet: &Fleet,
     lease: &LeaseRecord,

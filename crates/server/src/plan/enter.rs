@@ -99,7 +99,7 @@ impl Plan {
     }
 
     /// Those of these kinds on which it alone is within the limits of its tenants, and what may not
-    /// be preempted within their guarantees, if there are any: units are more of one card than of
+    /// be preempted within their guarantees, if there are any: units are more of one GPU than of
     /// another, and a share is more units and memory of one than of another.
     fn within_limits(
         &self,

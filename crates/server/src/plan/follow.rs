@@ -15,7 +15,7 @@ use crate::fleet::{Fleet, LeaseRecord, News, Seat};
 
 impl Plan {
     pub(super) fn follow_quotas(&mut self, fleet: &Fleet) {
-        // Which cards are within a limit may be others now.
+        // The GPUs within a limit may be others now.
         let of_units = self.has_unit_limits || fleet.tenants().have_units_limits();
         if of_units || fleet.leases().any(|lease| lease.ask.units_milli.is_some()) {
             return self.begin_anew(fleet);
@@ -73,7 +73,7 @@ impl Plan {
             }
         }
         let tree = self.scheduler.queues();
-        // When a single task ended is not in the books: of a lease that continues what it holds
+        // When a single task ended is not in the state: of a lease that continues what it holds
         // counts, of another the last it had.
         let held = |lease: &LeaseRecord| {
             let queue = queues::queue_of(tree, &lease.tenant);

@@ -38,7 +38,7 @@ impl Plan {
             let fits = nodes().any(|node| crate::plan::never::slots(node.spec(), &request) > 0);
             let link = ask.linked.filter(|_| fits).map(|link| {
                 format!(
-                    "{} GPUs with {} between them: no node says that it has so many",
+                    "{} GPUs with {} between them: no node reports that number",
                     ask.gpus,
                     link.name()
                 )
@@ -97,7 +97,7 @@ impl Plan {
                 request.gpu_memory_mib
             );
         }
-        "no node has so many such GPUs with so much memory and these labels".into()
+        "no node has that number of such GPUs with that amount of memory and these labels".into()
     }
 }
 

@@ -114,11 +114,11 @@ pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &
     fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(serves))
 }
 
-/// What the pools turn into one after the other, as far as somebody has looked.
+/// What the pools turn into one after the other, as far as the plan has looked.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Vec<Pools>);
 
-/// Nobody looks further ahead than so many turns.
+/// The plan looks ahead by at most this number of turns.
 const TURNS_MAX: usize = 32;
 
 impl Turns {

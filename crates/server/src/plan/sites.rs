@@ -88,7 +88,7 @@ pub(super) struct Atlas {
 pub(super) struct TooMany;
 
 impl Atlas {
-    /// The sites of a node, with what the scheduler is told of each.
+    /// The sites of a node, with what the scheduler gets of each.
     pub(super) fn sites(&mut self, fleet: &Fleet, node: &Node) -> Result<Vec<(Site, NodeSpec)>, TooMany> {
         let mut by_kind: BTreeMap<ModelId, Vec<u32>> = BTreeMap::new();
         for (index, gpu) in (0..).zip(&node.gpus) {
@@ -215,7 +215,7 @@ impl Atlas {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
-    /// That no GPU of the pools that serve has so many units, if so.
+    /// The reason that no GPU of the pools that serve has this number of units, if so.
     pub(super) fn too_few_units(&self, milli: u64, serves: impl Fn(&str) -> bool) -> Option<String> {
         let most = self.kinds.iter().filter(|kind| serves(&kind.pool)).map(|kind| kind.gflops).max()?;
         let units = |milli: u64| milli as f64 / UNIT_GFLOPS as f64;
@@ -283,5 +283,5 @@ pub(super) fn links(node: &Node, gpus: &[u32]) -> Links {
         .with(Link::Numa, same_numa)
 }
 
-/// To one other GPU; more are not told apart.
+/// The most links to one other GPU; more are not distinguished.
 const NVLINKS_MAX: u32 = 1000;

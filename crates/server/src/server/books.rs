@@ -23,7 +23,7 @@ use crate::webhooks::Webhooks;
 
 /// Clocks that run at different speeds differ by less from one look to the next.
 const CLOCK_SET_MS: u64 = 1000;
-/// A server that leads looks at its books more often by far, unless it cannot.
+/// A server that leads looks at its state more often by far, unless it cannot.
 const DEAF_MS: u64 = 5_000;
 /// The latest leases that are learned from at the start.
 const HISTORY: u32 = 1000;
@@ -49,7 +49,7 @@ pub(crate) struct Books {
     pub(super) epoch: Epoch,
     /// Does not show what the database holds.
     pub(super) stale: bool,
-    /// The role in which it heard what it has heard.
+    /// The role in which it received what it has received.
     pub(super) turn: u64,
     /// When it was looked at last, by the clock that may be set, and by the one that may not.
     pub(super) looked: (u64, tokio::time::Instant),
@@ -105,8 +105,8 @@ impl Books {
         self.looked.0 + self.looked.1.elapsed().as_millis() as u64
     }
 
-    /// Notices when the clock has been set, and when nobody has looked for long: nobody has been
-    /// silent for longer because of that.
+    /// Notices when the clock has been set, and when the state was not looked at for long: no node
+    /// has been silent for longer because of that.
     pub(super) fn follow_clock(&mut self, now_ms: u64) {
         let (passed_ms, expected_ms) = (self.looked.1.elapsed().as_millis() as u64, self.expected_ms());
         if now_ms.abs_diff(expected_ms) > CLOCK_SET_MS {
@@ -116,7 +116,7 @@ impl Books {
         }
         if passed_ms > DEAF_MS {
             tracing::warn!(
-                "it did not run, or its database did not answer, for {} s: nobody is taken for silent because of \
+                "it did not run, or its database did not answer, for {} s: no node counts as silent because of \
                  that",
                 passed_ms / 1000
             );

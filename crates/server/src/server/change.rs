@@ -279,7 +279,7 @@ impl Change<'_> {
             Incident::GpusHeld { pool, faulty, gpus } => {
                 tracing::error!(%pool,
                     "{faulty} of the {gpus} GPUs of pool {pool} became faulty within minutes: is it something they \
-                     have in common? No more are fenced until somebody has looked: `sluice gpus` lists the suspected ones, \
+                     have in common? No more are fenced until an operator has looked: `sluice gpus` lists the suspected ones, \
                      `sluice gpu fence` and `sluice gpu unfence` decide"
                 );
                 ("gpus.held", pool, serde_json::json!({ "faulty": faulty, "gpus": gpus }))
@@ -294,7 +294,7 @@ impl Change<'_> {
     }
 
     /// When this returns, what was changed before is in the database, and can be asked for there:
-    /// nobody adds to it meanwhile.
+    /// no other task adds to it meanwhile.
     pub(crate) async fn see_all_written(&self) -> Result<(), Problem> {
         self.server.durable(self.server.commits.latest_of(self.books.epoch)).await
     }
@@ -324,7 +324,7 @@ impl Change<'_> {
     /// Lets it be written, after which the fleet is free again. Fails if what the change was built
     /// on has failed.
     pub(super) fn hand_over(mut self) -> Result<Ticket, Lost> {
-        // What nobody asked for.
+        // Changes without a request.
         self.audit_leases(&Principal::server());
         let mut writes = std::mem::take(&mut self.writes);
         let changed = self.books.fleet.take_changed();

@@ -124,7 +124,7 @@ impl World {
             check_held(&runs, of_attempt.remove(&attempt).unwrap_or_default())?;
         }
         if let Some(unheld) = of_attempt.into_values().next() {
-            return Err(format!("usage of what nobody held: {unheld:#?}"));
+            return Err(format!("usage of what no program held: {unheld:#?}"));
         }
         self.check_sums(&ledger)?;
         self.check_audit()

@@ -3,15 +3,15 @@
 //! ```text
 //!  programs ──┐                       ┌── server s0 ─┐
 //!  (scripted) ├── network: late, ─────┼── server s1 ─┼── one SQLite file, whose commits
-//!  nodes ─────┘   twice, never, cut   └── server s2 ─┘   fail, hang, or are not heard of
+//!  nodes ─────┘   twice, never, cut   └── server s2 ─┘   fail, hang, or are not reported
 //! ```
 //! Real are: the server from its router to its database, every task of it ([`replica`]); the node's
-//! books, grants, metering, journal and reports ([`node`], [`sluice_node::unplugged`]). Simulated
-//! are the network, all clocks, and who uses it: programs that do as `sluice run` does. After every
+//! state, grants, metering, journal and reports ([`node`], [`sluice_node::unplugged`]). Simulated
+//! are the network, all clocks, and its users: programs that do as `sluice run` does. After every
 //! step and at the end it is checked what has to be true ([`checks`], [`truth`]).
 //!
-//! Tokio draws in which order those go on who wait for one thing, so a few seeds have more than one
-//! history.
+//! Tokio draws the order in which tasks that wait for one thing continue, so a few seeds have more
+//! than one history.
 //!
 //! `SEED` is the first seed, `SEEDS` how many; `TRACE=1` prints what happens. Tokens are random
 //! here too, and nothing depends on them.
@@ -39,7 +39,7 @@ const SEEDS: u64 = 4;
 const FOUL_MS: u64 = 150_000;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
-/// Within which all has to be at rest after that.
+/// The time within which everything has to be idle after that.
 const REST_MS: u64 = 400_000;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -75,7 +75,7 @@ fn for_seeds(test: &str, seeds: u64, run: impl Fn(&mut World) -> Result<(), Stri
     eprintln!("{test}: {all:?}");
 }
 
-/// Faults for a while, then none, until all is at rest.
+/// Faults for a while, then none, until everything is idle.
 fn foul_and_fair(world: &mut World) -> Result<(), String> {
     let begun_ms = world.post.now_ms;
     while world.post.now_ms < begun_ms + FOUL_MS {
@@ -106,7 +106,7 @@ fn whatever_fails_nothing_is_lent_or_counted_twice_and_nothing_is_lost() {
 }
 
 /// All servers are away from the moment when the last of many programs has begun, of which they
-/// have not heard yet.
+/// have received nothing yet.
 fn day_without_servers(world: &mut World) -> Result<(), String> {
     for program in &mut world.programs {
         (program.lasts_ms, program.modest) = (2 * DAY_MS, true);

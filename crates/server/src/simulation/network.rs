@@ -1,4 +1,4 @@
-//! Messages on their way: late, twice, out of order, or never.
+//! Messages in flight: late, twice, out of order, or never.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) struct Weather {
     /// Of a thousand messages.
     pub(super) lost: u32,
     pub(super) doubled: u32,
-    /// So late that whoever waits has given up.
+    /// Messages so late that the receiver has given up.
     pub(super) stray: u32,
 }
 

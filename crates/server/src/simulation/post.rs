@@ -98,7 +98,7 @@ impl Post {
         self.lines.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    /// True so many times in a thousand.
+    /// True with a chance of `of_thousand` in a thousand.
     pub(super) fn chance(&mut self, of_thousand: u32) -> bool {
         self.rng.u32(..1000) < of_thousand
     }

@@ -63,7 +63,7 @@ struct Task {
     attempt: Attempt,
     /// The number of the lease on its node.
     local: u64,
-    /// It ends by itself, or because it was told to make room; not before the program unless said.
+    /// It ends by itself, or because it was asked to make room; not before the program unless said.
     until_ms: u64,
     told_to_leave: bool,
 }
@@ -167,8 +167,8 @@ impl Program {
         tasks.iter().for_each(|task| end_task(self.index, task, post, nodes, truth));
     }
 
-    /// Ends the tasks that end before the others, and forgets those that were told to and have been
-    /// ended.
+    /// Ends the tasks that end before the others, and forgets those that were asked to and have
+    /// been ended.
     fn end_some(&mut self, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
         let (index, now_ms) = (self.index, post.now_ms);
         self.tasks.retain(|task| {
@@ -180,7 +180,7 @@ impl Program {
         });
     }
 
-    /// Killed, with nobody to tell the server.
+    /// The program is killed, and the server is not notified.
     pub(super) fn die(&mut self, post: &mut Post, nodes: &[Node], truth: &mut Truth) {
         post.note(&format!("p{} dies", self.index));
         self.end_tasks(post, nodes, truth);
@@ -246,7 +246,7 @@ impl Program {
             return Ok(None);
         }
         if status != 200 {
-            return Err(format!("p{} hears {status}: {}", self.index, String::from_utf8_lossy(body)));
+            return Err(format!("p{} receives {status}: {}", self.index, String::from_utf8_lossy(body)));
         }
         let lease: Lease = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if let Some(seen) = &self.seen
@@ -293,7 +293,7 @@ impl Program {
                     && self.seen.is_some();
                 if forgot {
                     return Err(format!(
-                        "{line}: p{} was heard {} ms ago",
+                        "{line}: p{} was last received {} ms ago",
                         self.index,
                         post.now_ms - heard_before
                     ));
@@ -368,7 +368,7 @@ impl Program {
         let node = nodes.iter().position(|node| node.machine.name == place.node).unwrap();
         let claimed = match &nodes[node].running {
             Some(node) => node.claim(grant),
-            None => Err("nobody listens there".into()),
+            None => Err("no node listens there".into()),
         };
         let local = match claimed {
             Ok(local) => local,

@@ -1,5 +1,5 @@
 //! A server of a simulation: the real one, on a runtime of its own whose clock stands still until
-//! it is told to continue.
+//! it is made to continue.
 //!
 //! Each has one thread's worth of work at a time and is run until it waits for nothing but time, so
 //! that what happens depends on what it is given alone. Dropping the runtime is the crash: every
@@ -83,7 +83,7 @@ pub(super) struct Replica {
     app: Router,
     pub(super) server: Arc<Server>,
     said: Arc<Mutex<Said>>,
-    /// Keeps the runtime's clock from going on by itself.
+    /// Keeps the runtime's clock from advancing by itself.
     _stopped_clock: mpsc::Sender<()>,
 }
 

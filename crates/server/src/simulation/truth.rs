@@ -1,4 +1,4 @@
-//! What really was held, where, and for how long: what the books are compared with.
+//! What really was held, where, and for how long: what the server's state is compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -163,14 +163,14 @@ impl Truth {
         self.open.values().map(|&at| &self.all[at])
     }
 
-    /// A server has heard of these.
+    /// A server has received reports of these.
     pub(super) fn note_known(&mut self, attempts: &[Attempt]) {
         self.known.extend(attempts);
     }
 
-    /// What runs loses its lease, as this stands in the books: there has to be a good reason. One
-    /// of which no server has heard may have been given up in favour of others, since that and the
-    /// claim can be on their way at the same time.
+    /// What runs loses its lease, by the server's state: there has to be a good reason. An attempt
+    /// that was not reported to any server may have been given up in favour of others, since that
+    /// and the claim can be in flight at the same time.
     pub(super) fn check_loss(&self, attempt: Attempt, reason: &str) -> Result<(), String> {
         let good = GOOD_REASONS.iter().any(|good| reason.contains(good));
         let bad = BAD_REASONS.iter().any(|bad| reason.contains(bad));

@@ -27,7 +27,7 @@ use crate::fleet::Seat;
 use crate::store::faults::{CommitFault, Faults};
 use crate::store::{Store, Write};
 
-/// Time continues in steps of so many milliseconds.
+/// Time continues in steps of this number of milliseconds.
 pub(super) const STEP_MS: u64 = 100;
 /// While there are no servers.
 const LONG_STEP_MS: u64 = 300_000;
@@ -85,7 +85,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Everything is up, and nobody has asked for anything.
+    /// A world in which everything is up, and no program has asked for anything.
     pub(super) fn new(seed: u64) -> World {
         let folder = temporary();
         let database = folder.path().join("sluice.db");
@@ -252,8 +252,8 @@ impl World {
             (Party::Server(index), Payload::Request(request)) => match &self.servers[index].replica {
                 Some(replica) => {
                     replica.ask(exchange, from, copy(&request));
-                    // One after the other: tokio draws in which order those go on who wait for the
-                    // same thing.
+                    // One after the other: tokio draws the order in which tasks that wait for the
+                    // same thing continue.
                     replica.settle();
                 }
                 None => {
@@ -262,7 +262,7 @@ impl World {
                 }
             },
             (Party::Server(_), Payload::Answer { status, body }) => {
-                // One that listens no more, or nobody at all, gives no answer.
+                // A server that listens no more, or no server at all, gives no answer.
                 if let Some(reply) = self.forwarded.remove(&exchange).filter(|_| status != UNREACHABLE) {
                     let mut response = Response::new(body.into());
                     *response.status_mut() = axum::http::StatusCode::from_u16(status).unwrap();
@@ -301,7 +301,7 @@ impl World {
             let seat = lease.seats.get(attempt.task as usize);
             let goes_on = lease.state == LeaseState::Running && lease.attempt == attempt.attempt;
             if goes_on && seat.is_some_and(Seat::stays) {
-                return Err(format!("{attempt:?} was ended, and nobody asked it to make room: {lease:?}"));
+                return Err(format!("{attempt:?} was ended, and it was not asked to make room: {lease:?}"));
             }
             let reason = lease.reason.unwrap_or_default();
             self.truth.check_loss(attempt, &reason)?;

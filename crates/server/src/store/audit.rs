@@ -7,7 +7,7 @@ use super::convert::within;
 use super::rows::{Insert, Statement};
 use super::{Result, Store, Tx, signed, text, unsigned};
 
-/// What watchers are told of an entry.
+/// What watchers get of an entry.
 #[derive(Clone)]
 pub(crate) struct Told {
     pub(crate) sequence: u64,
@@ -98,7 +98,7 @@ impl Store {
         query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
-    /// What watchers are told of entries after the first number, up to the second, in their order.
+    /// What watchers get of entries after the first number, up to the second, in their order.
     pub(crate) async fn audit_told(&self, (after, until): (u64, u64)) -> Result<Vec<Told>> {
         let query = sqlx::query(
             "SELECT sequence, hash, at_ms, action, subject, \
@@ -122,7 +122,7 @@ impl Store {
         query.fetch_all(&self.pool).await?.iter().map(told).collect()
     }
 
-    /// Where the log stood after so many entries; at its beginning if it has fewer.
+    /// Where the log stood after this number of entries; at its beginning if it has fewer.
     pub(crate) async fn audit_head_at(&self, sequence: u64) -> Result<Head> {
         let query =
             sqlx::query("SELECT sequence, hash FROM audit WHERE sequence = $1").bind(signed(sequence));

@@ -1,7 +1,7 @@
 use super::{Result, Store, Tx, from_json, signed, text, to_json, unsigned};
 use crate::fleet::{CardId, CardRecord};
 
-/// A card of which nothing is to be known any more is struck out.
+/// A GPU of which nothing is to be kept any more is deleted.
 pub(super) async fn write(
     transaction: &mut Tx<'_>,
     (node, card): &CardId,

@@ -47,7 +47,7 @@ impl Database {
     }
 }
 
-/// Nobody waits longer than this for a connection: who asks is told that the database is away.
+/// No request waits longer than this for a connection: its answer is that the database is away.
 pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// To the database, of one server.

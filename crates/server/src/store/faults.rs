@@ -17,7 +17,7 @@ use super::{Result, Store, StoreError};
 pub(crate) enum CommitFault {
     /// Nothing is written.
     Refused,
-    /// All of it is written, and the server is told that nothing was.
+    /// All of it is written, and the server gets the answer that nothing was.
     AnswerLost,
     /// The server stands still before it.
     PauseBefore(Duration),
@@ -32,7 +32,7 @@ pub(crate) struct Faults {
     pub(crate) cut: AtomicBool,
     /// Nothing can be written, and everything read.
     pub(crate) full: AtomicBool,
-    /// Counts how often sums of the ledger were asked for. They take as long as somebody holds the
+    /// Counts how often sums of the ledger were asked for. They take as long as a test holds the
     /// other.
     pub(crate) sums_begun: tokio::sync::watch::Sender<u64>,
     pub(crate) sums: tokio::sync::Mutex<()>,
@@ -138,7 +138,7 @@ impl Store {
         Ok(())
     }
 
-    /// As somebody else writes who uses the database.
+    /// Writes as another user of the database does.
     pub(crate) async fn execute(&self, sql: &'static str) {
         sqlx::query(sql).execute(&self.pool).await.unwrap();
     }

@@ -43,14 +43,14 @@ impl Store {
         Ok(Leader {
             url: text(&row, "url")?,
             until_ms,
-            // Nobody leads for so long ahead: the clock was set back. By a little it may be.
+            // No server leads for this long ahead: the clock was set back. By a little it may be.
             expired: until_ms < now_ms || until_ms > now_ms + 2 * lead_ms,
             revision: unsigned(&row, "revision")?,
             settings_revision: unsigned(&row, "settings_revision")?,
         })
     }
 
-    /// Leads from now on, unless somebody else does; with `force` in any case. Whoever led before
+    /// Leads from now on, unless another server does; with `force` in any case. The previous leader
     /// can write no more.
     pub(crate) async fn lead(&self, holder: &str, url: &str, force: bool) -> Result<Option<Fence>> {
         #[cfg(test)]

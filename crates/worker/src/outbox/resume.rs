@@ -26,7 +26,7 @@ impl Outbox {
     ) -> io::Result<()> {
         let mut writer = self.lock_writer();
         if stream.is_protected() != writer.is_protected {
-            return Err(io::Error::other("with TLS or without it, as it began, is how it goes on"));
+            return Err(io::Error::other("the connection must use TLS exactly if the first one did"));
         }
         writer.buffer.resume(position).map_err(io::Error::other)?;
         writer.stream = Arc::clone(stream);

@@ -45,7 +45,7 @@ impl Asker {
                     self.stream.wait_writable(true, left(until)?)?;
                     while let Some(answer) = self.heard()? {
                         if answer != Answer::Alive {
-                            return Err(nonsense("an answer that nobody has asked for"));
+                            return Err(nonsense("an answer without a question"));
                         }
                         until = Instant::now() + self.patience;
                     }
@@ -79,7 +79,7 @@ impl Asker {
         self.put(&Request::End.to_bytes())?;
         match self.answer()? {
             Answer::Done(result) => Ok(result),
-            _ => Err(nonsense("bytes that nobody has asked for")),
+            _ => Err(nonsense("bytes without a question")),
         }
     }
 

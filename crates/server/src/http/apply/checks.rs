@@ -246,7 +246,7 @@ fn check_count(
 fn contradiction(tenants: &Tenants, declared: &HashSet<&TenantPath>) -> Option<String> {
     if let Some((path, field)) = tenants.incomplete() {
         return Some(format!(
-            "{path}: {field} is missing, which other guarantees have: a guarantee is within all that is guaranteed to anybody"
+            "{path}: {field} is missing, which other guarantees have: a guarantee is within all that is guaranteed to any tenant"
         ));
     }
     let mut declared: Vec<&TenantPath> = declared.iter().copied().collect();
@@ -273,7 +273,7 @@ fn check_access(access: &Access, is_known: impl Fn(&TenantPath) -> bool) -> Resu
 const NOT_PER_UNIT: &str =
     "units are of compute; memory is priced per GiB-hour and transfer per GiB: leave `per` out";
 
-/// Thousandths, or MiB: more than anybody has.
+/// Thousandths, or MiB: more than any installation has.
 const QUOTA_MAX: u64 = 1_000_000_000_000;
 
 /// Of one personality.

@@ -1,5 +1,5 @@
-//! Where everything of a document stands: pages filled from the top, with tables that go on to the
-//! next page.
+//! Where everything of a document stands: pages filled from the top, with tables that continue on
+//! the next page.
 
 use rustybuzz::{Face, UnicodeBuffer};
 
