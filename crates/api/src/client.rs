@@ -55,7 +55,8 @@ pub struct Client {
     on_expiry: Option<OnExpiry>,
 }
 
-/// Is told when the token expires, in milliseconds since 1970, by each answer that says so.
+/// Is called with the moment at which the token expires, in milliseconds since 1970, for each
+/// answer that says so.
 type OnExpiry = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// The header of an answer to a token that expires soon: when, in milliseconds since 1970.

@@ -19,7 +19,7 @@ use crate::node::NodeId;
 use crate::pool::Tier;
 use crate::tenant::TenantPath;
 
-/// What a server promises to whoever brings this to the node.
+/// What a server promises to the program that brings this to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     pub lease: LeaseId,

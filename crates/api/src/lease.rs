@@ -6,13 +6,13 @@
 //!    │        (refused)      ▼
 //!    └───────────┴────── preempting
 //! ```
-//! A granted lease that nobody claims on its node within its hold time ends. A preempted one has a
-//! grace time, then its node ends it and it is queued again with the next attempt number, which
-//! makes grants of earlier attempts worthless.
+//! A granted lease that no program claims on its node within its hold time ends. A preempted one
+//! has a grace time, then its node ends it and it is queued again with the next attempt number,
+//! which makes grants of earlier attempts worthless.
 //!
 //! The tasks of a running lease come and go one by one: one that ends gives its place back, an
-//! elastic lease gets further ones when there is room, and those above its minimum may be told to
-//! make room while the others continue. No number of a task is used twice within an attempt.
+//! elastic lease gets further ones when there is room, and those above its minimum may be asked to
+//! leave while the others continue. No number of a task is used twice within an attempt.
 
 mod estimate;
 mod history;

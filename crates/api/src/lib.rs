@@ -47,7 +47,7 @@ pub struct Page<T> {
 /// A whole GPU in millionths.
 pub const GPU_PPM: u32 = 1_000_000;
 
-/// A unit: the compute in which cards of all models are counted alike, a TFLOPS of 32-bit
+/// A unit: the compute in which GPUs of all models are counted alike, a TFLOPS of 32-bit
 /// arithmetic. A GPU has [`node::Gpu::gflops`] thousandths of one; one whose driver's figures do
 /// not say has none.
 pub const UNIT_GFLOPS: u64 = 1000;

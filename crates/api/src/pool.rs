@@ -18,7 +18,7 @@ pub use personality::{
 };
 pub use tier::Tier;
 
-/// The pool of nodes that no declared pool claims; everybody may use it.
+/// The pool of nodes that no declared pool claims; every tenant may use it.
 pub const DEFAULT_POOL: &str = "default";
 
 /// Some GPUs, and who may use them. A GPU belongs to the pool that names it, else to the first

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Names of events: what their data is.
 pub mod kind {
-    /// The watch begins here; whatever is read from now on and changes later is told.
+    /// The watch begins here; whatever is read from now on and changes later is sent.
     pub const BEGIN: &str = "begin";
     /// A lease, as it is now.
     pub const LEASE: &str = "lease";
@@ -20,8 +20,8 @@ pub mod kind {
     pub const POOL: &str = "pool";
     /// A [`super::Change`] of the prices of a meter, which is the name.
     pub const PRICE: &str = "price";
-    /// There is no going on from where the watcher was: these are other books. The stream ends with
-    /// it.
+    /// The watch cannot continue from where the watcher was: the server's state is another one. The
+    /// stream ends with it.
     pub const ANEW: &str = "anew";
 }
 

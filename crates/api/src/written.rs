@@ -23,7 +23,7 @@ pub enum WrittenError {
     Missing(&'static str, &'static str),
     #[error("{field}: {text:?} is no {what}")]
     Text { field: &'static str, text: String, what: String },
-    #[error("{field}: {text:?} is more than anybody has")]
+    #[error("{field}: {text:?} is more than any installation has")]
     TooMuch { field: &'static str, text: String },
 }
 

@@ -14,8 +14,7 @@ pub struct Echo<'a> {
 }
 
 impl Connection {
-    /// Agrees on `rounds` rounds, in each of which the node takes so many bytes and then gives so
-    /// many.
+    /// Agrees on `rounds` rounds, in each of which the node takes and then gives a number of bytes.
     pub fn echo(
         &mut self,
         token: LeaseToken,

@@ -185,7 +185,7 @@ impl Keeping {
     }
 
     /// Connects again and takes the lease over. Fails when the node refuses or has waited long
-    /// enough; once the program has ended, also when nobody listens there, and soon.
+    /// enough; once the program has ended, also when nothing listens there, and soon.
     fn come_back(&mut self, cause: Cause) -> Result<(), Failure> {
         self.connection.forget_lease();
         let mut failure = self.connection.failure(cause);

@@ -112,7 +112,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
-    /// Whether somebody else answers where the node was.
+    /// Whether another process answers where the node was.
     pub(crate) fn is_another_node(&self) -> bool {
         matches!(&self.cause, Cause::Tls(error) if TlsError::is_another_node(error))
     }
@@ -242,8 +242,8 @@ impl Connection {
         self.holds_lease = false;
     }
 
-    /// Where it goes, and by which fingerprint it knows the node: whoever follows needs no
-    /// authority.
+    /// Where it goes, and by which fingerprint it knows the node: a process that connects next
+    /// needs no authority.
     pub fn node(&self) -> &Endpoint {
         &self.node
     }

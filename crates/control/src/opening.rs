@@ -1,4 +1,5 @@
-//! A lease is opened through cuts: whoever asks for it again on another connection gets the same.
+//! A lease is opened through disconnects: a client that asks for it again on another connection
+//! gets the same.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::{Cause, Connection, Failure};
 
 /// Connects and asks for a lease, with what `question` makes of the attempt; the answer is granted
 /// or refused. A node that was there is asked again after a cut, for as long as `patience` says:
-/// `cut` is told of one that lasts.
+/// `cut` is called for one that lasts.
 pub fn open_lease<Q: Into<Control>>(
     node: &Endpoint,
     patience: Duration,

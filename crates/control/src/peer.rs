@@ -28,7 +28,7 @@ fn open(node: &Endpoint, peer: Peer) -> Result<Stream, Cause> {
     }
     let (stream, _) = connect_as(None, node)?;
     let mut decoder = FrameDecoder::new();
-    // No space: nobody waits for this process to come back.
+    // No space: the node does not wait for this process to come back.
     greet(&stream, &mut decoder, Purpose::Peer(peer), 0)?;
     let deadline = Instant::now() + ANSWER_TIME_MAX;
     loop {

@@ -1,4 +1,4 @@
-//! A session without a CUDA program, for whoever speaks its frames itself: `sluice replay`.
+//! A session without a CUDA program, for a program that speaks its frames itself: `sluice replay`.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl RawSession {
 fn open(node: &Endpoint, token: LeaseToken, range: (u64, u64)) -> Result<RawSession, Cause> {
     let (stream, _) = connect(node)?;
     let mut decoder = FrameDecoder::new();
-    // No space: nobody waits for this process to come back.
+    // No space: the node does not wait for this process to come back.
     let once = Attempts::new()?.once();
     greet(&stream, &mut decoder, Purpose::Session { token, once }, 0)?;
     let mut bytes = Vec::new();

@@ -22,7 +22,7 @@ pub(crate) fn token() -> Result<NodeToken, String> {
     match env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.trim().is_empty() => Ok(NodeToken::new(&token)),
         _ => Err(format!(
-            "it lends to holders of its token only: set {TOKEN_VARIABLE} to that; whoever runs the node has it in the file of \
+            "it lends to holders of its token only: set {TOKEN_VARIABLE} to that; its operator has it in the file of \
              `sluice node --token-file`"
         )),
     }

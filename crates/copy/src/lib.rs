@@ -1,13 +1,13 @@
-//! Copies between memory whose ends are not aligned alike, and copies that go past the caches.
+//! Copies between memory whose ends are not aligned alike, and copies with non-temporal stores.
 //!
 //! From a few KiB on the C library copies with `rep movsb`. Where source and target lie at
 //! different places of their cache lines, as data behind a frame's header in a ring do, AMD's
 //! processors take two to three times as long for that as for a loop over words.
 //!
 //! Where the core that writes and the core that reads share no cache, a line that one has written
-//! is fetched out of the other's, and stores that go past the caches are two to three times as
-//! fast; where they share one it is the other way round (`docs/benchmarks/calls.md`). Who knows
-//! which it is says so around the copies ([`with`]).
+//! is fetched out of the other's, and non-temporal stores are two to three times as fast; where
+//! they share one it is the other way round (`docs/benchmarks/calls.md`). A caller that
+//! knows which it is says so around the copies ([`with`]).
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ pub enum Stores {
 /// Below this the C library has loops of its own, and above it goes past the cache, however its
 /// ends are aligned.
 const COPIED_BY_WORDS: std::ops::Range<usize> = 4 << 10..8 << 20;
-/// Less never goes past the caches: whoever copies so little looks at it soon.
+/// Smaller copies never use non-temporal stores: their data are read soon.
 const PAST_CACHES_MIN: usize = 32 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -80,7 +80,7 @@ unsafe fn copy_by_words<const PAST_CACHES: bool>(from: *const u8, to: *mut u8, c
     let tail = head + lines * LINE;
     // SAFETY: all places are below `count`, so the caller's promise covers them; stores are
     // aligned, since the target is from `head` on. Every x86-64 processor has these instructions
-    // (SSE2). What went past the caches is ordered before all later stores.
+    // (SSE2). The non-temporal stores are ordered before all later stores.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
         for line in 0..lines {

@@ -33,8 +33,8 @@ macro_rules! abi_enum {
     )*};
 }
 
-/// Declares opaque handles. They are kept as addresses, not pointers: nobody but their driver may
-/// follow one, and the client library uses the numbers it minted.
+/// Declares opaque handles. They are kept as addresses, not pointers: only their driver may follow
+/// one, and the client library uses the numbers it minted.
 macro_rules! abi_handle {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*

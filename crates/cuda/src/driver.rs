@@ -29,8 +29,8 @@ pub enum LoadError {
     NoDriver(PathBuf),
 }
 
-/// Is told of every call of a driver, on the thread that makes it. It is called from functions of
-/// the C ABI, so it does not panic.
+/// Is notified of every call of a driver, on the thread that makes it. It is called from functions
+/// of the C ABI, so it does not panic.
 pub trait Observer: Sync {
     /// This call begins.
     fn begins(&self, function: Fn);
@@ -116,17 +116,17 @@ impl DriverTable {
             return Err(LoadError::Relative(path.into()));
         }
         // SAFETY: constructors of a driver library are as trustworthy as the driver that the node
-        // was told to use.
+        // is configured to use.
         let library = unsafe { open(path)? };
         // SAFETY: the address is only compared with null, never called or read.
         if unsafe { address(&library, CLIENT_MARKER) }.is_some() {
             return Err(LoadError::Client(path.into()));
         }
-        // SAFETY: whoever named the library says that it is a CUDA driver.
+        // SAFETY: the caller that named the library says that it is a CUDA driver.
         unsafe { DriverTable::keep(library, path, false) }
     }
 
-    /// Loads `libcuda.so.1` as programs do, from where the loader finds it, whoever has made it.
+    /// Loads `libcuda.so.1` as programs do, from where the loader finds it, whatever its vendor.
     pub fn load_as_program() -> Result<DriverTable, LoadError> {
         DriverTable::load_from_search_path(false)
     }

@@ -31,7 +31,7 @@ pub struct Variant {
 pub enum Class {
     /// In the client.
     Local,
-    /// On the node, and nobody waits for it.
+    /// On the node, and the client does not wait for it.
     Queued,
     /// On the node, and the caller waits for the answer.
     Waiting,

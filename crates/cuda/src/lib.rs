@@ -19,9 +19,9 @@
 //! that its CUDA version means, and the client's exports have its address. The call becomes a
 //! message whose number is that `Fn`, and the worker ends it in `table.cuLaunchKernel`: one entry
 //! of a [`DriverTable`], which NVIDIA's library, the software GPU or a fake in a test has filled.
-//! The path between is told in `sluice_wire`.
+//! The path between is described in `sluice_wire`.
 
-// CUDA's names are kept letter by letter, so that whoever knows the documentation can search for
+// CUDA's names are kept letter by letter, so that a reader of its documentation can search for
 // them.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 

@@ -1,4 +1,4 @@
-//! CONTEXT_CHECKS: bits of a context that nobody has seen set. The runtime of CUDA 13 requires it.
+//! CONTEXT_CHECKS: bits of a context that were never seen set. The runtime of CUDA 13 requires it.
 
 use std::ffi::c_void;
 

@@ -17,7 +17,7 @@ pub(crate) fn address() -> *const c_void {
     TABLE.address()
 }
 
-/// Slot 67 (measured): the only one called. After this answer profilers go on, without events of
+/// Slot 67 (measured): the only one called. After this answer profilers continue, without events of
 /// the device, of which none come over a network.
 extern "C" fn attached() -> CUresult {
     CUresult::SUCCESS

@@ -9,8 +9,8 @@
 //! - *public*: described by the source of ZLUDA (`dark_api`, MIT/Apache-2.0) or of scuda.
 //!
 //! The tables ask their surroundings for little, see [`Driver`]; so the client library and the
-//! stand-alone software GPU share them. A slot nobody has been seen to call answers
-//! [`CUresult::NOT_SUPPORTED`], and a table that is not here is not found: its callers go on
+//! stand-alone software GPU share them. A slot that no program was seen to call answers
+//! [`CUresult::NOT_SUPPORTED`], and a table that is not here is not found: its callers continue
 //! without it.
 
 mod context_checks;
@@ -38,7 +38,7 @@ pub trait Driver: Sync {
     fn current_context(&self) -> Result<CUcontext, CUresult>;
     /// A number that no other context of this process has ever had; `ctx` is not `NULL`.
     fn context_number(&self, ctx: CUcontext) -> Result<u64, CUresult>;
-    /// The handle of a device's primary context, whether or not somebody retains it.
+    /// The handle of a device's primary context, whether or not it is retained.
     fn primary_context(&self, device: CUdevice) -> Result<CUcontext, CUresult>;
     /// What `cuDriverGetVersion` says, 1000 * major + 10 * minor.
     fn driver_version(&self) -> u32;

@@ -173,7 +173,7 @@ impl<'a> FatBinary<'a> {
 
     /// The containers that bytes begin with, one behind the other: what a program built as
     /// relocatable device code was linked from travels like that, each part as
-    /// [`FatBinary::subset`] makes it. Bytes that go on with anything else end there.
+    /// [`FatBinary::subset`] makes it. Bytes that continue with anything else end there.
     pub fn parse_all(bytes: &'a [u8]) -> Result<Vec<FatBinary<'a>>, ImageError> {
         let mut containers = vec![FatBinary::parse(bytes)?];
         let mut rest = &bytes[containers[0].bytes.len()..];

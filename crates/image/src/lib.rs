@@ -25,7 +25,7 @@ pub use fatbin::{Architecture, Compression, Entry, EntryKind, FatBinary, Variant
 /// 100 MiB.
 pub const DECOMPRESSED_BYTES_MAX: u64 = 512 << 20;
 
-/// A code image, told apart by how it begins.
+/// A code image, whose kind follows from how it begins.
 #[derive(Clone, Debug)]
 pub enum Image<'a> {
     /// PTX text, without the NUL that ends it.

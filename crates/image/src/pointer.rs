@@ -1,5 +1,5 @@
-//! Images as the CUDA Driver API gets them: a pointer without a length. How far an image goes is
-//! told by itself.
+//! Images as the CUDA Driver API gets them: a pointer without a length. How far an image goes
+//! follows from the image itself.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::slice;
@@ -34,7 +34,7 @@ pub struct Linked {
 }
 
 impl Linked {
-    /// The parts stand for the linked machine code too, which nobody has.
+    /// The parts stand for the linked machine code too, which is not available.
     pub fn new(parts: &[FatBinary<'_>]) -> Linked {
         let addresses = parts.iter().map(|part| part.bytes.as_ptr().cast::<c_void>());
         let list: Vec<*const c_void> = addresses.chain([std::ptr::null()]).collect();

@@ -21,7 +21,7 @@ const WHOLE_PPM: u32 = 1_000_000;
 pub(crate) const SHARE_STEP_PPM: u32 = 50_000;
 /// Recommended memory is a multiple of it.
 pub(crate) const MEMORY_STEP: u64 = 256 * MIB;
-/// Use is taken as so much more than was measured, in per cent of it.
+/// Use is taken as this much more than was measured, in per cent of it.
 const MARGIN_PERCENT: u64 = 10;
 /// At least this much more memory than the largest run had is recommended, in per cent of it.
 const MEMORY_MARGIN_PERCENT: f64 = 5.0;
@@ -30,11 +30,11 @@ const MEMORY_DEVIATIONS: f64 = 6.0;
 /// Fewer runs say too little about the largest one to come: none of them may be the rare one that
 /// needs more.
 const MEMORY_RUNS_MIN: usize = 10;
-/// A run that takes so much longer counts as slowed, in per cent.
+/// A run that takes this much longer counts as slowed, in per cent.
 pub(crate) const SLOWED_PERCENT: f64 = 5.0;
-/// Of so many runs, one may be slowed.
+/// Of this number of runs, one may be slowed.
 pub(crate) const SLOWED_ONE_IN: usize = 100;
-/// A run that uses so much of its share, in per cent, may have wanted more.
+/// A run that uses this part of its share, in per cent, may have wanted more.
 const SATURATED_PERCENT: u64 = 95;
 /// Fewer runs say too little about the next one.
 const RUNS_MIN: usize = 3;

@@ -202,7 +202,7 @@ pub enum Inst {
     WarpSync {
         mask: Value,
     },
-    /// The lanes that execute this together, I32. Not collective: it waits for nobody.
+    /// The lanes that execute this together, I32. Not collective: it waits for no other lane.
     ActiveMask,
     /// `barrier.cta`: `id` and `count` are I32; without a count all threads of the block take part.
     /// `predicate` is there for the reductions, whose result is I1 (I32 for popc).

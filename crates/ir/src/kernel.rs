@@ -309,7 +309,7 @@ impl Kernel {
         id
     }
 
-    /// An atomic whose old value nobody wants (`red`).
+    /// An atomic whose old value is not used (`red`).
     pub fn push_without_result(&mut self, block: BlockId, inst: Inst, line: u32) -> InstId {
         debug_assert!(matches!(inst, Inst::Atomic { .. }));
         let id = InstId::new(self.insts.len());

@@ -48,8 +48,8 @@ use counters::Counting;
 use layout::{Home, Layout};
 use subroutine::{StackFrame, Subroutine};
 
-/// What a kernel lacks is named so often at most, and in so many characters: the program chooses
-/// both.
+/// What a kernel lacks is named at most this number of times, and in this number of characters: the
+/// program chooses both.
 const MISSING_MAX: usize = 256;
 const MISSING_CHARS_MAX: usize = 100;
 

@@ -98,7 +98,7 @@ pub(crate) struct BlockRun<'a> {
     cluster: Rc<ClusterBarrier>,
     warps: RefCell<Vec<Warp>>,
     live_threads: Cell<u32>,
-    /// Warps of the block that have started, the first so many, and those that have finished.
+    /// How many warps of the block have started, from the first, and how many have finished.
     started: Cell<u32>,
     finished: Cell<u32>,
 }
@@ -258,7 +258,7 @@ impl<'a> BlockRun<'a> {
         }
     }
 
-    /// With every warp stuck: lets lanes that wait for others of their warp go on without them.
+    /// With every warp stuck: lets lanes that wait for others of their warp continue without them.
     /// Real devices would hang; programs that get here name lanes in a member mask that took
     /// another path.
     pub(crate) fn force_waiting(&self) -> bool {

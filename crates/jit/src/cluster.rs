@@ -93,7 +93,7 @@ struct Parked {
 }
 
 impl ClusterBarrier {
-    /// Prepares the barrier for a cluster of so many threads.
+    /// Prepares the barrier for a cluster of this number of threads.
     pub(crate) fn reset(&self, threads: u32) {
         self.arrived.set(0);
         self.live.set(threads);

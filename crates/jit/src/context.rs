@@ -43,11 +43,11 @@ pub(crate) struct WarpContext {
     pub fuel: u32,
     /// Which of several ready groups goes first: 0 is the lowest block.
     pub rotation: u32,
-    /// Not 0: all live lanes of the warp go on together at this node, behind barrier
+    /// Not 0: all live lanes of the warp continue together at this node, behind barrier
     /// `resume_barrier`.
     pub resume_node: u32,
     pub resume_barrier: u32,
-    /// Not 0: lanes that wait for others of their warp go on without them.
+    /// Not 0: lanes that wait for others of their warp continue without them.
     pub force: u32,
     pub warp_index: u32,
     pub warps: u32,

@@ -98,7 +98,7 @@ impl Control {
         state.each_word(|word| _ = word.fetch_or(PAUSE, Ordering::Relaxed));
     }
 
-    /// Lets paused device code go on.
+    /// Lets paused device code continue.
     pub fn resume(&self) {
         let mut state = self.lock();
         if state.paused {
@@ -109,8 +109,8 @@ impl Control {
         self.0.resumed.notify_all();
     }
 
-    /// Stops device code at its next safepoint until [`Control::release`], for less time than
-    /// anybody would notice. Returns when no device code runs, or after `patience`: false then, and
+    /// Stops device code at its next safepoint until [`Control::release`], for less time than a
+    /// program would notice. Returns when no device code runs, or after `patience`: false then, and
     /// some may run still.
     pub fn hold(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
@@ -127,7 +127,7 @@ impl Control {
         true
     }
 
-    /// Lets device code that is held go on.
+    /// Lets device code that is held continue.
     pub fn release(&self) {
         let mut state = self.lock();
         state.held = false;

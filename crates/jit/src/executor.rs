@@ -230,7 +230,8 @@ impl Executor {
         }
         // SAFETY: `work` outlives this call.
         unsafe { (*work).participate(0) };
-        // Whoever still takes the grid out of the queue under its lock enters before this removal.
+        // A thread that still takes the grid out of the queue under its lock enters before this
+        // removal.
         self.pool.lock().grids.retain(|other| !Arc::ptr_eq(other, &grid));
         let mut inside = grid.inside.lock().unwrap_or_else(PoisonError::into_inner);
         while *inside > 0 {
@@ -274,7 +275,7 @@ impl Pool {
 
 impl Queue {
     /// Enters the earliest grid that takes another thread. Called under the queue's lock, so that a
-    /// launch that has removed its grid knows everybody who is inside.
+    /// launch that has removed its grid knows all threads that are inside.
     fn enter(&mut self) -> Option<(Arc<Grid>, u32)> {
         let grid = self.grids.front()?.clone();
         let participant = grid.participants.fetch_add(1, Ordering::Relaxed);
@@ -459,8 +460,8 @@ impl Work<'_> {
     /// The next blocks for one thread; none when all have been taken.
     ///
     /// Where blocks may wait for those before them, or are permuted, one is taken at a time. Else
-    /// so many that the threads seldom meet here, and fewer towards the end, so that they finish
-    /// together.
+    /// several are taken, so that the threads seldom meet here, and fewer towards the end, so that
+    /// they finish together.
     fn take(&self) -> Range<u64> {
         let traits = &self.shape.code.traits;
         let many = match traits.goes_on && !traits.rotates && self.order_key.is_none() {

@@ -100,8 +100,8 @@ pub(crate) unsafe extern "C" fn barrier(
     unsafe { run(warp).arrive(id, threads, number(warp), node, lanes, votes) }
 }
 
-/// Lanes come to the barrier of their cluster. They go on at `node` when all threads have arrived,
-/// or do not stop (-1).
+/// Lanes come to the barrier of their cluster. They continue at `node` when all threads have
+/// arrived, or do not stop (-1).
 pub(crate) unsafe extern "C" fn cluster_barrier(warp: *mut WarpContext, node: u32, lanes: u32) {
     let node = (node != u32::MAX).then_some(node);
     // SAFETY: see `fault`.

@@ -104,7 +104,8 @@ unsafe fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     match previous {
         Some(action) if action.sa_sigaction == libc::SIG_IGN => {}
         Some(action) if action.sa_sigaction != libc::SIG_DFL => {
-            // SAFETY: the address is a handler of one of the two forms, told apart by SA_SIGINFO.
+            // SAFETY: the address is a handler of one of the two forms, which SA_SIGINFO
+            // distinguishes.
             unsafe {
                 if action.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =

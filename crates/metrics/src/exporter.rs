@@ -2,7 +2,7 @@
 //!
 //! A scrape is one short request every few seconds, so each connection has a thread, and the node,
 //! which starts no asynchronous runtime, serves it as the server does. The address speaks for the
-//! operator only: beyond loopback a token is demanded by whoever configures it, and nothing but
+//! operator only: beyond loopback the configuration has to demand a token, and nothing but
 //! `GET /metrics` is answered.
 
 use std::fmt;

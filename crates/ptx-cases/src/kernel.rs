@@ -223,7 +223,7 @@ impl Run {
     }
 
     /// Runs instrumented code, of which correct kernels notice nothing. A wrong access is found;
-    /// the kernel may then go on where it would have faulted.
+    /// the kernel may then continue where it would have faulted.
     fn check_findings(
         &self,
         program: &Program,

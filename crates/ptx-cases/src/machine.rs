@@ -15,7 +15,7 @@ use sluice_jit::{
 };
 use sluice_sanitize::{self as sanitize, Finding, LaunchInfo, NewRegion, Sanitizer, Tools};
 
-/// An entry on its way to all back ends.
+/// An entry that all back ends are to run.
 pub struct Program {
     /// As lowered.
     lowered: Kernel,

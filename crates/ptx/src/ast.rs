@@ -87,9 +87,9 @@ pub struct Function {
 /// false.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directives {
-    /// `.maxntid`: at most so many threads per block; missing dimensions are 1.
+    /// `.maxntid`: at most this number of threads per block; missing dimensions are 1.
     pub max_threads: Option<[u32; 3]>,
-    /// `.reqntid`: exactly so many threads per block.
+    /// `.reqntid`: exactly this number of threads per block.
     pub required_threads: Option<[u32; 3]>,
     /// `.minnctapersm`.
     pub min_blocks_per_sm: Option<u32>,
@@ -316,7 +316,7 @@ pub enum Operand {
     Label(LabelId),
     /// Index into [`Body::branch_targets`].
     BranchTargets(u32),
-    /// `_`: a result nobody wants.
+    /// `_`: a result that is not used.
     Sink,
 }
 

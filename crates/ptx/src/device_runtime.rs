@@ -10,7 +10,7 @@ use crate::index::ModuleIndex;
 
 /// The barrier of a cooperative launch. Its word is behind the first one of the grid's workspace,
 /// where the barriers that `cooperative_groups.h` inlines find it too, and they count alike: the
-/// first block adds so much that the last one to come flips the highest bit.
+/// first block adds the amount with which the last one to come flips the highest bit.
 const COOPERATIVE_GROUPS: &str = "
 .weak .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)
 {
@@ -82,7 +82,7 @@ invalid:
 /// What is to be linked to texts so that functions of the device runtime which they declare are
 /// defined. Nothing where they declare none, or bring their own.
 pub fn missing(texts: &[&[u8]]) -> Result<Option<&'static [u8]>, ParseError> {
-    // Most programs have never heard of it, and their texts may be long.
+    // Most programs do not use it, and their texts may be long.
     if !texts.iter().any(|text| mentions(text, b"cudaCG")) {
         return Ok(None);
     }

@@ -56,7 +56,7 @@ pub enum ParseErrorKind {
     InitializerType,
     #[error("nesting deeper than {0}")]
     TooDeep(u32),
-    /// An entry declares so many bytes of it, beside what a launch adds.
+    /// An entry declares this number of bytes of it, beside what a launch adds.
     #[error("uses too much shared data ({0:#x} bytes, {STATIC_SHARED_MAX:#x} max)")]
     SharedData(u64),
 }

@@ -8,7 +8,7 @@
 //! 2. [`ModuleIndex::closure`] parses one entry, and what it refers to, when that entry is first
 //!    used.
 //!
-//! [`parse()`] does the whole of a text at once. All of it takes bytes that nobody has checked:
+//! [`parse()`] does the whole of a text at once. All of it takes bytes that were not checked:
 //! whatever they are, the answer is a tree or a [`ParseError`] that says where, and memory grows
 //! with the text, never with a number in it.
 

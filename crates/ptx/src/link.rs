@@ -6,7 +6,7 @@
 //! - `.visible` and entries are strong: one of them takes precedence over any `.weak` or `.common`,
 //!   two are a mistake.
 //! - Of several `.weak` the first is taken, of several `.common` the largest.
-//! - `.extern` says that the name is another's. A name that nobody defines stays as it is: the
+//! - `.extern` says that the name is another's. A name that no text defines stays as it is: the
 //!   runtime knows some, and the others are missed where they are used. Shared arrays without a
 //!   size (`.extern .shared x[]`) are defined by launches.
 //! - A name without directive is known in its own text only; where another text uses it too, it

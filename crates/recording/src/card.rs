@@ -1,10 +1,10 @@
-//! The modelled cards, from their public specifications (data sheets, and CUDA C++ Programming
+//! The modelled GPUs, from their public specifications (data sheets, and CUDA C++ Programming
 //! Guide, Technical Specifications per Compute Capability).
 
 use sluice_cuda::CUdevice_attribute as A;
 use sluice_softgpu::Card;
 
-/// A card that can be modelled.
+/// A GPU that can be modelled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Model {
     #[default]
@@ -38,7 +38,7 @@ impl Model {
     }
 }
 
-/// What differs between the cards.
+/// What differs between the GPUs.
 struct Specification {
     name: &'static str,
     memory_mib: u64,
@@ -115,7 +115,7 @@ const RTX_5090: Specification = Specification {
     server: false,
 };
 
-/// The card of a model that is device `ordinal`.
+/// The modelled GPU that is device `ordinal`.
 pub(crate) fn card(model: Model, ordinal: usize) -> Card {
     let specification = model.specification();
     let mut attributes = COMMON.to_vec();
@@ -165,7 +165,7 @@ fn own(card: &Specification, ordinal: i32) -> Vec<(A, i32)> {
     ]
 }
 
-/// What every card of compute capability 8.0 to 12.0 answers.
+/// What every GPU of compute capability 8.0 to 12.0 answers.
 const COMMON: &[(A, i32)] = &[
     (A::MAX_THREADS_PER_BLOCK, 1024),
     (A::MAX_BLOCK_DIM_X, 1024),

@@ -23,7 +23,7 @@ use sluice_cuda::DriverTable;
 
 pub use card::Model;
 
-/// The driver, with `count` cards of a model.
+/// The driver, with `count` GPUs of a model.
 pub fn table(model: Model, count: usize) -> DriverTable {
     let cards = (0..count).map(|ordinal| card::card(model, ordinal)).collect();
     sluice_softgpu::configure_cards(cards, &machine::Recording);

@@ -1,4 +1,4 @@
-//! Images to code: of each image the part that the card would run, read as far as launching its
+//! Images to code: of each image the part that the GPU would run, read as far as launching its
 //! kernels needs it.
 
 use std::sync::Arc;
@@ -31,14 +31,14 @@ impl Machine for Recording {
     }
 
     fn way_out(&self) -> &'static str {
-        "build it for the recorded card, or record another one (--gpus recording:h200, a100 or rtx5090)"
+        "build it for the recorded GPU, or record another one (--gpus recording:h200, a100 or rtx5090)"
     }
 }
 
 /// The code of one image, or of several that were linked: a name is in the first that has it.
 struct Parts(Vec<Box<dyn Code>>);
 
-/// The part of an image that a card would run: machine code before PTX, as CUDA prefers it.
+/// The part of an image that a GPU would run: machine code before PTX, as CUDA prefers it.
 fn part(image: &[u8], card: ComputeCapability) -> Result<Box<dyn Code>, Failure> {
     let failure = |error: ImageError| {
         let status = match error {

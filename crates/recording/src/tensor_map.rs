@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn cuTensorMapReplaceAddress(
     })
 }
 
-/// On the cards of this driver the class makes no difference: any is accepted, and the small one is
+/// On the GPUs of this driver the class makes no difference: any is accepted, and the small one is
 /// in effect.
 pub(crate) unsafe extern "C" fn cuTensorMapSetAllocationClass(
     tensorMap: *mut CUtensorMap,

@@ -359,7 +359,7 @@ impl Server {
             self.watches.tell(told);
         }
         if settings_changed {
-            // A token of a provider is checked before the state is locked.
+            // A token of a provider is checked before the state is looked at.
             self.follow_identity().await?;
         }
         Ok(())

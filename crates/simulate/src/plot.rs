@@ -18,8 +18,8 @@ pub use png::PngError;
 
 /// Class rules of all charts: light, and dark where the reader's system asks for it.
 ///
-/// The series' colours keep apart for colour-blind readers in this order; each line carries its
-/// name as well.
+/// The series' colours in this order are distinct for readers who cannot see all colours; each line
+/// carries its name as well.
 pub const STYLE: &str = "\
 .plot{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
 .plot text{fill:#5b6069}.plot .strong{fill:#16181d;font-weight:600}

@@ -83,7 +83,7 @@ impl History {
     }
 }
 
-/// Lets the policies learn what they need to know: `fgd` is told what the simulated jobs ask for,
+/// Lets the policies learn what they need to know: `fgd` gets what the simulated jobs ask for,
 /// `sluice` the history alone.
 pub(crate) fn prepare(
     names: &[PolicyName],

@@ -1,8 +1,8 @@
 //! Whether large data go through the caches or past them, found out by trying.
 //!
 //! Two cores that share a cache hand bytes over in it, several times as fast as memory where that
-//! is slow; two that share none are faster past the caches. Which it is follows from where the
-//! system runs both processes, and under a hypervisor neither knows. So the writer of a ring
+//! is slow; two that share none are faster with non-temporal stores. Which it is follows from where
+//! the system runs both processes, and under a hypervisor neither knows. So the writer of a ring
 //! measures how fast each way is, from its first byte until there is room for more, the reader's
 //! part included, takes the faster, and gives the other a try now and then.
 

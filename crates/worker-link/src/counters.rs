@@ -101,7 +101,7 @@ impl CounterPage {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call returned a new descriptor that nobody else owns.
+        // SAFETY: the call returned a new descriptor that has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: plain system call on our own descriptor.
         if unsafe { libc::ftruncate(file.as_raw_fd(), PAGE_BYTES as libc::off_t) } != 0 {

@@ -69,9 +69,9 @@ pub struct ResumeStart {
 /// Where the driver functions come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Driver {
-    /// The software GPU that is linked into the worker, with cards of these sizes in bytes.
+    /// The software GPU that is linked into the worker, with devices of these sizes in bytes.
     Software { memory: Vec<u64> },
-    /// So many cards of a model that records what it is asked and computes nothing.
+    /// A driver with `count` GPUs of a model, which records what it is asked and computes nothing.
     Recording { model: String, count: u32 },
     /// A `libcuda.so.1` at this absolute path.
     Library { path: String },
@@ -137,13 +137,14 @@ pub enum Packet {
     /// The turn comes back. It has taken `turn_ns`, and what the session did meanwhile has used
     /// `used_ns` of the GPU's time; `more` if work is left.
     Done { gpu: u32, turn_ns: u64, used_ns: u64, more: bool },
-    /// Asks for device memory of the lease, of which so much may come out of what is kept for the
-    /// session; answered by `Taken`, which may have to wait until other sessions have left the GPU.
+    /// Asks for device memory of the lease, of which `reserve` bytes may come out of what is kept
+    /// for the session; answered by `Taken`, which may have to wait until other sessions have left
+    /// the GPU.
     Take { gpu: u32, bytes: u64, reserve: u64 },
     /// Asks for device memory of the lease that cannot leave the GPU, for a driver that is about to
     /// use it; answered by `TakenAtOnce`.
     TakeAtOnce { gpu: u32, bytes: u64 },
-    /// Uses so much of what is kept for the session.
+    /// Uses `bytes` of what is kept for the session.
     Spend { gpu: u32, bytes: u64 },
     /// Gives device memory back.
     GiveBack { gpu: u32, bytes: u64 },
@@ -159,7 +160,7 @@ pub enum Packet {
     /// Lets others of the lease have this; its memory was the session's. May carry a descriptor.
     /// Answered by `Exported`.
     Export(Export),
-    /// Asks for what somebody has exported; answered by `Imported`.
+    /// Asks for what a session has exported; answered by `Imported`.
     Import(ExportToken),
     /// What was exported or imported is of no more use here.
     DropExport(ExportToken),
@@ -198,11 +199,11 @@ pub enum Packet {
     Taken(Option<u64>),
     /// The answer to `TakeAtOnce`: whether the lease had it.
     TakenAtOnce(bool),
-    /// The user of the program is told this.
+    /// A notice to the user of the program.
     Notice(String),
-    /// So much more is kept for the session.
+    /// Keeps `bytes` more for the session.
     Reserved { gpu: u32, bytes: u64 },
-    /// So much memory of each of its GPUs is the lease's from now on, in bytes.
+    /// The lease has this amount of memory of each of its GPUs from now on, in bytes.
     Resized { memory: u64 },
     /// The answer to `QueryUsed`, bytes.
     Used(u64),
@@ -219,7 +220,7 @@ pub enum Packet {
     Peer { tls: Option<Keys> },
     /// The turn is yours.
     Grant { gpu: u32 },
-    /// Somebody waits: give the turn back when there is no work.
+    /// Another session waits: give the turn back when there is no work.
     Press { gpu: u32 },
     /// Stop at the next opportunity and report.
     Recall { gpu: u32 },
@@ -242,9 +243,9 @@ pub enum Packet {
     /// Where the session comes from: a descriptor that comes with the packet. Of a session that is
     /// cloned, the contents of its memory come as descriptors there.
     Arrive { is_clone: bool },
-    /// The node is about to end: the client is told, and the worker ends.
+    /// The node is about to end: the client is notified, and the worker ends.
     NodeEnds,
-    /// The client has connected again, has received so many bytes, and the socket comes with the
+    /// The client has connected again, has received `received` bytes, and the socket comes with the
     /// packet: which one of how many.
     Resume { attempt: u32, received: u64, stripe: (u8, u8), tls: Option<Keys> },
 }
@@ -264,7 +265,7 @@ impl Link {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call succeeded, so both are open descriptors that nobody else owns.
+        // SAFETY: the call succeeded, so both are open descriptors that have no other owner.
         let [a, b] = fds.map(|fd| Link { fd: unsafe { OwnedFd::from_raw_fd(fd) } });
         Ok((a, b))
     }

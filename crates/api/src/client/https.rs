@@ -112,12 +112,12 @@ fn agent_that_trusts(
     ureq::Agent::with_parts(config, connector.chain(Protecting(trust)), resolver)
 }
 
-/// Asks whoever a URL names: in plain text, or by TLS with a certificate from an authority in
-/// `SLUICE_TLS_CA`, or one that this system trusts.
+/// Sends requests to the host of a URL: in plain text, or by TLS with a certificate from an
+/// authority in `SLUICE_TLS_CA`, or one that this system trusts.
 #[derive(Clone)]
 pub struct Web(ureq::Agent);
 
-/// Bytes of an answer of somebody whom we did not choose.
+/// The most bytes of an answer from a host that we did not choose.
 const STRANGERS_ANSWER_MAX: u64 = 1 << 20;
 
 impl Web {
@@ -201,7 +201,7 @@ impl Resolver for Guarded {
     }
 }
 
-/// The authorities that this system trusts. Those that cannot be read vouch for nobody.
+/// The authorities that this system trusts. Those that cannot be read are left out.
 fn of_the_system() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

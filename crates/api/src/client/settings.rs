@@ -162,7 +162,7 @@ pub fn user_file() -> Option<PathBuf> {
     Some(folder("XDG_CONFIG_HOME", ".config")?.join("config.json"))
 }
 
-/// Where a server keeps its data unless told: `$XDG_DATA_HOME/sluice`, or the same under
+/// Where a server keeps its data by default: `$XDG_DATA_HOME/sluice`, or the same under
 /// `.local/share`.
 pub fn data_folder() -> Option<PathBuf> {
     folder("XDG_DATA_HOME", ".local/share")

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{ANSWER_SIZE_MAX, Client, Failure, Repeat, success};
 use crate::watch::{Event, Reader, kind};
 
-/// A stream is begun anew this often: whoever is at its other end may be gone without a word.
+/// A stream is begun anew this often: the server at its other end may be gone without a word.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(60);
 /// Before each stream but the first, unless the server says otherwise.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Client {
             reached = true;
             let mut reader = Reader::default();
             let stream = stream.into_with_config().limit(ANSWER_SIZE_MAX).reader();
-            // What breaks off is told again by the next stream.
+            // What breaks off is sent again by the next stream.
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
                 let event = reader.take(&line);
                 if let Some(id) = reader.last().filter(|_| line.is_empty()) {

@@ -211,7 +211,7 @@ pub const HOLD_MS_MAX: u64 = 3_600_000;
 pub const TASKS_MAX: u32 = 256;
 
 impl NewLease {
-    /// So many whole GPUs of one node, and all else as it is unless said.
+    /// A request for this number of whole GPUs of one node, and all else as it is unless said.
     pub fn whole(gpus: u32) -> NewLease {
         NewLease {
             tenant: None,
@@ -244,8 +244,8 @@ impl NewLease {
         }
     }
 
-    /// The share of a GPU of so many GFLOPS, in millionths; above a whole one where the GPU has too
-    /// few units.
+    /// The share of a GPU with this number of GFLOPS, in millionths; above a whole one where the
+    /// GPU has too few units.
     pub fn share_of(&self, gflops: u64) -> u64 {
         let Some(units_milli) = self.units_milli else { return u64::from(self.share_ppm) };
         let units = u128::from(units_milli) * u128::from(GPU_PPM);

@@ -88,7 +88,7 @@ fn what_is_wrong_is_named() {
     for (error, words) in [
         (quota(json!({ "limit": "1", "limit_milli": 1000 })), "limit and limit_milli are both there"),
         (quota(json!({ "limit": "0.0001" })), "limit: \"0.0001\" is no number"),
-        (quota(json!({ "limit": "99999999" })), "limit: \"99999999\" is more than anybody has"),
+        (quota(json!({ "limit": "99999999" })), "limit: \"99999999\" is more than any installation has"),
         (quota(json!({ "guaranteed_memory": "64" })), "guaranteed_memory: \"64\" is no amount of memory"),
         (quota(json!({ "memory_limit": "0.3MiB" })), "whole MiB"),
         (quota(json!({ "limits": "1" })), "unknown field `limits`"),

@@ -372,6 +372,6 @@ pub(crate) mod tests {
         assert_eq!(name_for(&device(1, 1), "a"), name_for(&device(2, 1), "a"));
         assert_ne!(name_for(&device(1, 1), "a"), name_for(&device(1, 2), "a"));
         assert_ne!(name_for(&device(1, 1), "a"), name_for(&device(1, 1), "b"));
-        assert!(Facts::new(&device(1, 0), Some("a")).file.is_none(), "nobody knows what they depend on");
+        assert!(Facts::new(&device(1, 0), Some("a")).file.is_none(), "it is not known what they depend on");
     }
 }

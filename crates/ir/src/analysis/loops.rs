@@ -58,7 +58,7 @@ impl Loops {
             match self.outermost(block) {
                 Some(seen) if seen == id => {}
                 Some(inner) => {
-                    // A whole inner loop at once: go on before its header.
+                    // A whole inner loop at once: continue before its header.
                     self.parents[inner.0 as usize] = Some(id);
                     work.extend_from_slice(cfg.preds(self.headers[inner.0 as usize]));
                 }

@@ -8,14 +8,14 @@ use crate::kernel::Kernel;
 use crate::types::{Type, Value};
 
 /// The largest index that a grid's blocks reach by `ctaid * something`: that a block's share of the
-/// work starts below this is assumed, since whoever computes with more in 32 bits has wrapped long
-/// before.
+/// work starts below this is assumed, since a kernel that computes with more in 32 bits has wrapped
+/// long before.
 const BLOCK_START_MAX: u64 = (1 << 32) - (1 << 20);
 
 #[derive(Clone, Copy, Debug)]
 struct Range {
     max: u64,
-    /// So many low bits are 0.
+    /// This number of low bits is 0.
     zeros: u32,
     /// Computed without overflow from the first special register or constant on.
     is_exact: bool,

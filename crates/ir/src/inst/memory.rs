@@ -68,7 +68,7 @@ impl MemoryOrder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ordering {
-    /// Loads only: memory that nobody writes while the kernel runs (`ld.const`, `ld.param`,
+    /// Loads only: memory that is not written while the kernel runs (`ld.const`, `ld.param`,
     /// `ld.global.nc`).
     Invariant,
     Weak,

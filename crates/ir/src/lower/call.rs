@@ -232,7 +232,7 @@ pub fn function_address(name: &str) -> u64 {
     0xf << 60 | hash >> 4
 }
 
-/// An argument on its way into a callee.
+/// An argument that is passed to a callee.
 pub(super) enum Passed {
     Variable(Home),
     Value(Value),

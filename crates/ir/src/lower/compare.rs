@@ -154,7 +154,7 @@ impl<'m> Lowering<'m> {
         self.write(operand(i, 0)?, result)
     }
 
-    /// `testp`: classes of floats, told by the bits without the sign.
+    /// `testp`: classes of floats, which follow from the bits without the sign.
     pub(super) fn testp(&mut self, i: &Instruction) -> Lowered {
         let ptx = ptx_type(i)?;
         let (infinity, smallest_normal): (u64, u64) = match ptx {

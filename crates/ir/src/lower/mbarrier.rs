@@ -144,7 +144,7 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// So many bytes of a copy have come.
+    /// Counts bytes of a copy that have come.
     pub(super) fn complete(&mut self, object: Place, bytes: Value) {
         self.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
     }

@@ -1,4 +1,4 @@
-//! Removes what nobody uses: instructions without effects and block parameters, in cycles too.
+//! Removes what is not used: instructions without effects and block parameters, in cycles too.
 
 use crate::analysis::Cfg;
 use crate::inst::Effect;

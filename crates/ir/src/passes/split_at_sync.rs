@@ -4,7 +4,7 @@
 //! A back end gathers the lanes of a warp at block starts. A lane that must wait for others then
 //! waits there, with nothing of the block done. The lanes that a member mask names stay together
 //! for the rest of the block, so further instructions of the warp with the same mask (the same
-//! value: a reduction is a row of them) wait for nobody.
+//! value: a reduction is a row of them) wait for no other lane.
 
 use crate::inst::Inst;
 use crate::kernel::{Kernel, Target, Terminator};
@@ -34,8 +34,8 @@ pub(crate) fn first_late(kernel: &Kernel, insts: &[InstId]) -> Option<usize> {
     insts.iter().skip(1).position(|inst| is_late(&kernel.inst(*inst).inst)).map(|at| at + 1)
 }
 
-/// The lanes that an instruction of the warp waits for; None for barriers and what waits for
-/// nobody.
+/// The lanes that an instruction of the warp waits for; None for barriers and what waits for no
+/// other lane.
 fn member_mask(inst: &Inst) -> Option<Value> {
     match inst {
         Inst::Shuffle { mask, .. }

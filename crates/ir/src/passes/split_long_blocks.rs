@@ -1,4 +1,4 @@
-//! Cuts blocks that are so long that a back end would take too much time and memory for them.
+//! Cuts blocks of such a length that a back end would take too much time and memory for them.
 //!
 //! Allocating registers takes time and memory that grow with the instructions of a stretch of code
 //! times the values that are live in it, so a program could keep a compiler busy with one long

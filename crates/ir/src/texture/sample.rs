@@ -199,7 +199,8 @@ impl<'t> Look<'t> {
         Ok(element)
     }
 
-    /// The element that stands for one on an axis of so many; None where the border does.
+    /// The element that stands for the one at `at` on an axis of `size` elements; None where the
+    /// border does.
     #[inline]
     fn inside(&self, at: i64, axis: usize, size: u32) -> Option<i64> {
         let size = i64::from(size);

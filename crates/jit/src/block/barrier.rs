@@ -35,8 +35,8 @@ impl BlockRun<'_> {
         unsafe { entry::leave((*self.guard).saved_sp, status::FAULTED) }
     }
 
-    /// `lanes` of `warp` come to barrier `id`. They go on at `node` when all have come; with `node`
-    /// `None` they only count. `votes` are those whose predicate is true.
+    /// `lanes` of `warp` come to barrier `id`. They continue at `node` when all have come; with
+    /// `node` `None` they only count. `votes` are those whose predicate is true.
     pub(crate) fn arrive(&self, id: u32, threads: u32, warp: u32, node: Option<u32>, lanes: u32, votes: u32) {
         let mut barriers = self.barriers.borrow_mut();
         let barrier = &mut barriers[id as usize % BARRIERS];
@@ -119,7 +119,7 @@ impl BlockRun<'_> {
         }
     }
 
-    /// Lanes that waited at `node` go on.
+    /// Lanes that waited at `node` continue.
     pub(crate) fn waited(&self, warp: u32, node: u32) {
         self.warps.borrow_mut()[warp as usize].waiting.retain(|&other| other != node);
     }

@@ -79,7 +79,7 @@ impl Emitter<'_> {
         let complete = self.b.create_block();
         let is_everybody = self.b.ins().icmp(IntCC::Equal, self.mask, live);
         self.b.ins().brif(is_everybody, all, &[], complete, &[]);
-        // Not everybody is here: somebody who is not may be a member.
+        // Not all live lanes are here: one that is not may be a member.
         self.b.switch_to_block(complete);
         let members = if self.plan.is_varying(members) {
             let words = self.words(members, 3);
@@ -300,7 +300,7 @@ impl Emitter<'_> {
         self.arrive_with(id, node);
     }
 
-    /// Lanes come to a barrier and go on.
+    /// Lanes come to a barrier and continue.
     pub(super) fn arrive(&mut self, id: InstId) {
         let nowhere = self.b.ins().iconst(types::I32, -1);
         self.arrive_with(id, nowhere);

@@ -229,7 +229,7 @@ impl Plan {
     }
 
     /// Pairs of a value that a back edge passes and the parameter that it is passed for, which can
-    /// live in one place: nobody wants the parameter once the value is there.
+    /// live in one place: the parameter is not used once the value is there.
     ///
     /// That holds when every use of the parameter is before the value's definition, in the same
     /// node or in one before it, and no inner loop around the definition comes back to such a use.

@@ -95,7 +95,7 @@ fn cosine(x: f32) -> f32 {
     circular(x, 1, f32::cos)
 }
 
-/// Sine of `x` plus so many quarter turns; `exact` is for arguments too large for the reduction.
+/// Sine of `x` plus `quarters` quarter turns; `exact` is for arguments too large for the reduction.
 #[inline(always)]
 fn circular(x: f32, quarters: i32, exact: fn(f32) -> f32) -> f32 {
     if x.abs().is_nan() || x.abs() >= 8192.0 {

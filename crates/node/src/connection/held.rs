@@ -30,7 +30,7 @@ use crate::strangers;
 pub(super) const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
 /// The answer to whoever has another token than this node's.
-const WRONG_TOKEN: &str = "the token in SLUICE_NODE_TOKEN is not this node's; whoever runs the node has it in the file of \
+const WRONG_TOKEN: &str = "the token in SLUICE_NODE_TOKEN is not this node's; its operator has it in the file of \
      `sluice node --token-file`";
 /// The answer where an address is for sessions only.
 pub(super) const NO_LEASES_HERE: &str =

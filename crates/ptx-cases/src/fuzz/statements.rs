@@ -240,7 +240,7 @@ impl Generator {
         }
     }
 
-    /// Order does not matter, and nobody looks at old values.
+    /// Order does not matter, and old values are not read.
     fn atomic(&mut self) {
         let r = self.register("r");
         let cell = self.random.below(8);

@@ -293,7 +293,7 @@ impl<'a> BodyParser<'_, 'a> {
         Ok(())
     }
 
-    /// Operands in parentheses; a vector is so many of them.
+    /// Operands in parentheses; a vector is as many as it has elements.
     fn call_operands(&mut self) -> Result<Vec<Operand>, ParseError> {
         let mut operands = Vec::new();
         self.parser.expect(b'(')?;

@@ -79,7 +79,7 @@ impl<'a> Scopes<'a> {
         self.scopes[scope.0 as usize].ranges.push(range);
     }
 
-    /// The innermost meaning of a name; Err where it is a register of a range that nobody has used
+    /// The innermost meaning of a name; Err where it is a register of a range that was not used
     /// yet.
     pub(super) fn look_up(&self, scope: ScopeId, name: &str) -> Option<Result<&Local, InRange>> {
         let mut at = Some(scope);

@@ -47,10 +47,11 @@ struct Arguments {
     /// Leases asked for one after the other, on an idle cluster.
     #[arg(long, default_value_t = 300)]
     single: usize,
-    /// Nodes that report at rest, each with one session.
+    /// Nodes that report while idle, each with one session.
     #[arg(long, default_value_t = 1000)]
     resting_nodes: usize,
-    /// Sessions of each of them, for what one takes of the server's memory; at rest each has one.
+    /// Sessions of each of them, for what one takes of the server's memory; while idle each has
+    /// one.
     #[arg(long, default_value_t = 20)]
     sessions: usize,
     /// Seconds of rest.
@@ -59,7 +60,8 @@ struct Arguments {
     /// Keep everything in a file of SQLite.
     #[arg(long)]
     sqlite: bool,
-    /// Measure quota changes and lease requests with so many tenants, and nothing else; in SQLite.
+    /// Measure quota changes and lease requests with this number of tenants, and nothing else; in
+    /// SQLite.
     #[arg(long)]
     tenants: Option<usize>,
     /// With --tenants: and beside this number of connections without a request.

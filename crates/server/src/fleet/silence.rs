@@ -52,8 +52,7 @@ pub(crate) enum Incident {
         node: String,
         leases: Vec<LeaseId>,
     },
-    /// The breaker holds from now on: `silent` nodes with leases are silent, and `reporting`
-    /// report.
+    /// The breaker holds from now on: `silent` nodes with leases are silent, and `online` report.
     Held {
         silent: usize,
         online: usize,

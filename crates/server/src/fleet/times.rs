@@ -24,7 +24,7 @@ impl Fleet {
     /// notified how much time it has.
     pub(crate) fn was_deaf(&mut self, ms: u64, now_ms: u64) {
         for node in self.nodes.values_mut() {
-            // A node that was heard from meanwhile has been silent for less.
+            // A node that reported meanwhile has been silent for less.
             let heard_ms = node.heard_at_ms.unwrap_or(node.joined_at_ms).saturating_add(node.deaf_ms);
             node.deaf_ms = node.deaf_ms.saturating_add(ms.min(now_ms.saturating_sub(heard_ms)));
         }

@@ -102,7 +102,7 @@ impl Page {
         self.html.push_str("</section>\n");
     }
 
-    /// A table that is folded away until somebody asks for it.
+    /// A table that is folded away until the reader opens it.
     pub(super) fn details(&mut self, title: &str, columns: &[String], rows: &[Vec<Cell>]) {
         let _ = write!(self.html, "<details class=\"card\"><summary>{}</summary>", escape(title));
         self.bare_table(columns, rows, None);

@@ -48,7 +48,7 @@ pub fn replay_page(report: &ReplayReport, source: &Source) -> String {
     }
     never_ran(&mut page, report);
     let evicted = match report.eviction {
-        Eviction::Resume => "An evicted job waits again and then goes on where it was.",
+        Eviction::Resume => "An evicted job waits again and then continues where it was.",
         Eviction::Restart => {
             "An evicted job waits again and then begins anew; lost is the GPU time that it spends twice."
         }
@@ -199,7 +199,7 @@ fn waits(report: &ReplayReport) -> Figure {
     Figure {
         name: "waits".into(),
         title: "How long jobs wait".into(),
-        caption: "Higher and further left is better: so many jobs have started after this time.".into(),
+        caption: "Higher and further left is better: this part of the jobs has started after this time.".into(),
         drawing: line_chart(&chart),
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! A client that knows this side by the fingerprint of an earlier certificate still works: it says
 //! so in its first message, as the name of the server that it wants to reach (server name
-//! indication, RFC 6066, section 3), and is shown that one. So a session that was cut, and whoever
-//! has an address with a fingerprint, outlives a renewal: the first certificate, which addresses
+//! indication, RFC 6066, section 3), and is shown that one. So a session that was disconnected, and
+//! an address with a fingerprint, outlives a renewal: the first certificate, which addresses
 //! are made with, for as long as this process runs, and many of the later ones.
 
 use std::path::{Path, PathBuf};

@@ -134,8 +134,8 @@ impl Emitter<'_> {
         self.b.switch_to_block(none);
     }
 
-    /// Goes on with the first warp of the next block, if there is one and nobody asks the launch to
-    /// stop.
+    /// Continues with the first warp of the next block, if there is one and the launch is not asked
+    /// to stop.
     fn next_block(&mut self) {
         let left = self.field(types::I32, offset_of!(WarpContext, blocks_left));
         let [some, go, none] = [(); 3].map(|()| self.b.create_block());
@@ -182,7 +182,7 @@ impl Emitter<'_> {
         self.b.switch_to_block(none);
     }
 
-    /// Goes on with the block's next warp in the same memory: what `BlockRun::start` does, in
+    /// Continues with the block's next warp in the same memory: what `BlockRun::start` does, in
     /// steps.
     fn next_warp(&mut self, left: Clif) {
         let warp = self.plan.lanes as i64;
