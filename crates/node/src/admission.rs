@@ -56,7 +56,7 @@ enum Is {
 }
 
 impl Places {
-    /// So many leases and sessions at a time.
+    /// The places for `proven_max` leases and sessions at a time.
     pub(crate) fn new(proven_max: usize) -> Arc<Places> {
         let unproven_max = within_descriptors(UNPROVEN_MAX, 8);
         let state = State { unproven: Unproven::new(unproven_max), proven: 0, threads: 0 };
@@ -96,8 +96,8 @@ impl Places {
     }
 }
 
-/// A number of connections, or fewer where this process may not open so many files: at most one for
-/// so many of these.
+/// A number of connections, or fewer where this process may not open enough files: at most one for
+/// each `descriptors_each` of these.
 pub(crate) fn within_descriptors(connections: usize, descriptors_each: u64) -> usize {
     let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
     // SAFETY: the call writes one structure, or leaves it as it is.

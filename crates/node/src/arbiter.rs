@@ -77,7 +77,7 @@ pub struct SessionKey(pub u64);
 /// What a turn comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its time: what shares are parts of, since the others waited for so long.
+    /// Its time: what shares are parts of, since the others waited for this time.
     pub turn_ns: u64,
     /// GPU time that was used, by the driver's measure where it has one: what limits are about. A
     /// turn's start and end use none.
@@ -262,7 +262,7 @@ impl Arbiter {
         lease.tokens_ns = if lease.weight.is_limited() {
             lease.tokens_at(now_ns)
         } else {
-            // Without a limit nobody kept account: the turn so far does not count, and a full
+            // Without a limit no account was kept: the turn so far does not count, and a full
             // quantum is to be had.
             let used_ns = holds_since.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
             i64::try_from(self.pace.quantum_ns.saturating_add(used_ns)).unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! The certificate of a node to which nobody has given one.
+//! The certificate of a node that was not given one.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write};

@@ -1,4 +1,4 @@
-//! The two clocks of a node: one that people set, and one that nobody does.
+//! The two clocks of a node: one that people set, and one that is never set.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant, SystemTime};

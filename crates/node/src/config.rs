@@ -1,4 +1,4 @@
-//! What a node is told when it starts.
+//! The settings with which a node starts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,12 +30,12 @@ pub struct NodeConfig {
     pub stores_code: bool,
     /// The server to lend through; without one the node lends by itself.
     pub join: Option<JoinConfig>,
-    /// The token by which a node without a server knows whom it lends to; without one that is
-    /// whoever reaches it.
+    /// The token by which a node without a server knows whom it lends to; without one it lends to
+    /// any client that reaches it.
     pub token: Option<NodeToken>,
     /// The NVML to watch the GPUs' health through; NVIDIA's, where the GPUs are, unless said.
     pub nvml: Option<PathBuf>,
-    /// A driver hangs of which NVML says nothing for so long, or a call in a worker does nothing,
+    /// A driver hangs of which NVML says nothing for this time, or a call in a worker does nothing,
     /// or in which a worker that was killed stays for twice that.
     pub driver_patience: Duration,
     /// Most bytes of this machine's memory that one session may make its worker keep, beside device
@@ -47,8 +47,8 @@ pub struct NodeConfig {
     pub swap_memory: Option<u64>,
     /// A file for what that has no room for; none unless said.
     pub swap_file: Option<SwapFileConfig>,
-    /// All leases of a GPU together may have so many millionths of its memory; beyond a million
-    /// memory of some of them is in host memory.
+    /// All leases of a GPU together may have this number of millionths of its memory; beyond a
+    /// million memory of some of them is in host memory.
     pub memory_overcommit_ppm: u64,
     /// The longest that a session waits for others to leave an overcommitted GPU, beside the time
     /// that their moves take.
@@ -131,7 +131,7 @@ pub enum GpuSelection {
     /// Software GPUs that compute on this machine's CPUs; without `memory` (bytes each) they share
     /// half of the machine's.
     Software { count: u32, memory: Option<u64> },
-    /// Cards that record what they are asked and compute nothing: `model` is h200, a100 or rtx5090.
+    /// GPUs that record what they are asked and compute nothing: `model` is h200, a100 or rtx5090.
     Recording { model: String, count: u32 },
     /// The devices of any other CUDA driver: an absolute path of a `libcuda.so.1`.
     Library(PathBuf),

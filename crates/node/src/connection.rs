@@ -79,7 +79,7 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSl
         .and_then(|protected| greet(&stream, deadline).map(|hello| (hello, protected)));
     let (hello, Protected { may_ask, shown }) = match greeted {
         Ok(greeted) => greeted,
-        // Somebody looked whether anybody is here.
+        // A client looked whether a node is here.
         Err(ConnectionError::Nothing) => return,
         Err(error) => {
             registry.strangers.say(peer, strangers::Kind::TurnedAway, &format!("turned away: {error}"));
@@ -138,8 +138,8 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSl
     }
 }
 
-/// The peer's process, watched from here if it can be seen. `None` if it has ended already: nobody
-/// is there to come back after a cut.
+/// The peer's process, watched from here if it can be seen. `None` if it has ended already: nothing
+/// is there to reconnect.
 fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
     let is_here = hello.process_space != 0 && hello.process_space == registry.process_space;
     let watch = match is_here.then(|| ProcessWatch::new(hello.process)) {

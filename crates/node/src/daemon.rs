@@ -86,7 +86,7 @@ impl Stopper {
 }
 
 impl Node {
-    /// Finds the GPUs and binds the addresses; nobody is served before [`Node::run`].
+    /// Finds the GPUs and binds the addresses; no client is served before [`Node::run`].
     pub fn bind(config: &NodeConfig) -> Result<Node, NodeError> {
         // Each session has several descriptors, and what sessions share has one each.
         sluice_transport::raise_descriptor_limit();
@@ -148,7 +148,7 @@ impl Node {
             listeners,
             registry,
             places,
-            // SAFETY: the descriptor is new and nobody else owns it.
+            // SAFETY: the descriptor is new and has no other owner.
             stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
             watcher: library.map(|library| (config.worker.clone(), library)),
             agent,
@@ -325,7 +325,7 @@ impl Listener {
         }
     }
 
-    /// What clients are told, if they are.
+    /// The address that clients get, if they get one.
     fn endpoint(&self) -> Option<Endpoint> {
         Some(match self {
             Listener::Tcp { listener, tls } => {
@@ -413,7 +413,7 @@ fn lengthen_queue(listener: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// A socket file that nobody answers at is what a killed node left behind.
+/// A socket file at which no process answers is what a killed node left behind.
 fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
     let failed = |source| NodeError::Listen { address: format!("unix:{}", path.display()), source };
     if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {

@@ -60,7 +60,7 @@ impl Exports {
         })
     }
 
-    /// The session holds it once less; what nobody holds any more is returned.
+    /// The session holds it once less; what no session holds any more is returned.
     pub(crate) fn release(&mut self, token: ExportToken, session: u64) -> Option<Export> {
         let record = self.live.get_mut(&token)?;
         let holds = record.holders.get_mut(&session)?;
@@ -71,7 +71,7 @@ impl Exports {
         if record.holders.is_empty() { self.live.remove(&token).map(|gone| gone.export) } else { None }
     }
 
-    /// The session is gone; what nobody holds any more is returned.
+    /// The session is gone; what no other session holds is returned.
     pub(crate) fn leave(&mut self, session: u64) -> Vec<Export> {
         let gone = self.live.extract_if(.., |_, record| {
             record.holders.remove(&session);

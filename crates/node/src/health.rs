@@ -32,7 +32,7 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Lasting faults that wait for the server. More say nothing new.
 const LASTING_MAX: usize = 100;
 
-/// What the server has not been told.
+/// What was not reported to the server yet.
 #[derive(Debug, Default)]
 pub(crate) struct Faults(Mutex<State>);
 
@@ -75,7 +75,7 @@ impl Faults {
         self.lock().found.clone()
     }
 
-    /// The server has taken so many lasting ones.
+    /// The server has taken this number of lasting ones.
     pub(crate) fn taken(&self, lasting: usize) {
         let mut state = self.lock();
         let lasting = lasting.min(state.lasting.len());
@@ -142,7 +142,7 @@ fn sessions(harm: Harm) -> Clearing {
 }
 
 /// The NVML to watch these GPUs through: the one that is named, else NVIDIA's beside its driver. A
-/// node that has neither a server nor metrics has nobody to tell.
+/// node that has neither a server nor metrics has no receiver for it.
 pub(crate) fn library(config: &NodeConfig, inventory: &Inventory) -> Option<PathBuf> {
     const NAME: &str = "libnvidia-ml.so.1";
     if config.join.is_none() && config.metrics.is_none() {
@@ -239,7 +239,7 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
     // One that hangs in the driver cannot be waited for here.
     let reaper = std::thread::Builder::new().name("last watcher".into());
     if let Err(error) = reaper.spawn(move || child.wait()) {
-        tracing::warn!("nobody waits for the last watcher: {error}");
+        tracing::warn!("nothing waits for the last watcher: {error}");
     }
     heard
 }

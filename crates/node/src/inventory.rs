@@ -82,13 +82,13 @@ fn software(count: u32, memory: Option<u64>, worker: &WorkerCommand) -> Result<I
         .map_err(|why| InventoryError::Driver { driver: "the software GPU".into(), why })
 }
 
-/// Bytes of each software card.
+/// Bytes of each software GPU.
 fn software_memory(count: u32, memory: Option<u64>) -> Result<u64, InventoryError> {
     if !(1..=SOFTWARE_MAX).contains(&count) {
         return Err(InventoryError::Software);
     }
     let memory = memory.unwrap_or_else(|| host_memory() / 2 / u64::from(count));
-    // Chunks of 2 MiB are what a card gives out.
+    // Chunks of 2 MiB are what a GPU gives out.
     let memory = memory & !((2 << 20) - 1);
     if memory < SMALLEST {
         return Err(InventoryError::Software);
@@ -188,7 +188,7 @@ fn ask(driver: Driver, worker: &WorkerCommand) -> Result<Inventory, String> {
 /// `CU_COMPUTEMODE_EXCLUSIVE_PROCESS` (CUDA Driver API, `CUcomputemode`).
 const EXCLUSIVE_PROCESS: i32 = 3;
 
-/// What whoever lends these GPUs should know of them.
+/// What the operator should know of these GPUs.
 fn oddities(snapshots: &[DeviceSnapshot]) -> impl Iterator<Item = String> {
     snapshots.iter().enumerate().filter_map(|(gpu, snapshot)| {
         let name = &snapshot.name;
@@ -306,8 +306,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_driver_that_does_not_answer_in_time_is_left_alone() {
-        // Sooner than any driver's time is up: whoever waits longer than is asked here gets an
-        // answer.
+        // Sooner than any driver's time is up: a caller that waits longer than is asked here gets
+        // an answer.
         let arguments = vec!["-c".into(), "exec sleep 10".into()];
         let worker = WorkerCommand { program: "/bin/sh".into(), arguments };
         let error = ask_worker(&worker, "measure", "", Duration::from_millis(10)).unwrap_err();

@@ -1,7 +1,7 @@
 //! A node that lends its GPUs through a server: it joins, checks the server's grants alone, keeps
 //! what leases use on disk, and reports.
 //!
-//! While the server is away, running leases go on, grants that were made before can still be
+//! While the server is away, running leases continue, grants that were made before can still be
 //! claimed, and usage records wait in the [`journal`].
 
 mod agent;
@@ -56,7 +56,7 @@ pub(crate) struct Membership {
     pub(crate) server: String,
     node: NodeId,
     verifier: Verifier,
-    /// Of the GPUs, as the server was told.
+    /// The models of the GPUs, as reported to the server.
     models: Vec<Model>,
     state: Mutex<State>,
     /// Something happened that the server should learn of at once.
@@ -92,7 +92,8 @@ impl Membership {
         self.node
     }
 
-    /// The grant in `text`, if it is good. It takes its time, and no lock: anybody may bring one.
+    /// The grant in `text`, if it is good. It takes its time, and no lock: any client may bring
+    /// one.
     pub(crate) fn check(&self, text: &str, now_ms: u64) -> Result<Grant, ClaimRefusal> {
         Ok(self.verifier.check(text, self.node, now_ms)?)
     }

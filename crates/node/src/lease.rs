@@ -1,9 +1,9 @@
-//! The books of a node: which lease holds what of each GPU, and how much memory its sessions have
-//! taken.
+//! The accounts of a node: which lease holds what of each GPU, and how much memory its sessions
+//! have taken.
 //!
-//! Pure state: the daemon asks, the books answer. Limits belong to the lease and count over all its
-//! sessions, so a program that starts ten processes gets no more than one that starts one. What a
-//! session took is on its own account as well, which is how a worker killed in the middle of
+//! Pure state: the daemon asks, the accounts answer. Limits belong to the lease and count over all
+//! its sessions, so a program that starts ten processes gets no more than one that starts one. What
+//! a session took is on its own account as well, which is how a worker killed in the middle of
 //! anything gives back exactly what it had.
 
 mod accounts;
@@ -48,7 +48,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The part of each GPU's compute that nobody else may have.
+    /// The part of each GPU's compute that no other lease may have.
     pub(crate) fn held_ppm(&self) -> u32 {
         if self.suspended { 0 } else { self.ask.share_ppm }
     }

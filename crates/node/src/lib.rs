@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A connection is for control or for a session ([`connection`]). A control connection holds at
-//! most one lease, which the pure books admit ([`lease`]); a session gets a worker process of its
-//! own and is then not on this process's data path ([`registry`], [`spawn`]). A node that has
+//! most one lease, which the pure accounts admit ([`lease`]); a session gets a worker process of
+//! its own and is then not on this process's data path ([`registry`], [`spawn`]). A node that has
 //! joined a server takes that server's grants instead ([`join`]). Who computes when is decided by
 //! the pure [`arbiter`], carried out by [`turns`].
 

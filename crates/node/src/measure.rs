@@ -54,7 +54,7 @@ pub(crate) fn rates(inventory: &Inventory, worker: &WorkerCommand, folder: &Path
     names.iter().map(|name| kept.get(name).copied()).collect()
 }
 
-/// Another driver may do better with the same card.
+/// Another driver may do better with the same GPU.
 fn name(snapshot: &DeviceSnapshot) -> String {
     format!("{} with {}", sluice_control::uuid_text(snapshot.uuid), snapshot.driver_version)
 }
@@ -89,7 +89,7 @@ fn two_digits(rate: f64) -> u64 {
     rate.saturating_add(unit / 2) / unit * unit
 }
 
-/// What cannot be read, and what nobody can have measured, is measured anew.
+/// What cannot be read, and what is no possible measurement, is measured anew.
 fn read(folder: &Path) -> BTreeMap<String, Rates> {
     let kept = fs::read(folder.join(FILE)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let mut kept: BTreeMap<String, Rates> = kept.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a node serves at `/metrics`: its cards ([`cards`]), its leases ([`leases`]) and itself.
+//! What a node serves at `/metrics`: its GPUs ([`cards`]), its leases ([`leases`]) and itself.
 //!
 //! Every number is one that the node counts anyway. A scrape copies them under the registry's lock,
 //! for as long as `sluice sessions` takes, and writes the text without it.

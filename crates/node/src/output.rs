@@ -1,6 +1,6 @@
 //! What workers write to standard error, in the node's log: a client decides part of it (names of
 //! kernels), and all of it once it has taken its worker over. So each line is escaped and cut, and
-//! there are only so many.
+//! their number is limited.
 
 use std::io::{BufRead, BufReader, Read};
 use std::time::{Duration, Instant};

@@ -55,7 +55,7 @@ impl Peering {
         };
         let address = match node {
             Endpoint::Tcp(address) | Endpoint::Tls { address, .. } => address,
-            // Nobody connects there anyway.
+            // No connection goes there anyway.
             Endpoint::Unix(_) => return Err(PeeringRefusal::NotListed),
         };
         let addresses = address.to_socket_addrs().map_err(PeeringRefusal::Unknown)?;

@@ -1,5 +1,5 @@
-//! Leases and sessions as they live: the books, the workers, the turns and what was used, kept in
-//! step.
+//! Leases and sessions as they live: the accounts, the workers, the turns and what was used, kept
+//! in step.
 //!
 //! A lease lives as long as its holder, who comes back after a cut ([`cuts`]); a session as long as
 //! its worker. Ending a lease kills its workers and waits for their end, so that what is reported
@@ -203,7 +203,7 @@ struct SessionRecord {
     counters: Arc<CounterPage>,
     secret: SessionSecret,
     resumes: bool,
-    /// The worker serves it, and has read all that it is told before.
+    /// The worker serves it, and has read all that was sent to it before.
     is_up: bool,
     /// It gets no GPU time, whatever becomes of its lease.
     suspended: bool,

@@ -44,7 +44,7 @@ pub(crate) struct Silent {
 /// What has come about.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Numbers of what [`Silent::watch`] was told to watch.
+    /// Numbers of what [`Silent::watch`] was given to watch.
     pub(crate) ready: Vec<u64>,
     /// Connections that have something to read.
     pub(crate) speaking: Vec<Accepted>,
@@ -59,7 +59,7 @@ impl Silent {
         if epoll < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         Ok(Silent {
             epoll,

@@ -137,8 +137,8 @@ const OF_OWN_DRIVERS: [&str; 6] = [
 ];
 
 /// Whether a worker gets a variable of the node's environment, which may hold secrets. A CUDA
-/// library reads variables that nobody lists, so there all are passed but Sluice's own and those of
-/// databases.
+/// library reads variables that are not documented, so there all are passed but Sluice's own and
+/// those of databases.
 fn is_passed(name: &OsStr, confined: bool) -> bool {
     let Some(name) = name.to_str() else { return !confined };
     let is_secret = ["SLUICE_", "PG", "DATABASE"].iter().any(|prefix| name.starts_with(prefix));

@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most addresses that are told apart for each kind. Those of the local network are fewer.
+/// Most addresses that are distinguished for each kind. Those of the local network are fewer.
 const ADDRESSES_MAX: usize = 256;
-/// So long after the first of them all are forgotten, so that the log is not silent for good after
-/// that many.
+/// This long after the first of them all are forgotten, so that the log is not silent for good
+/// after that many.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]

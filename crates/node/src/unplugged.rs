@@ -1,9 +1,9 @@
 //! A joined node without sockets, threads and programs: for simulations, which bring time, messages
 //! and faults.
 //!
-//! Books, grants, metering, journal and reports are those of every node; what is missing is who
-//! drives them. A lease has no sessions here, so what its programs would use is told with
-//! [`Unplugged::work`].
+//! Accounts, grants, metering, journal and reports are those of every node; what is missing is the
+//! daemon that drives them. A lease has no sessions here, so what its programs would use is stated
+//! with [`Unplugged::work`].
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Unplugged {
     reporter: Reporter,
 }
 
-/// A report on its way, to be shown again with its answer.
+/// A report in flight, to be shown again with its answer.
 #[derive(Clone, Debug)]
 pub struct Sent(Outgoing);
 
@@ -158,7 +158,7 @@ impl Unplugged {
         claimed.map(|(granted, _)| granted.lease).map_err(|refusal| refusal.to_string())
     }
 
-    /// A program has kept its GPUs busy for so long.
+    /// Notes that a program has kept its GPUs busy for this time.
     pub fn work(&self, lease: u64, gpu_ns: u64) {
         self.registry.count(lease, Counts { gpu_ns, used_ns: gpu_ns, kernels: 1, ..Counts::default() });
     }

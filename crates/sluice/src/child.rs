@@ -134,7 +134,7 @@ pub(crate) struct Started {
 
 impl Started {
     /// Waits for its end, and takes it out of the reach of signals before its process id can become
-    /// somebody else's.
+    /// another process's.
     pub(crate) fn wait(mut self) -> io::Result<ExitStatus> {
         // SAFETY: waitid fills the siginfo_t, and WNOWAIT leaves the child to be waited for below.
         unsafe {
@@ -182,7 +182,7 @@ fn start_failure(error: &io::Error) -> String {
     }
 }
 
-/// If sluice is killed, its program must not go on without the GPU: it gets SIGTERM.
+/// If sluice is killed, its program must not continue without the GPU: it gets SIGTERM.
 fn die_with_parent(parent: u32) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number and changes only the calling process.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } != 0 {
@@ -220,7 +220,7 @@ const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTE
 /// Whether one of [`ENDING`] has come, from whomever.
 static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody has asked the programs to end since [`Children::install`]: nothing further is
+/// Whether the programs were asked to end since [`Children::install`]: nothing further is
 /// to be started then.
 pub(crate) fn asked_to_end() -> bool {
     ASKED_TO_END.load(Ordering::SeqCst)

@@ -26,7 +26,7 @@ pub(crate) struct Wanted<'a> {
 
 /// A lease for as long as this lives. A process that is asked to end meanwhile gives it back first.
 pub(crate) struct LeaseGuard {
-    // Before the lease: whoever is ending this process is waited for.
+    // Before the lease: a thread that is ending this process is waited for.
     early_end: EarlyEnd,
     held: Arc<Mutex<Option<LeaseHolder>>>,
     pub(crate) granted: LeaseGranted,

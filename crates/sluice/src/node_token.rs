@@ -11,7 +11,7 @@ use sluice_transport::token::{CHARACTERS_MIN, NodeToken};
 /// What those may do who are neither the file's user nor of its group.
 const OTHERS: u32 = 0o007;
 
-/// The token in a file that not just anybody can read; where there is none a token is made, kept
+/// The token in a file that not all users can read; where there is none a token is made, kept
 /// there for this user alone, and said.
 pub(crate) fn load(path: &Path) -> Result<NodeToken> {
     let news = |token: &str| news(path, token, std::io::stderr().is_terminal());

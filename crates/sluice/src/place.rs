@@ -234,7 +234,7 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         && is_beyond_loopback(&arguments.listen)?
     {
         sluice_log::tell(&format!(
-            "whoever reaches {} may take this node's GPUs: --token-file lends to holders of a token only, --tls-client-ca to holders of \
+            "any client that reaches {} may take this node's GPUs: --token-file lends to holders of a token only, --tls-client-ca to holders of \
              certificates, --join through a server",
             arguments.listen
         ));
@@ -313,7 +313,7 @@ pub(crate) fn metrics(
     let token = token_file.map(node_token::load_for_metrics).transpose()?;
     ensure!(
         token.is_some() || !is_beyond_loopback(address).with_context(what)?,
-        "--metrics {address}: beyond loopback whoever reaches it would see all tenants' leases; say --metrics-token-file FILE"
+        "--metrics {address}: beyond loopback any client that reaches it would see all tenants' leases; say --metrics-token-file FILE"
     );
     let identity = match certificate(address, tls, data)? {
         None => None,

@@ -263,7 +263,7 @@ fn only_lease(held: &[HeldLease]) -> Option<training::Lease> {
     Some(training::Lease { node: held.address.clone(), number: held.lease.lease })
 }
 
-/// A program's sessions with so many nodes are to be recorded.
+/// Checks whether a program's sessions with this number of nodes can be recorded.
 fn check_record(nodes: usize, arguments: &RunArgs) -> Result<(), NotStarted> {
     if arguments.record.is_some() && nodes > 1 {
         return Err(failed(format!(

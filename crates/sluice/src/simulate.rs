@@ -112,8 +112,8 @@ fn generate(arguments: &SimulateArgs, folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The openb protocol tries every pod of its lists, of which some fit nowhere; anybody else has
-/// made a mistake.
+/// The openb protocol tries every pod of its lists, of which some fit nowhere; elsewhere such a job
+/// is a mistake.
 fn check_possible(arguments: &SimulateArgs, site: &Site, jobs: &Jobs) -> Result<()> {
     let impossible = site.impossible(jobs);
     let Some(first) = impossible.first() else { return Ok(()) };
@@ -125,7 +125,7 @@ fn check_possible(arguments: &SimulateArgs, site: &Site, jobs: &Jobs) -> Result<
         eprintln!("sluice: a job that can never run is never placed: {first}{many}");
         return Ok(());
     }
-    bail!("{first}{many}; correct the list, or say --keep-impossible to go on without such jobs")
+    bail!("{first}{many}; correct the list, or say --keep-impossible to continue without such jobs")
 }
 
 /// What is said while a simulation runs.

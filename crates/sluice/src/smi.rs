@@ -2,7 +2,7 @@
 //!
 //! The forms that programs ask for, in the layouts that they read: the overview, `-L`, `-q` (also
 //! as XML), `--query-gpu`, `--query-compute-apps` and `topo -m`. What a lease has no answer for is
-//! `N/A`, as where a card has none.
+//! `N/A`, as where a GPU has none.
 
 mod csv;
 mod gpu;

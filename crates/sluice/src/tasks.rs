@@ -9,7 +9,7 @@
 //!                              └─▶ task's notice ──▶ SIGTERM, grace time, SIGKILL ──▶ rank is free
 //!  a task's end ──▶ its rank is done with; if it failed, the others are asked to end
 //! ```
-//! All of it happens in the thread that waits here, in the order in which it is heard of. What may
+//! All of it happens in the thread that waits here, in the order in which it is received. What may
 //! take time, claiming on a node and giving back, happens in threads of its own.
 
 mod ends;
@@ -49,9 +49,9 @@ pub(crate) enum Event {
 /// How a run ended.
 pub(crate) struct Outcome {
     /// Of the task that failed first, of all in the order of their ranks, then of those that had to
-    /// make room while others went on, and that nobody replaced.
+    /// make room while others went on, and that were not replaced.
     pub(crate) statuses: Vec<ExitStatus>,
-    /// All tasks were told to make room.
+    /// All tasks were preempted.
     pub(crate) preempted: bool,
     /// What the tasks used of each of their leases.
     pub(crate) uses: Uses,
@@ -79,11 +79,11 @@ pub(crate) struct Tasks<'a> {
     running: Vec<Task>,
     ended: Vec<JoinHandle<Uses>>,
     ends: Ends,
-    /// The lease as it was last heard of, once it has changed.
+    /// The lease as it was last received, once it has changed.
     seen: Option<Box<Lease>>,
     /// Numbers that are known: they are below this.
     next_number: u32,
-    /// All tasks have been told to make room.
+    /// All tasks have been preempted.
     preempted: bool,
     /// When it is suspended for being idle, and whether it is, as was said last.
     idle_said: Option<(u64, bool)>,
@@ -125,7 +125,7 @@ impl<'a> Tasks<'a> {
         self.events.clone()
     }
 
-    /// Runs so many tasks, each with the GPUs of its leases as one list, and those that come later,
+    /// Runs these tasks, each with the GPUs of its leases as one list, and those that come later,
     /// to the end of all. What the leases held is free when this returns.
     pub(crate) fn run(mut self, tasks: Vec<Vec<HeldLease>>) -> Result<Outcome, NotStarted> {
         let count = tasks.len();
@@ -201,7 +201,7 @@ impl<'a> Tasks<'a> {
             }
         };
         let thread = std::thread::spawn(move || {
-            // Nobody listens any more if the others could not be started.
+            // The receiver is gone if the others could not be started.
             let _ = events.send(Event::Ended { rank, status: child.wait() });
             let used = |(keeper, place)| give_back(keeper, place, quiet, names.as_deref());
             keepers.into_iter().map(used).collect()
@@ -223,7 +223,7 @@ impl<'a> Tasks<'a> {
         }
     }
 
-    /// No further task is begun: see `ending`, or whoever runs this has asked for the end.
+    /// No further task is begun: see `ending`, or the user has asked for the end.
     fn is_ending(&self) -> bool {
         self.ending || asked_to_end()
     }
@@ -261,7 +261,7 @@ impl<'a> Tasks<'a> {
         let claim = self.claim.as_ref().map(|claim| claim.attempt);
         if lease.state == LeaseState::Ended || Some(lease.attempt) != claim {
             if self.preempted {
-                // Its node has ended the session: what is left of the program cannot go on.
+                // Its node has ended the session: what is left of the program cannot continue.
                 signal(libc::SIGKILL);
             } else {
                 eprintln!("sluice: the lease ended: {reason}");
@@ -310,17 +310,17 @@ impl<'a> Tasks<'a> {
                 Plan::Leaves(at_ms) if !had_notice => {
                     let grace = grace_left(Some(at_ms));
                     eprintln!(
-                        "sluice: task {rank} is preempted: {reason}. It has {grace} to end, the others go on"
+                        "sluice: task {rank} is preempted: {reason}. It has {grace} to end, the others continue"
                     );
                     task.has_notice = true;
                     signal_one(rank, libc::SIGTERM);
                 }
-                // Its node has ended the session: what is left of the task cannot go on. Its notice
-                // may have come and gone while the server could not be asked. Tasks of a gang that
-                // has no notice for single ones cannot do without each other.
+                // Its node has ended the session: what is left of the task cannot continue. Its
+                // notice may have come and gone while the server could not be asked. Tasks of a
+                // gang that has no notice for single ones cannot do without each other.
                 Plan::Gone if had_notice || is_elastic => {
                     if !had_notice {
-                        eprintln!("sluice: task {rank} has lost its place: it is ended, the others go on");
+                        eprintln!("sluice: task {rank} has lost its place: it is ended, the others continue");
                     }
                     task.has_notice = true;
                     signal_one(rank, libc::SIGKILL);
@@ -375,7 +375,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// Ranks are below this. A task beyond the maximum came in place of one that is done, whose
-    /// notice was heard of too late: there is nothing to do for it. But one that still has to leave
+    /// notice was received too late: there is nothing to do for it. But one that still has to leave
     /// keeps its rank until it ends.
     fn ranks_max(&self) -> usize {
         let asked = self.arguments.tasks.and_then(|tasks| tasks.max);

@@ -54,7 +54,8 @@ pub(crate) fn run(arguments: &TopArgs) -> Result<ExitCode> {
         Place::Node(node) => Source::Node(node),
         Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     };
-    // Before the screen is taken: who cannot be reached at all is better told in a line.
+    // Before the screen is taken: a server that cannot be reached at all is better reported in a
+    // line.
     let first = source.read()?;
     let mut state = State::new(source.name());
     state.take(Ok(first));

@@ -56,7 +56,7 @@ impl Lease {
         self.tokens_ns.saturating_add(self.weight.inflow_ns(elapsed_ns))
     }
 
-    /// A limited lease runs again once so much has flowed in: each turn costs its start, and
+    /// A limited lease runs again once `needs_ns` has flowed in: each turn costs its start, and
     /// shorter ones more of them.
     pub(super) fn may_run(&self, now_ns: u64, needs_ns: u64) -> bool {
         !self.weight.is_limited() || self.tokens_at(now_ns) >= needs_ns as i64

@@ -112,8 +112,8 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
     }
 }
 
-/// How far the peer has proved that it has the node's token: once, since whoever guesses is to
-/// begin anew each time.
+/// How far the peer has proved that it has the node's token: once, since a client that guesses has
+/// to begin anew each time.
 ///
 /// ```text
 /// Wanted -- a question --> Challenged -- its proof --> Shown
@@ -132,7 +132,7 @@ pub(super) enum Token {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) stream: Arc<Stream>,
-    /// Held by whoever writes.
+    /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 

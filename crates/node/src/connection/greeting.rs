@@ -50,7 +50,7 @@ pub(super) fn protect(
 
 /// Tells a client of Sluice what is wrong, in words that it understands.
 fn refuse_plain_text(stream: &Stream, deadline: Instant) {
-    // Not which fingerprint: in plain text anybody could say this.
+    // Not which fingerprint: in plain text any host could say this.
     let reason = "this node speaks TLS; write its fingerprint behind the address, as `sluice node` prints it there, or say \
                   tls:HOST:PORT with its authority in SLUICE_TLS_CA";
     let mut bytes = Welcome::to_bytes();
@@ -59,8 +59,8 @@ fn refuse_plain_text(stream: &Stream, deadline: Instant) {
     }
 }
 
-/// Says so much, and waits until the peer has hung up: a socket that is closed with bytes unread
-/// takes the answer along.
+/// Sends these bytes, and waits until the peer has hung up: a socket that is closed with bytes
+/// unread takes the answer along.
 fn say_last(mut stream: &Stream, bytes: &[u8], deadline: Instant) {
     if stream.write_all(bytes).is_ok() {
         stream.shut_down_writes();

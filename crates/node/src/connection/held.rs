@@ -26,10 +26,10 @@ use crate::registry::resize::Size;
 use crate::registry::{Granted, Registry, one_line, random};
 use crate::strangers;
 
-/// The answer to whoever shows no certificate where one is needed.
+/// The answer to a client that shows no certificate where one is needed.
 pub(super) const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
      knows, in SLUICE_TLS_CERT and SLUICE_TLS_KEY";
-/// The answer to whoever has another token than this node's.
+/// The answer to a client that has another token than this node's.
 const WRONG_TOKEN: &str = "the token in SLUICE_NODE_TOKEN is not this node's; its operator has it in the file of \
      `sluice node --token-file`";
 /// The answer where an address is for sessions only.
@@ -107,7 +107,7 @@ impl HeldLease<'_> {
             }
             Control::LeaseQuestion(_) => refused(NO_SUCH_LEASE),
             Control::LeaseRestored(restored) => self.send_to_restored(restored),
-            // Whoever brings it: the server has signed it.
+            // Any client may bring it: the server has signed it.
             Control::LeaseRegrant(LeaseRegrant { grant }) => match self.registry.regrant(&grant) {
                 Ok((lease, size)) => resized(lease, size),
                 Err(refusal) => refused(&refusal.to_string()),
@@ -164,8 +164,8 @@ impl HeldLease<'_> {
         refused(WRONG_TOKEN)
     }
 
-    /// The peer has shown that it may be here. Where there is no place for it, it is told so before
-    /// its connection ends.
+    /// The peer has shown that it may be here. Where there is no place for it, it gets that answer
+    /// before its connection ends.
     pub(super) fn prove(&mut self) -> Result<(), ConnectionError> {
         if let Err(full) = self.place.prove() {
             self.line.send(refused(&full.to_string()))?;
@@ -230,13 +230,13 @@ impl HeldLease<'_> {
     ) -> Result<Control, ConnectionError> {
         let (Granted { lease, token, devices }, hold) = match granted {
             Ok(granted) => granted,
-            // Whoever finds the connection at its end asks again, and finds the lease gone.
+            // A client that finds the connection at its end asks again, and finds the lease gone.
             Err(NoLease::Ending) => return Err(ConnectionError::Refused(NoLease::Ending.to_string())),
             Err(refusal) => return Ok(LeaseRefused { reason: refusal.to_string(), free: free() }.into()),
         };
         self.hold = hold;
         if let Err(full) = self.prove() {
-            // The peer does not hear of a lease, so nobody comes back for it.
+            // The peer does not receive a lease, so it does not come back for one.
             self.is_over = true;
             return Err(full);
         }

@@ -126,7 +126,7 @@ impl Agent {
     fn failed(&mut self, failure: &Failure) {
         self.reporter.every = RETRY_EVERY;
         if !self.away {
-            tracing::warn!("{failure}. Sessions go on; usage is kept on disk");
+            tracing::warn!("{failure}. Sessions continue; usage is kept on disk");
             self.away = true;
         }
         if let Failure::Refused(problem) = failure
@@ -154,14 +154,14 @@ impl Agent {
     }
 
     /// Has the server send programs there. Until it does, they are shown the certificate that they
-    /// were told of.
+    /// know.
     fn move_to(&mut self, address: String) {
         let before = std::mem::replace(&mut self.reporter.join.address, address);
         let moved = self.join_again();
         if let Err(failure) = &moved {
             self.reporter.join.address = before;
             if !self.untold {
-                tracing::warn!("the server could not be told of the new certificate: {failure}");
+                tracing::warn!("the server could not be notified of the new certificate: {failure}");
             }
         }
         self.untold = moved.is_err();

@@ -8,8 +8,8 @@
 //! for reconciliation.
 //!
 //! What the disk does not take, for want of room or for any other reason, waits in memory, is
-//! delivered all the same, and is written when the disk takes it. So much waits at most that a node
-//! that continues ([`Journal::is_full`]) stays as small as it was.
+//! delivered all the same, and is written when the disk takes it. The amount that waits is limited,
+//! so that a node that continues ([`Journal::is_full`]) stays as small as it was.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -36,7 +36,7 @@ pub(crate) struct Journal {
     pending: VecDeque<(UsageRecord, u64)>,
     /// What the disk has not taken, in order. It comes behind all that is on disk.
     unsaved: VecDeque<Vec<u8>>,
-    /// The first so many of them are confirmed.
+    /// How many of them, from the first, are confirmed.
     unsaved_confirmed: usize,
     /// The file may be longer than `size` by what was written of lines that it did not take.
     torn: bool,
@@ -129,7 +129,7 @@ impl Journal {
         self.pending.len()
     }
 
-    /// How many records of an attempt there have been: should somebody claim it again, the next
+    /// How many records of an attempt there have been: should a program claim it again, the next
     /// ones are others.
     pub(super) fn last(&self, node: NodeId, attempt: Attempt) -> u32 {
         self.last.get(&(node, attempt)).copied().unwrap_or(0)
@@ -198,7 +198,7 @@ impl Journal {
     fn note_trouble(&mut self, error: &io::Error) {
         if self.trouble.is_none() {
             tracing::error!(
-                "the usage journal in {} cannot be written: {error}. Sessions go on; what they use waits in memory \
+                "the usage journal in {} cannot be written: {error}. Sessions continue; what they use waits in memory \
                  and goes to the server; with {UNSAVED_MAX} records there this node takes no new leases",
                 self.folder.display()
             );
@@ -466,7 +466,8 @@ pub(super) mod tests {
         journal.append(&[record(2), record(3)]);
         journal.append(&[record(4)]);
         assert_eq!((sequences(&journal), on_disk(&folder)), (vec![1, 2, 3, 4], vec![1]));
-        // The server is told all the same, and what it has is not sent again after a new start.
+        // The records are sent to the server all the same, and what it has is not sent again after
+        // a new start.
         journal.confirm(2);
         journal.save();
         assert_eq!((sequences(&journal), on_disk(&folder)), (vec![3, 4], vec![1]));

@@ -14,7 +14,7 @@ use crate::registry::readings::LeaseName;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
     pub(crate) name: String,
-    /// 0 where nobody knows.
+    /// 0 where it is not known.
     pub(crate) gflops: u64,
 }
 

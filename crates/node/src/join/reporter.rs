@@ -1,5 +1,5 @@
-//! What a node says to the server, and what it does at the answer. Whoever drives it brings the one
-//! to the other.
+//! What a node says to the server, and what it does at the answer. Its caller transfers the one to
+//! the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Reporter {
     pub(crate) every: Duration,
 }
 
-/// A report on its way.
+/// A report in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) path: String,

@@ -64,8 +64,8 @@ impl Books {
         }
     }
 
-    /// A session that has come from another worker has and counts on so many bytes of each of its
-    /// GPUs.
+    /// A session that has come from another worker has taken and reserved these bytes of each of
+    /// its GPUs.
     pub fn adopt(&mut self, lease: u64, session: u64, taken: &[u64], reserved: &[u64]) {
         let accounts = self.leases.get_mut(&lease).and_then(|lease| lease.sessions.get_mut(&session));
         let has = taken.iter().zip(reserved);

@@ -16,7 +16,7 @@ pub struct Ask {
     /// The most that it gets of each GPU's compute, also while the GPU would be idle otherwise: not
     /// below the share, and 1,000,000 for no limit.
     pub limit_ppm: u32,
-    /// Of each GPU, all leases together may have so much; more than a GPU where its pool is
+    /// Of each GPU, all leases together may have this part; more than a GPU where its pool is
     /// overcommitted.
     pub promised_ppm: u32,
     /// Its work preempts that of others as long as it stays within its share.

@@ -1,4 +1,4 @@
-//! The cards: dcgm-exporter's names, labels and units for what NVML says of them, and
+//! The GPUs: dcgm-exporter's names, labels and units for what NVML says of them, and
 //! `sluice_gpu_*` for what the node counts.
 //!
 //! The names, types and units are those of dcgm-exporter's default counters
@@ -35,8 +35,8 @@ const ENC_UTIL: Metric = Metric::gauge("DCGM_FI_DEV_ENC_UTIL", "Utilisation of t
 const DEC_UTIL: Metric = Metric::gauge("DCGM_FI_DEV_DEC_UTIL", "Utilisation of the video decoder in percent");
 const XID_ERRORS: Metric =
     Metric::gauge("DCGM_FI_DEV_XID_ERRORS", "Number of the last Xid error that was seen; 0 if none was");
-const FB_FREE: Metric = Metric::gauge("DCGM_FI_DEV_FB_FREE", "Free memory of the card in MiB");
-const FB_USED: Metric = Metric::gauge("DCGM_FI_DEV_FB_USED", "Used memory of the card in MiB");
+const FB_FREE: Metric = Metric::gauge("DCGM_FI_DEV_FB_FREE", "Free memory of the GPU in MiB");
+const FB_USED: Metric = Metric::gauge("DCGM_FI_DEV_FB_USED", "Used memory of the GPU in MiB");
 const FB_RESERVED: Metric =
     Metric::gauge("DCGM_FI_DEV_FB_RESERVED", "Memory that the driver keeps for itself in MiB");
 const UNCORRECTABLE: Metric = Metric::foreign(
@@ -70,7 +70,7 @@ const FAULTS: Metric =
 
 struct Card<'a> {
     status: &'a GpuStatus,
-    /// `None` where there is no NVML, or it does not know the card.
+    /// `None` where there is no NVML, or it does not know the GPU.
     figures: Option<&'a Figures>,
     faults: u64,
     labels: Vec<(&'static str, String)>,
@@ -134,8 +134,8 @@ fn card<'a>(status: &'a GpuStatus, snapshot: &'a Snapshot) -> Card<'a> {
 }
 
 impl Card<'_> {
-    /// A software GPU's sessions are all that uses it. Of other cards without NVML nobody here
-    /// knows what else does.
+    /// A software GPU's sessions are all that uses it. Of other GPUs without NVML it is not known
+    /// what else does.
     fn busy_percent(&self) -> Option<f64> {
         match self.figures {
             Some(figures) => figures.busy_percent.map(f64::from),

@@ -12,9 +12,9 @@ use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal, Resize};
 use crate::registry::resize::Size;
 
-/// While too much waits for the disk, records of leases that go on wait until they are so long: a
-/// longer one says the same, but is priced as of its beginning, and the server takes none of more
-/// than a day. That is 24 records a day for each lease.
+/// While too much waits for the disk, records of leases that continue wait until they are this
+/// long: a longer one says the same, but is priced as of its beginning, and the server takes none
+/// of more than a day. That is 24 records a day for each lease.
 const FULL_CUT_MS: u64 = 3_600_000;
 
 /// Why there is no lease.
@@ -163,7 +163,7 @@ impl Registry {
             Ok(size)
         });
         if resized.is_err() && suspended && !was_suspended {
-            // Nobody has had its share meanwhile.
+            // No other lease has had its share meanwhile.
             let _ = self.set_lease_suspended(ledger, lease, false);
         }
         resized
@@ -225,7 +225,7 @@ impl Registry {
         }
     }
 
-    /// Has the server told of news at once, if there is one.
+    /// Has news sent to the server at once, if there is one.
     pub(crate) fn tell_server(&self) {
         if let Some(membership) = &self.membership {
             membership.tell();

@@ -100,7 +100,8 @@ impl Registry {
         Some(())
     }
 
-    /// Ends every lease. The programs are told: they would wait for a node that was only cut off.
+    /// Ends every lease. The programs are notified: they would wait for a node that was only cut
+    /// off.
     pub(crate) fn end_all(&self) {
         let mut ledger = self.lock();
         for session in ledger.sessions.values() {

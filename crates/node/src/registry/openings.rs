@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Openings(Vec<OpeningNonce>);
 
-/// A session that the calling thread opens, and nobody else meanwhile.
+/// A session that the calling thread opens, and no other thread meanwhile.
 #[derive(Debug)]
 pub(crate) struct Opening<'a> {
     registry: &'a Registry,
@@ -111,7 +111,7 @@ impl Ledger {
             return Ok(false);
         }
         let tls = stream.keys().map_err(SessionRefusal::Worker)?;
-        // Nothing that the worker has said counts as heard: the client begins anew with it.
+        // Nothing that the worker has sent counts as received: the client begins anew with it.
         let packet = Packet::Resume { attempt: once.attempt, received: 0, stripe: (0, 1), tls };
         let is_alive = record.link.send_fd(&packet, std::os::fd::AsFd::as_fd(stream)).is_ok();
         if is_alive {

@@ -20,9 +20,9 @@ use sluice_worker_link::link::{Link, Packet};
 use super::{Registry, random, same};
 use crate::peering::Peering;
 
-/// Most tokens of a session that nobody has shown yet; the oldest goes first.
+/// Most tokens of a session that were not shown yet; the oldest goes first.
 const TOKENS_MAX: usize = 64;
-/// A token that nobody has shown for so long is none: longer than a node takes to connect.
+/// A token that was not shown for this time is invalid: longer than a node takes to connect.
 const TOKEN_LIFE: Duration = Duration::from_secs(30);
 /// Most connections that this node makes for one session at a time.
 const CONNECTING_MAX: u32 = 4;
@@ -82,7 +82,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    /// In a thread of its own: the worker's other questions go on meanwhile.
+    /// In a thread of its own: the worker's other questions continue meanwhile.
     pub(super) fn connect(
         &self,
         peering: &Arc<Peering>,

@@ -177,7 +177,7 @@ impl Registry {
         }
     }
 
-    /// Changes the books, after which more of a lease's memory may be used.
+    /// Changes the accounts, after which more of a lease's memory may be used.
     fn account<R>(&self, lease: u64, change: impl FnOnce(&mut Books) -> R) -> R {
         let mut ledger = self.lock();
         let changed = change(&mut ledger.books);

@@ -62,7 +62,8 @@ impl Registry {
         ledger.leases.contains_key(&number).then_some(number).or_else(of_session)
     }
 
-    /// A worker serves its session. What its lease has may have changed since the worker was told.
+    /// A worker serves its session. What its lease has may have changed since it was sent to the
+    /// worker.
     pub(super) fn session_is_up(&self, session: u64) {
         let mut ledger = self.lock();
         let Some(record) = ledger.sessions.get_mut(&session) else { return };

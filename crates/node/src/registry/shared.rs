@@ -55,7 +55,7 @@ impl Registry {
 }
 
 impl Ledger {
-    /// Shared memory that nobody holds any more is the lease's again.
+    /// Shared memory that no session holds any more is the lease's again.
     pub(super) fn unshare(&mut self, lease: u64, export: &Export) {
         if let Export::Memory { gpu, bytes } = *export {
             self.books.unshare(lease, gpu as usize, bytes);

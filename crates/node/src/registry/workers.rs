@@ -124,7 +124,7 @@ impl Registry {
         (!Arc::ptr_eq(&link, before)).then_some(link)
     }
 
-    /// Books the session.
+    /// Enters the session into the accounts.
     fn enter_session(&self, mut record: SessionRecord) -> Result<u64, SessionRefusal> {
         // While a lease moves, it is not known yet on which GPU this session would be.
         let mut ledger = self.when_it_stays(self.lock(), record.lease);
@@ -228,16 +228,16 @@ impl Registry {
             _ => MayHang::Disk,
         };
         drop(ledger);
-        // Gigabytes take the kernel a while to tear down; nobody else waits for that. The books say
-        // free when the memory is. One that never ends must not keep the turn.
+        // Gigabytes take the kernel a while to tear down; no other thread waits for that. The
+        // accounts say free when the memory is. One that never ends must not keep the turn.
         self.await_end(pid, &may_hang, || self.turns.leave(session));
         let mut ledger = self.lock();
         let (mut crashed, mut end) = (false, why.clone().unwrap_or_default());
         let because = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         if let Some(record) = ledger.sessions.get_mut(&session) {
             let status = record.worker.wait();
-            // Its client hears of a crash only if it comes back, and whoever runs the node would
-            // not at all.
+            // Its client learns of a crash only if it comes back, and the operator of the node
+            // would not at all.
             if let Ok(status) = &status
                 && status.signal().is_some_and(|signal| signal != libc::SIGKILL)
             {
@@ -315,7 +315,7 @@ impl Registry {
 }
 
 impl SessionRecord {
-    /// A session whose worker, by this link, has yet to be told what it serves.
+    /// A session whose worker, by this link, does not know yet what it serves.
     pub(super) fn new(
         lease: u64,
         once: Once,

@@ -23,7 +23,7 @@ pub(super) const MEMORY_BYTES: u64 = 384 << 20;
 /// The largest copy that is measured, and the smallest.
 const BULK_BYTES_MAX: usize = 128 << 20;
 const BULK_BYTES_MIN: usize = 1 << 20;
-/// A large copy takes at least this long, and so many round trips, if there is a copy that does.
+/// A large copy takes at least this long, and several round trips, if there is a copy that does.
 const BULK_TIME: Duration = Duration::from_millis(50);
 const BULK_ROUND_TRIPS: f64 = 10.0;
 const BULK_ROUNDS: usize = 5;
@@ -32,7 +32,7 @@ const BULK_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long calls of one kind are measured.
 const CALLS_TIME: Duration = Duration::from_millis(500);
 const CALLS_MAX: usize = 4000;
-/// Queued calls are made for this long, after so many whose time says how many that are.
+/// Queued calls are made for this long, after a few whose time says how many that are.
 const QUEUED_TIME: Duration = Duration::from_secs(1);
 const QUEUED_CALLS_FIRST: u32 = 20_000;
 const QUEUED_CALLS_MAX: u32 = 4_000_000;
@@ -51,7 +51,7 @@ macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),*)) => {{
         let function = $driver.$name.context(concat!("libcuda.so.1 has no ", stringify!($name)))?;
         // SAFETY: pointers among the arguments are to locals, constants and buffers of the sizes
-        // that the call is told.
+        // that the call gets.
         let result = unsafe { function($($argument),*) };
         result.ok().map_err(|error| anyhow!(concat!(stringify!($name), ": {:?}"), error))
     }};
@@ -174,7 +174,7 @@ impl Program {
     }
 
     fn measure_queued(&mut self, figures: &mut Figures) -> Result<()> {
-        // These wake everybody up, and are of no account.
+        // These wake all threads up, and are not measured.
         let first = time(|| self.calls.launch_all(QUEUED_CALLS_FIRST))?;
         let fit = QUEUED_TIME.as_secs_f64() / first.as_secs_f64() * f64::from(QUEUED_CALLS_FIRST);
         let count = (fit as u32).clamp(QUEUED_CALLS_FIRST, QUEUED_CALLS_MAX);
@@ -254,7 +254,7 @@ impl Program {
         Ok(())
     }
 
-    /// Until the bytes are on the device, not only on their way.
+    /// The time until the bytes are on the device, not only in flight.
     fn time_in(&self, bytes: &[u8]) -> Result<Duration> {
         time(|| self.calls.copy_in(bytes).and_then(|()| self.calls.synchronize()))
     }
@@ -293,7 +293,7 @@ fn time_copy(from: &[u8], to: &mut [u8]) -> Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// How many calls fit into a time, of which one took so long alone.
+/// How many calls fit into a time, of which one alone took `one`.
 fn calls_in(time: Duration, one: Duration) -> usize {
     let fit = time.as_secs_f64() / one.as_secs_f64().max(1e-6);
     (fit as usize).clamp(5, CALLS_MAX)

@@ -22,15 +22,15 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 static NOTES: AtomicI32 = AtomicI32::new(-1);
 
 impl EarlyEnd {
-    /// `end` gets the signal's number, and does not return: whoever drops this meanwhile waits for
-    /// the end. There is one of these at a time.
+    /// `end` gets the signal's number, and does not return: a thread that drops this meanwhile
+    /// waits for the end. There is one of these at a time.
     pub(crate) fn heed(end: impl FnOnce(i32) + Send + 'static) -> io::Result<EarlyEnd> {
         let mut ends = [0; 2];
         // SAFETY: pipe2 fills the array with two descriptors.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: both were opened above and are nobody else's.
+        // SAFETY: both were opened above and have no other owner.
         let (mut heard, notes) = unsafe { (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
         let wait = move || {
             // Nothing can be read once nothing can come any more.
@@ -49,7 +49,7 @@ impl EarlyEnd {
 
 impl Drop for EarlyEnd {
     fn drop(&mut self) {
-        // Not those of somebody else who has begun to listen.
+        // Not those of another listener that has begun meanwhile.
         let own = note as extern "C" fn(i32) as usize;
         replace_handlers(|handler| handler == own, libc::SIG_DFL);
         NOTES.store(-1, Ordering::SeqCst);
@@ -82,7 +82,7 @@ extern "C" fn note(number: i32) {
         unsafe { libc::_exit(128 + number) };
     }
     // SAFETY: write is async-signal-safe, and reads one byte; the descriptor is open, or none while
-    // nobody listens. What errno says is kept for whoever was interrupted.
+    // nothing listens. What errno says is kept for the code that was interrupted.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(NOTES.load(Ordering::SeqCst), [0_u8].as_ptr().cast(), 1);

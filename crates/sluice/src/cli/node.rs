@@ -224,7 +224,7 @@ impl std::str::FromStr for GpuChoice {
     }
 }
 
-/// The cards that the recording driver models.
+/// The GPUs that the recording driver models.
 const RECORDED: [&str; 3] = ["h200", "a100", "rtx5090"];
 
 /// More than any server holds; a bound against slips of the keyboard.

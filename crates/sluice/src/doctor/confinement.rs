@@ -39,7 +39,7 @@ fn finding(confinement: &Confinement) -> Finding {
     let jail = confinement.jail;
     let parts = [
         (jail.own_user, "a user of their own", "a node run by root gives it"),
-        (jail.user_namespace, "a user namespace", "this kernel lets nobody but root make one"),
+        (jail.user_namespace, "a user namespace", "this kernel lets only root make one"),
         (jail.other_namespaces, "mount, network and IPC namespaces", "root or a user namespace gives them"),
         (jail.empty_root, "an empty file system", "a mount namespace gives it"),
         (jail.no_capabilities, "no capabilities", "they could not be given up"),

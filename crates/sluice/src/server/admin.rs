@@ -209,7 +209,7 @@ fn leases_left(revoked: &RevokedToken) -> Option<String> {
         (true, _) => None,
         (false, true) => Some(format!("ended with it: leases {}", ids.join(", "))),
         (false, false) => {
-            Some(format!("these leases of it go on: {} (`sluice lease end ID` ends one)", ids.join(", ")))
+            Some(format!("these leases of it continue: {} (`sluice lease end ID` ends one)", ids.join(", ")))
         }
     }
 }
@@ -229,7 +229,7 @@ pub(crate) fn lease(command: &LeaseCommand) -> Result<ExitCode> {
             match task {
                 None => eprintln!("sluice: lease {id} is {}", lease.state.name()),
                 Some(task) => {
-                    eprintln!("sluice: task {task} of lease {id} has to make room; the others go on")
+                    eprintln!("sluice: task {task} of lease {id} has to make room; the others continue")
                 }
             }
         }

@@ -100,7 +100,7 @@ impl Export<'_> {
         }
         let lines = self.bill.lines.iter().filter(|line| line.price_micro > 0);
         let wholes: HashMap<Key, u64> = lines.clone().map(|line| (key(line), line.amount)).collect();
-        // Usage that arrived after an invoice was issued is not on it: its lines are told as they
+        // Usage that arrived after an invoice was issued is not on it: its lines are shown as they
         // were issued. What arrived since a bill was made is on the next one.
         let is_whole =
             |line: &Line| self.number.is_none() || amounts.get(&key(line)) == wholes.get(&key(line));
@@ -146,7 +146,7 @@ impl Export<'_> {
     }
 }
 
-/// The part of a line that comes after so much of it, its cost rounded so that all parts add up to
+/// The part of a line that comes after `before` of it, its cost rounded so that all parts add up to
 /// the line.
 fn part(line: &Line, before: u64) -> Line {
     let rate = Rate { micro: line.price_micro, per: line.per };

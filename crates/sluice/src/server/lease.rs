@@ -152,7 +152,7 @@ impl ServerLease {
                 bail!("{refusal} (after {refusals} tries)");
             }
             let refused = Refused { attempt: self.seen.attempt, task: None, reason: refusal };
-            // A refusal counts once for each attempt, however often the server hears of it.
+            // A refusal counts once for each attempt, however often it is reported to the server.
             self.seen = insist(|| self.client.post(&format!("/leases/{}/refusals", self.id), &refused))?;
         }
     }
@@ -198,7 +198,7 @@ impl ServerLease {
         watch(&self.client, self.id, self.seen.revision)
     }
 
-    /// Tells of changes of the lease until it is over, or until nobody listens.
+    /// Reports changes of the lease until it is over, or until the receiver is gone.
     pub(crate) fn watch(&self, events: Sender<Event>) {
         let (client, id, attempt) = (self.client.clone(), self.id, self.seen.attempt);
         let (watcher, revision) = (Watcher { client, id, attempt, events }, self.seen.revision);
@@ -241,7 +241,7 @@ impl ServerLease {
 impl Drop for ServerLease {
     fn drop(&mut self) {
         let finished = if self.finished { "?finished=true" } else { "" };
-        // If the server cannot be told, it learns of the end from the node.
+        // If the server cannot be notified, it learns of the end from the node.
         let _ = self.client.delete::<Lease>(&format!("/leases/{}{finished}", self.id));
     }
 }

@@ -92,7 +92,7 @@ fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What it asked for, without what everybody gets who does not say.
+/// What it asked for, without the defaults.
 fn wanted(lease: &Lease, asked: &NewLease) -> String {
     let mut words = vec![asks_for(lease)];
     words.push(format!("tier {}", asked.tier.name()));
@@ -160,12 +160,12 @@ fn automatic_text(size: &AutomaticSize, lease: &Lease) -> String {
     )
 }
 
-/// `on its way to GPU 0 of two`
+/// `moving to GPU 0 of two`
 fn moving_text(moving: &Moving) -> String {
     let node = moving.node.as_deref().unwrap_or_default();
     let place = moving.gpu.map_or_else(|| node.to_owned(), |gpu| format!("{node}/{gpu}"));
     match moving.state {
-        MoveState::Sent => format!("on its way to {place}"),
+        MoveState::Sent => format!("moving to {place}"),
         MoveState::Moved => format!("has moved to {place}"),
         MoveState::Refused => format!("stays: {}", moving.reason.as_deref().unwrap_or_default()),
     }

@@ -95,7 +95,7 @@ fn sensors(condition: Option<&Condition>) -> [String; 2] {
     [temperature, power].map(|text| text.unwrap_or_else(|| "-".into()))
 }
 
-/// Where GPUs stand and what they can do; a dash where nobody says.
+/// Where GPUs stand and what they can do; a dash where it is not known.
 pub(crate) fn gpu_facts(arguments: &ListArgs) -> Result<()> {
     let gpus: Vec<GpuStatus> = client(&arguments.at)?.list("/gpus")?;
     let columns = &[
@@ -262,7 +262,7 @@ pub(crate) fn queue(arguments: &ListArgs) -> Result<ExitCode> {
             in_short(lease),
         ]
     };
-    show(&queue, arguments.output, "nobody waits", columns, cells)?;
+    show(&queue, arguments.output, "no lease waits", columns, cells)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -114,7 +114,7 @@ impl Journals {
                 Some(counted) if counted == record => {}
                 Some(_) => findings.push(format!("{of}: the ledger and the journal hold different amounts")),
                 None if *confirmed => findings.push(format!("{of}: confirmed, and not in the ledger")),
-                // It is on its way.
+                // It is in flight.
                 None => {}
             }
         }
@@ -132,7 +132,7 @@ impl Journals {
 }
 
 /// What has come for an invoice's period since it was issued and is on no invoice yet. It is no
-/// difference that anybody has to settle: the tenant's next invoice has it.
+/// difference that has to be settled: the tenant's next invoice has it.
 fn differs(invoice: &Invoice, now: &Bill, all: &[Invoice]) -> Option<String> {
     let then = &invoice.bill;
     let carried = all.iter().filter(|other| other.covers()).flat_map(|other| &other.carried);

@@ -1,7 +1,7 @@
 //! `sluice resize` of a lease of a server.
 //!
-//! The server decides and signs; its nodes hear of it with their next report. Whoever asks is here
-//! anyway, and hands them what was signed at once.
+//! The server decides and signs; its nodes receive it with their next report. The client that asks
+//! is here anyway, and hands them what was signed at once.
 
 use anyhow::{Result, bail};
 use sluice_api::client::Client;

@@ -19,8 +19,8 @@ use crate::run::share_text;
 
 /// How often it is asked for more.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// Records of one node come in order; those of another, or of one that was away, may begin so much
-/// earlier than the latest.
+/// Records of one node come in order; those of another, or of one that was away, may begin this
+/// much earlier than the latest.
 const LATE_MS: u64 = 10 * 60_000;
 /// Records of one answer.
 const PAGE: u32 = 1000;

@@ -17,7 +17,7 @@ use crate::moment::Moment;
 /// Which lease was shown as of which revision.
 type Shown = BTreeMap<LeaseId, u64>;
 
-/// Prints what becomes of leases, until nobody reads it. `list` prints those that there are, and
+/// Prints what becomes of leases, until the reader is gone. `list` prints those that there are, and
 /// returns them.
 pub(super) fn leases(
     client: &Client,
@@ -44,9 +44,9 @@ fn take(
     list: impl Fn() -> Result<Vec<Lease>>,
 ) -> Result<ControlFlow<()>> {
     match event.kind.as_str() {
-        // Whatever changes after this list is told.
+        // Whatever changes after this list is sent.
         kind::BEGIN => *shown = list()?.into_iter().map(|lease| (lease.id, lease.revision)).collect(),
-        kind::ANEW => eprintln!("the server's books are others now; this begins anew"),
+        kind::ANEW => eprintln!("the server has another state now; this begins anew"),
         kind::LEASE => {
             let lease: Lease = serde_json::from_str(&event.data).context("a lease that makes no sense")?;
             if is_new(shown, &lease) {

@@ -112,7 +112,7 @@ pub(crate) const OF_GPUS: &[Property<LeasedGpu>] = &[
     Property { names: &["persistence_mode"], unit: "", value: |_| Some("Enabled".into()) },
     Property { names: &["mig.mode.current"], unit: "", value: |_| Some("Disabled".into()) },
     Property { names: &["mig.mode.pending"], unit: "", value: |_| Some("Disabled".into()) },
-    // Properties of a card that a lease does not have.
+    // Properties of a GPU that a lease does not have.
     Property { names: &["serial", "gpu_serial"], unit: "", value: |_| None },
     Property { names: &["vbios_version"], unit: "", value: |_| None },
     Property { names: &["display_active"], unit: "", value: |_| None },

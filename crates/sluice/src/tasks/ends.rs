@@ -11,7 +11,7 @@ pub(super) struct Ends {
     /// Ranks that are done with.
     done: BTreeMap<usize, ExitStatus>,
     /// Ranks of tasks that had to make room with no other there to continue with their work, and
-    /// that nobody has taken since.
+    /// that were not taken since.
     left: BTreeMap<usize, ExitStatus>,
     /// Of the task that failed by itself, after which the others were asked to end.
     first_failed: Option<ExitStatus>,

@@ -122,9 +122,9 @@ impl ServerCommandArgs {
     }
 }
 
-/// Where a server keeps its books.
+/// Where a server keeps its state.
 #[derive(Debug, Args)]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has books"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has state"))]
 pub(crate) struct BooksArgs {
     /// The server's data folder [default: ~/.local/share/sluice]
     #[arg(long, value_name = "FOLDER")]
@@ -148,7 +148,7 @@ pub(crate) struct BackupArgs {
 }
 
 #[derive(Debug, Args)]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has books"))]
+#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "only a control plane has state"))]
 #[command(after_help = "\
 Examples:
   sluice restore saved                          a program that `sluice checkpoint --stop` has stopped, \

@@ -61,7 +61,8 @@ pub(super) fn end_early(lease: &Arc<Mutex<Option<(Client, LeaseId)>>>) -> Result
     let lease = Arc::clone(lease);
     let heed = EarlyEnd::heed(move |signal| {
         if let Some((client, id)) = &*lease.lock().unwrap_or_else(PoisonError::into_inner) {
-            // If the server cannot be told, it takes a program that does not ask any more for gone.
+            // If the server cannot be notified, it takes a program that does not ask any more for
+            // gone.
             let _ = client.delete::<Lease>(&format!("/leases/{id}"));
         }
         if std::io::stderr().is_terminal() {

@@ -33,7 +33,7 @@ pub(crate) struct Claimed {
     pub(crate) granted: LeaseGranted,
 }
 
-/// Percent of a budget from which on who spends it is told.
+/// Percent of a budget from which on its users are notified.
 const BUDGET_MARK: u64 = 80;
 
 /// What there is to say of the tightest budget above a lease.
@@ -74,8 +74,8 @@ impl Watcher {
                     backoff = Backoff::new();
                     lease
                 }
-                // The session continues while the server is away. Who is told to ask less does, and
-                // says so.
+                // The session continues while the server is away. A client that is asked to send
+                // fewer requests does so, and says so.
                 Err(failure) if failure.is_temporary() && !failure.is_too_many() => {
                     backoff.wait();
                     continue;
@@ -93,7 +93,7 @@ impl Watcher {
             }
             let gone = lease.state == LeaseState::Ended || lease.attempt != self.attempt;
             let is_news = std::mem::replace(&mut revision, lease.revision) != lease.revision;
-            // Where nobody listens any more all tasks have ended.
+            // Where the receiver is gone all tasks have ended.
             if is_news && self.events.send(Event::Lease(Box::new(lease))).is_err() || gone {
                 return;
             }
@@ -103,7 +103,7 @@ impl Watcher {
 
 /// What the user of a program has to know whose lease can no longer be asked for.
 fn blind_line(lease: LeaseId, failure: &Failure) -> String {
-    format!("{failure}: the program goes on, but is not told when lease {lease} has to make room")
+    format!("{failure}: the program continues, but is not notified when lease {lease} has to make room")
 }
 
 /// Claims further tasks of a lease for its program.
@@ -119,7 +119,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// None if its node refuses, which the server is told.
+    /// None if its node refuses, which is reported to the server.
     pub(crate) fn further(&self, place: &Place) -> Option<Claimed> {
         let refusal = match claim_on_node(place, self.kernel_timeout_ms, &self.name) {
             Ok(claimed) => return Some(claimed),
@@ -127,7 +127,7 @@ impl Claim {
         };
         eprintln!("sluice: no further task: {refusal}");
         let refused = Refused { attempt: self.attempt, task: Some(place.task), reason: refusal };
-        // If the server cannot be told, it takes back after a while what nobody claims.
+        // If the server cannot be notified, it takes back after a while what is not claimed.
         let _ = self.client.post::<Lease>(&format!("/leases/{}/refusals", self.id), &refused);
         None
     }

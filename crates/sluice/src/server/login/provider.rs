@@ -144,7 +144,7 @@ fn with_device(web: &Web, metadata: Metadata, login: &Login) -> Result<CoreToken
     client
         .exchange_device_access_token(&device)?
         .request(&|request| web.ask(request), std::thread::sleep, Some(SIGN_IN_TIME_MAX))
-        .context("nobody signed in")
+        .context("no user signed in")
 }
 
 /// A new token, and the refresh token for the next one if the provider gave another.
@@ -169,7 +169,7 @@ fn answer(listener: TcpListener, state: &CsrfToken) -> Result<String> {
     let state = state.secret().clone();
     std::thread::spawn(move || {
         for socket in listener.incoming().flatten() {
-            // Somebody who connects and says nothing does not keep the browser waiting.
+            // A client that connects and sends nothing does not keep the browser waiting.
             let (sender, state) = (sender.clone(), state.clone());
             std::thread::spawn(move || {
                 if let Some(brought) = brought(socket, &state) {
@@ -178,7 +178,7 @@ fn answer(listener: TcpListener, state: &CsrfToken) -> Result<String> {
             });
         }
     });
-    receiver.recv_timeout(SIGN_IN_TIME_MAX).context("nobody signed in")?
+    receiver.recv_timeout(SIGN_IN_TIME_MAX).context("no user signed in")?
 }
 
 /// What a request to the callback brings; none if it is another request.
