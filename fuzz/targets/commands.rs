@@ -1,4 +1,4 @@
-//! Any frames of commands that are told by what changed, executed as any others are.
+//! Any frames of delta-encoded commands, executed as any others are.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use sluice_wire::{FrameDecoder, Header};
 
-/// What comes out of a stream that arrives in pieces of at most so many bytes, and whether it ends
+/// What comes out of a stream that arrives in pieces of at most `piece` bytes, and whether it ends
 /// with an error.
 fn frames(stream: &[u8], piece: usize) -> (Vec<(Header, Vec<u8>)>, bool) {
     let (mut decoder, mut frames) = (FrameDecoder::new(), Vec::new());

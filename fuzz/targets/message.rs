@@ -77,7 +77,7 @@ fuzz_target!(|bytes: &[u8]| match env!("CARGO_BIN_NAME") {
         if live::told(bytes, |word| words.push(word)).is_ok() {
             let mut again = Vec::new();
             for part in live::tell(&words) {
-                live::told(&part, |word| again.push(word)).expect("it was told here");
+                live::told(&part, |word| again.push(word)).expect("it was encoded here");
             }
             assert_eq!(again, words);
         }

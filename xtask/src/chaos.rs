@@ -79,7 +79,7 @@ pub(crate) fn random_fate(random: &mut Random, purpose: Purpose) -> Fate {
 fn chaotic_fate(random: &mut Random, purpose: Purpose, number: u32) -> Fate {
     let fate = random_fate(random, purpose);
     let bytes = match number {
-        // The lease's. Where nobody can tell, it opens something too.
+        // The lease's. Where that is not known, it opens something too.
         1 => fate.bytes,
         // The session's: its opening, and less than any program sends after it. So every program is
         // cut.
@@ -154,7 +154,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
                 let signal = if random.below(2) == 0 { libc::SIGTERM } else { libc::SIGKILL };
                 e2e::cuts::start_anew(&mut nodes[side], signal, STARTS[side])?;
                 tally.nodes += 1;
-                eprintln!("a node was started anew under a program, which heard of it");
+                eprintln!("a node was started anew under a program, which noticed it");
             }
         }
     }

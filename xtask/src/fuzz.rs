@@ -23,11 +23,11 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The table in `docs/benchmarks`.
 pub(crate) const SECTION: &str = "fuzz";
 
-/// A process plays for so long, and the next continues with what it has found. What a worker keeps
-/// to its end of sessions whose context has failed comes to an end with that.
+/// A process plays for this time, and the next continues with what it has found. What a worker
+/// keeps to its end of sessions whose context has failed comes to an end with that.
 const ROUND: Duration = Duration::from_secs(60);
 
-/// Texts of up to so many bytes are what programs that read PTX begin with.
+/// Texts of up to this number of bytes are what programs that read PTX begin with.
 const SEED_SIZE_MAX: u64 = 8 << 10;
 
 /// What all runs of a program have done.
@@ -91,8 +91,8 @@ fn programs(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The folder of what a program begins with, if it has to: nobody guesses a text that means
-/// something. Parts that are to be linked are two texts with a zero between them.
+/// The folder of what a program begins with, if it has to: a random text rarely means something.
+/// Parts that are to be linked are two texts with a zero between them.
 fn seeds(name: &str) -> Result<Option<PathBuf>> {
     if !["kernels", "ptx"].contains(&name) {
         return Ok(None);

@@ -17,8 +17,8 @@ use crate::{e2e, node, process, python};
 /// The bundle travels beside the repository's files, and some places take 64 MiB in all.
 const SIZE_MAX: u64 = 56 << 20;
 
-/// Machine code for the cards that there are, since a compiler newer than a driver makes PTX that
-/// the driver does not take; and PTX for the other cards.
+/// Machine code for the GPUs that there are, since a compiler newer than a driver makes PTX that
+/// the driver does not take; and PTX for the other GPUs.
 const CODE: &[&str] = &[
     "-gencode",
     "arch=compute_80,code=[sm_80,compute_80]",
@@ -111,7 +111,7 @@ const PROGRAMS: &[&str] = &[
     "turns.py",
 ];
 
-/// What tinygrad has of other makers' cards: most of its size.
+/// What tinygrad has for other makers' GPUs: most of its size.
 const NOT_OF_TINYGRAD: &[&str] = &["__pycache__", "am", "amd"];
 
 pub(crate) fn bundle() -> Result<ExitCode> {
@@ -166,8 +166,8 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Debug information stays here; names of functions travel, for whoever looks at a process that
-/// hangs.
+/// Debug information stays here; names of functions travel, for a person who looks at a process
+/// that hangs.
 fn stripped(from: &Path, to: &Path) -> Result<()> {
     process::run(Command::new("strip").arg("--strip-debug").arg("-o").arg(to).arg(from))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Shape {
     /// Both ways together.
     pub(crate) round_trip: Duration,
     pub(crate) bytes_per_s: f64,
-    /// One of so many packets is lost; 0 loses none.
+    /// One of this number of packets is lost; 0 loses none.
     pub(crate) loses_one_of: u64,
 }
 
@@ -68,7 +68,7 @@ fn enter_and_open(end: End<'_>) -> Result<File> {
     // SAFETY: the descriptor is open, and the call concerns this thread only.
     let status = unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) };
     ensure!(status == 0, "entering {}: {}", end.network, std::io::Error::last_os_error());
-    // What Linux does unless it is told otherwise, whatever this machine was told; where that may
+    // What Linux does by default, whatever this machine is configured to do; where that may
     // not be chosen, its forerunner.
     let choose = |name| std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name);
     choose("cubic").or_else(|_| choose("reno")).context("tcp_congestion_control")?;

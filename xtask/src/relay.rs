@@ -23,7 +23,7 @@ pub(crate) enum Purpose {
     Control,
     Session,
     Resume,
-    /// With TLS nobody can tell.
+    /// With TLS the purpose is not visible.
     Sealed,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum End {
     Close,
     /// Both sides see a reset.
     Reset,
-    /// Nobody sees anything: nothing is passed on any more.
+    /// No side sees anything: nothing is passed on any more.
     Silence,
     /// Not at all: one byte is another, and all others pass.
     ChangedByte,
@@ -52,8 +52,8 @@ pub(crate) struct Fate {
     pub(crate) bytes_per_s: Option<f64>,
     /// The loopback address from which the node sees it.
     pub(crate) from: Ipv4Addr,
-    /// After its end the relay turns away so many connections before it opens again, and every one
-    /// for so long.
+    /// After its end the relay turns away this number of connections before it opens again, and
+    /// every one for the time `away`.
     pub(crate) attempts: u32,
     pub(crate) away: Duration,
     /// While away it is being started anew: no connection outlives that, and its port refuses.
@@ -167,7 +167,7 @@ impl Relay {
         self.shared.to_node.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many connections were ended on purpose.
+    /// Waits until this number of connections was ended on purpose.
     pub(crate) fn wait_for_cuts(&self, count: u32) {
         let mut state = self.shared.lock();
         while state.cuts < count {
@@ -201,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// The port refuses from now on, and still is nobody else's.
+    /// The port refuses from now on, and still has no other owner.
     fn stop_listening(&self) {
         // SAFETY: shutdown takes any descriptor. Of a listening socket it ends the listening
         // (Linux, tcp(7)).
@@ -426,7 +426,7 @@ impl UnderWay {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads until an end, or until nobody takes out any more.
+    /// Reads until an end, or until the other side takes out no more.
     fn take_in(&self, mut from: &TcpStream, idle_at: &Mutex<Instant>) {
         let mut piece = vec![0; UnderWay::PIECE];
         loop {
@@ -481,7 +481,7 @@ impl UnderWay {
         }
     }
 
-    /// Nobody takes out any more.
+    /// The reader takes out no more.
     fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
@@ -533,7 +533,7 @@ fn bound(own: SocketAddrV4, shares: bool) -> Result<OwnedFd> {
     if fd < 0 {
         return failed();
     }
-    // SAFETY: the descriptor is new and nobody else owns it.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let (option, value, size) = (libc::SO_REUSEADDR, i32::from(shares), size_of::<i32>() as libc::socklen_t);
     // SAFETY: the option's value is an int, and the kernel reads exactly that many bytes.

@@ -302,7 +302,7 @@ fn start(cluster: &mut Cluster, running: &mut [Vec<((), Placement)>], placement:
     running[placement.node.index()].push(((), placement));
 }
 
-/// Places the request if moving others makes room for it; says how many were moved.
+/// Places the request if it fits once others are moved; says how many were moved.
 fn make_room(
     cluster: &mut Cluster,
     placer: &mut Placer,

@@ -312,8 +312,8 @@ impl Cluster {
         }
     }
 
-    /// Counts what was allocated or released; more than may be promised of its node was so much
-    /// before.
+    /// Counts what was allocated or released; `over_before` is what was allocated of its node
+    /// before beyond what may be promised.
     fn count(&mut self, placement: &Placement, over_before: u64, change: impl Fn(u64, u64) -> u64) {
         let Placement { request, node, .. } = placement;
         let over = self.node(*node).over_milli();

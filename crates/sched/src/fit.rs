@@ -66,7 +66,7 @@ impl Unplaced {
         self.misfits[misfit as usize]
     }
 
-    /// Nothing counted yet of so many nodes.
+    /// Nothing counted yet of this number of nodes.
     pub(crate) fn of(nodes: u32) -> Unplaced {
         Unplaced { nodes, ..Unplaced::default() }
     }

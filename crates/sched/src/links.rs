@@ -13,8 +13,7 @@ pub enum Link {
     Numa,
 }
 
-/// How near the GPUs of a node are to each other: the higher, the nearer; 0 where nobody knows of a
-/// link.
+/// How near the GPUs of a node are to each other: the higher, the nearer; 0 where no link is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
     nearness: Option<Arc<[[u16; GPUS_PER_NODE_MAX]; GPUS_PER_NODE_MAX]>>,
@@ -49,7 +48,7 @@ impl Links {
         self
     }
 
-    /// So many of these GPUs, each linked to each; none if there are no such.
+    /// `count` of these GPUs, each linked to each; none if there are no such.
     pub(crate) fn all_linked(&self, link: Link, among: GpuSet, count: usize) -> Option<GpuSet> {
         if count == 0 {
             return Some(GpuSet::EMPTY);
@@ -118,7 +117,7 @@ fn pairs(gpus: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..gpus).flat_map(move |one| (one + 1..gpus).map(move |other| (one, other)))
 }
 
-/// All sets of so many of these GPUs, beside those that are in the set already.
+/// All sets of `count` of these GPUs, beside those that are in the set already.
 fn subsets(gpus: &[usize], count: usize, set: GpuSet, take: &mut impl FnMut(GpuSet)) {
     if count == 0 {
         return take(set);

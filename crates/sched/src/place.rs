@@ -22,8 +22,8 @@ pub enum Policy {
     Sluice(Leftover),
 }
 
-/// Classes of requests whose indexes are kept; the one that was not asked for longest makes room
-/// for a new one.
+/// Classes of requests whose indexes are kept; the one that was not asked for longest is replaced
+/// by a new one.
 const CLASSES_MAX: usize = 1024;
 
 /// Places requests by one policy. It keeps the scores of all nodes for each class of requests and

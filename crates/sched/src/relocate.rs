@@ -4,7 +4,7 @@
 //! For each node that could hold the request, the cheapest placements are looked for whose room
 //! suffices: one of them, else the smallest ones together. The cheapest sets are then tried in
 //! turn: the request takes the room, and every placement that had to leave must find another place
-//! at once. Nobody is evicted for good. Where the policy can tell, a relocation that would spoil
+//! at once. No work is evicted for good. Where the policy can tell, a relocation that would spoil
 //! more room than the request takes is not made. The search is bounded by [`RelocationLimits`].
 
 use crate::{Cluster, Misfit, Node, NodeId, Placement, Placer, Policy, Request, Trial, Unplaced, fit};

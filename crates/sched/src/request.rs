@@ -84,7 +84,7 @@ pub struct Request {
     /// ([`crate::NodeSpec::gpu_units_milli`]): with `by_units` what is asked for, else the most
     /// that the share is of any GPU accepted, 0 where units do not matter.
     pub gpu_units_milli: u32,
-    /// Of each GPU the share that gives so many units, whichever GPU that is.
+    /// Asks of each GPU for the share that gives these units, whichever GPU that is.
     pub by_units: bool,
     /// Device memory on each of them. With `memory_by_share` the most that this is of any GPU
     /// accepted.
@@ -166,7 +166,7 @@ impl Request {
         if !self.memory_by_share {
             return here;
         }
-        // A whole GPU is nobody else's, however much may be promised of it in parts.
+        // A whole GPU has no other holder, however much may be promised of it in parts.
         let promised = if here.gpu_milli == WHOLE_GPU_MILLI { WHOLE_GPU_MILLI } else { spec.gpu_milli };
         let memory = u64::from(spec.gpu_memory_mib) * u64::from(here.gpu_milli) / u64::from(promised.max(1));
         Request { gpu_memory_mib: u32::try_from(memory).unwrap_or(u32::MAX), ..here }

@@ -1,7 +1,7 @@
 //! Charging device memory that the driver takes for itself.
 //!
-//! Most device memory is asked for by a call that names its size, and whoever makes that call can
-//! charge it beforehand. The rest comes out of what a program loads, launches and sets: a module's
+//! Most device memory is asked for by a call that names its size, and the caller can charge it
+//! beforehand. The rest comes out of what a program loads, launches and sets: a module's
 //! variables, the local memory of its kernels, the heap of device-side `malloc`. All of that goes
 //! through [`charge`], and through no other place.
 
@@ -128,7 +128,7 @@ pub(crate) fn release(device: &Device, address: u64, size: u64) {
         }
         None => (size.next_multiple_of(CHUNK), own.whole.remove(&address)),
     };
-    // The account is told once the memory is free.
+    // The account is notified once the memory is free.
     if gone.is_some() {
         space.give(base, bytes);
     }

@@ -123,8 +123,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses. Whoever reads
-    /// there meanwhile finds what was there or what is in the file.
+    /// Maps `size` bytes of the memory file `fd` from `offset` on at taken addresses. A thread that
+    /// reads there meanwhile finds what was there or what is in the file.
     pub(crate) fn map_file(&self, address: u64, size: u64, rights: i32, fd: i32, offset: u64) -> Result<()> {
         self.map(address, size, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, offset)
     }
@@ -210,7 +210,7 @@ fn reserve_at(address: u64, size: u64) -> Option<AddressSpace> {
         return Some(AddressSpace::new(address, size));
     }
     // A kernel older than 4.17 takes the address as a hint only.
-    // SAFETY: the pages were reserved just now and nobody knows of them.
+    // SAFETY: the pages were reserved just now and are not known elsewhere.
     unsafe { libc::munmap(got as *mut libc::c_void, size as usize) };
     None
 }

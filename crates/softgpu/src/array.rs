@@ -21,7 +21,7 @@ use crate::tiles::{self, TiledArray};
 pub(crate) static ARRAYS: Table<Array> = Table::new(20);
 pub(crate) static MIPMAPPED: Table<MipmappedArray> = Table::new(21);
 
-/// Rows begin at multiples of so many bytes.
+/// Rows begin at multiples of this number of bytes.
 const ROW_ALIGN: u64 = 64;
 /// Elements in each direction, as `MAXIMUM_TEXTURE...` of the device say of the largest.
 const SIZE_MAX: usize = 1 << 17;
@@ -54,7 +54,7 @@ pub(crate) struct MipmappedArray {
     base: u64,
     pub(crate) tiles: Option<Arc<TiledArray>>,
     pub(crate) levels: Vec<Arc<Array>>,
-    /// The levels' handles are known once somebody asked for them.
+    /// The levels' handles are known once the program asked for them.
     named: Mutex<Vec<u32>>,
 }
 
@@ -86,7 +86,7 @@ fn check(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<()> {
     Ok(())
 }
 
-/// Memory for levels of so many bytes, or only addresses where it is mapped later.
+/// Memory for levels of these sizes in bytes, or only addresses where it is mapped later.
 fn allocate(
     context: &Context,
     desc: &CUDA_ARRAY3D_DESCRIPTOR,

@@ -147,7 +147,7 @@ pub(crate) fn end(stream: &Stream) -> Result<Arc<Graph>> {
     Ok(Arc::clone(&ended.capture.graph))
 }
 
-/// A call waits for all of a context, of which captures can be no part: those that go on there are
+/// A call waits for all of a context, of which captures can be no part: those under way there are
 /// worth nothing any more. Whether there are any.
 pub(crate) fn interrupt(context: usize) -> bool {
     let mut any = false;

@@ -140,7 +140,7 @@ struct PtxCode {
     coverage: Option<CoveredModule>,
 }
 
-/// An entry's place: empty until somebody asks, then its code or why there is none.
+/// An entry's place: empty until it is asked for, then its code or why there is none.
 type Slot = OnceLock<Result<Arc<Entry>>>;
 
 /// A compiled entry.

@@ -37,7 +37,7 @@ pub(crate) const SET_CONDITIONAL_NAME: &[u8] = b"cudaGraphSetConditional";
 /// Bytes from one variable to the next.
 const STRIDE: u64 = 16;
 
-/// Places for variables that nobody uses.
+/// Places for variables that are not in use.
 static VACANT: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// What nodes decide by.
@@ -97,7 +97,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// The kind of a node with so many bodies.
+    /// The kind of a node with this number of bodies.
     pub(crate) fn new(kind: u32, bodies: u32) -> Result<Choice> {
         match (kind, bodies) {
             (0, 1 | 2) => Ok(Choice::If),

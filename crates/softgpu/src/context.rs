@@ -71,7 +71,7 @@ impl Drop for OwnHeap {
     }
 }
 
-/// The primary context of a device: one object, alive while somebody retains it.
+/// The primary context of a device: one object, alive while it is retained.
 #[derive(Default)]
 pub(crate) struct Primary {
     pub(crate) context: Option<Arc<Context>>,
@@ -367,7 +367,7 @@ pub(crate) fn named(ctx: CUcontext) -> Result<Arc<Context>> {
 }
 
 /// The context with this handle, to be made current. CUDA's runtime knows the handle of a primary
-/// context from a hidden table and uses it before anybody has retained it; that brings the context
+/// context from a hidden table and uses it before it is retained; that brings the context
 /// into being.
 pub(crate) fn context_to_use(handle: CUcontext) -> Result<Arc<Context>> {
     let known = context(handle);
@@ -430,7 +430,7 @@ pub(crate) fn pop() -> Result<usize> {
     STACK.with_borrow_mut(|stack| stack.pop()).map(|context| context.handle).ok_or(Status::INVALID_CONTEXT)
 }
 
-/// The handle of a device's primary context, whether or not anybody retains it.
+/// The handle of a device's primary context, whether or not it is retained.
 pub fn primary_context(device: CUdevice) -> Result<CUcontext> {
     Ok(CUcontext(crate::device::device(device)?.lock_primary().handle()))
 }
@@ -450,7 +450,7 @@ pub fn on_context_destroyed(observer: fn(CUcontext)) {
 
 static OBSERVER: OnceLock<fn(CUcontext)> = OnceLock::new();
 
-/// Retains the primary context of `device`, creating it if nobody does.
+/// Retains the primary context of `device`, creating it if it is not retained.
 pub(crate) fn retain_primary(device: &'static Device) -> Arc<Context> {
     let mut primary = device.lock_primary();
     primary.retained += 1;
@@ -469,7 +469,7 @@ pub(crate) fn release_primary(device: &'static Device) -> Result<()> {
     Ok(())
 }
 
-/// Destroys the primary context whoever retains it; a sticky error goes with it.
+/// Destroys the primary context even if it is retained; a sticky error goes with it.
 pub(crate) fn reset_primary(device: &'static Device) {
     let mut primary = device.lock_primary();
     primary.retained = 0;

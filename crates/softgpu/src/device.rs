@@ -60,8 +60,8 @@ impl Default for Config {
 
 impl Config {
     /// The configuration of the library that stands alone, from `SLUICE_SOFTGPU=COUNT,MEMORY` (for
-    /// example `2,4GiB`) if that is set. Words that it does not understand are told on stderr and
-    /// replaced by the default.
+    /// example `2,4GiB`) if that is set. Words that it does not understand are reported on stderr
+    /// and replaced by the default.
     pub fn from_env() -> Self {
         let mut config = Self { same_process: true, ..Self::default() };
         let Some(text) = std::env::var_os("SLUICE_SOFTGPU") else { return config };

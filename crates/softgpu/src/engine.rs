@@ -35,8 +35,8 @@ use crate::stream::{Order, Stream, Target};
 
 /// How often the value that a stream waits for is looked at.
 const VALUE_POLL: Duration = Duration::from_micros(50);
-/// A device's thread looks for more work for so long before it sleeps. To wake a thread whose core
-/// has nothing else to do takes longer than most work that comes in a row.
+/// A device's thread looks for more work for this time before it sleeps. To wake a thread whose
+/// core has nothing else to do takes longer than most work that comes in a row.
 const LOOK: Duration = Duration::from_micros(30);
 /// Work that comes within this time after the last is probably one piece of many in a row.
 const SOON: Duration = Duration::from_micros(2);
@@ -59,7 +59,7 @@ struct Engine {
     work: Condvar,
     /// Something was done.
     done: Condvar,
-    /// Some device's work was left to whoever waits for it.
+    /// Some device's work was left to a thread that waits for it.
     left: Condvar,
 }
 
@@ -69,8 +69,8 @@ struct State {
     sequence: u64,
     /// The threads of each device that was given work, by its ordinal.
     crews: BTreeMap<usize, Crew>,
-    /// Threads of devices that have nothing to do. Waking nobody costs as much as waking somebody,
-    /// and most work is submitted while a device is busy.
+    /// Threads of devices that have nothing to do. A wake-up costs as much if no thread sleeps as
+    /// if one does, and most work is submitted while a device is busy.
     sleeping: u32,
     /// Callers that look again after each piece of work, and the numbers up to which others wait
     /// for all of a queue.
@@ -107,7 +107,7 @@ struct Barrier {
 struct Queue {
     stream: Arc<Stream>,
     context: Arc<Context>,
-    /// Work that nobody has taken, with its sequence number, oldest first.
+    /// Work that no thread has taken, with its sequence number, oldest first.
     work: VecDeque<(u64, Op)>,
     /// The number of the oldest piece that was taken and is not known to have finished.
     running: Option<u64>,
@@ -221,8 +221,8 @@ pub(crate) fn run_if_idle(context: &Context, op: &Op) -> Option<Result<()>> {
     is_idle(context).then(|| op.run(context))
 }
 
-/// Waits while the work in all queues holds more than so many bytes of the host's memory. Not for a
-/// thread that does queued work.
+/// Waits while the work in all queues holds more than this number of bytes of the host's memory.
+/// Not for a thread that does queued work.
 pub fn wait_for_room(bytes_max: usize) {
     if !has_room(bytes_max) {
         drop(ENGINE.wait(ENGINE.lock(), |_| has_room(bytes_max)));
@@ -258,7 +258,7 @@ impl Engine {
     }
 
     /// Returns when something was submitted, or soon; other threads go first. Where one piece
-    /// follows the other, and nobody waits for any, it returns when there are several.
+    /// follows the other, and no thread waits for any, it returns when there are several.
     fn look_for_work<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let (known, is_awaited) = (state.sequence, state.looking > 0 || !state.goals.is_empty());
         drop(state);
@@ -380,13 +380,13 @@ impl TakenWork {
     }
 
     fn run_one(&self, op: &Op) {
-        // After a failure nothing runs any more, but whoever waits for an event must not wait for
-        // ever.
+        // After a failure nothing runs any more, but a thread that waits for an event must not wait
+        // for ever.
         if let Err(status) = self.context.check() {
             return op.skip(status);
         }
-        // A panic is a bug of this driver; the program sees it as a failed context, and everybody
-        // else continues.
+        // A panic is a bug of this driver; the program sees it as a failed context, and all other
+        // programs continue.
         let body = AssertUnwindSafe(|| op.run(&self.context));
         if let Err(status) = catch_unwind(body).unwrap_or(Err(Status::UNKNOWN)) {
             self.context.fail(status);
@@ -406,7 +406,7 @@ impl State {
         self.crews.entry(device).or_default()
     }
 
-    /// Leaves a device's work to somebody, if there is any that nobody does.
+    /// Leaves a device's work to a thread, if there is any that no thread does.
     fn find_worker(&mut self, device: usize) {
         let &mut Crew { has_worker, functions, spares, .. } = self.crew(device);
         if has_worker || (functions > 0 && !self.has_work(device)) {
@@ -436,7 +436,7 @@ impl State {
         queues.any(|queue| self.is_ready(queue) || self.is_polled(queue))
     }
 
-    /// Whether nobody will say that the head of the queue has become ready.
+    /// Whether no thread will say that the head of the queue has become ready.
     fn is_polled(&self, queue: &Queue) -> bool {
         let is_next = queue.running.is_none();
         is_next && queue.work.front().is_some_and(|(_, op)| op.waits_for_memory())
@@ -474,7 +474,7 @@ impl State {
             let stays_ready = op.is_ready() && !op.waits_for_memory();
             !op.is_function() && stays_ready && self.may_pass(&queue.context, *sequence)
         };
-        // Somebody may wait for an event.
+        // A thread may wait for an event.
         let records = queue.work.iter().take(TAKEN_MAX).position(|(_, op)| matches!(op, Op::Record(_)));
         let most = records.map_or(TAKEN_MAX, |record| record + 1);
         1 + queue.work.iter().take(most).skip(1).take_while(can_follow).count()
@@ -515,7 +515,7 @@ impl State {
         may_start && (is_free || queue.context.check().is_err())
     }
 
-    /// The answer is whether that may be what somebody waits for.
+    /// The answer is whether that may be what a thread waits for.
     fn finish(&mut self, taken: TakenWork) -> bool {
         taken.stream.completed.store(taken.last, Ordering::Relaxed);
         ENGINE.queued_bytes.fetch_sub(taken.bytes, Ordering::Relaxed);

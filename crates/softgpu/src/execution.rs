@@ -186,7 +186,7 @@ unsafe extern "C" {
 /// the program itself printed before.
 fn standard_output() -> Output {
     // SAFETY: pointer and length describe `text`, and the C library's stream is there for the whole
-    // process. A closed standard output is the program's choice, so nobody is told of a failure.
+    // process. A closed standard output is the program's choice, so a failure is not reported.
     Arc::new(|text| unsafe {
         libc::fwrite(text.as_ptr().cast(), 1, text.len(), stdout);
         libc::fflush(stdout);

@@ -26,7 +26,7 @@ const IGNORE_COSCHEDULING: u32 = 1;
 const SPLIT_FLAGS: u32 = 3;
 /// `CU_DEV_SM_RESOURCE_GROUP_BACKFILL`.
 const BACKFILL: u32 = 1;
-/// The multiprocessors of a device that resources can name; one with more has so many of them.
+/// The multiprocessors of a device that resources can name; one with more has this number of them.
 const COUNT_MAX: u32 = 512;
 /// What the padding of a resource of ours begins with.
 const MARK: [u8; 4] = *b"slSM";
@@ -132,7 +132,7 @@ impl Resource {
         Ok(resource)
     }
 
-    /// Takes the first `count` multiprocessors away; `None` where there are not so many.
+    /// Takes the first `count` multiprocessors away; `None` where there are fewer.
     fn take(&mut self, count: u32) -> Option<[u64; COUNT_MAX as usize / 64]> {
         if self.count() < count {
             return None;

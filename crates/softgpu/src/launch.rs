@@ -32,8 +32,8 @@ pub(crate) struct Launch {
     given: CUfunction,
 }
 
-/// Checks a launch and makes it ready to run on so many multiprocessors; `params` is the parameter
-/// buffer.
+/// Checks a launch and makes it ready to run on this number of multiprocessors; `params` is the
+/// parameter buffer.
 pub(crate) fn prepare(
     (given, function): (CUfunction, &Arc<Function>),
     mut shape: Shape,

@@ -61,7 +61,7 @@ impl PendingLink {
         let capability = driver()?.devices.first().ok_or(Status::NO_DEVICE)?.limits.capability;
         let text = Image::parse(image).and_then(|image| Ok(image.ptx(capability)?.into_owned()));
         let text = text.map_err(|error| self.fail(Status::NO_BINARY_FOR_GPU, &error.to_string()))?;
-        // A mistake is told where it came in, not at the end.
+        // A mistake is reported where it came in, not at the end.
         let tuning = tuning.or(self.state().logs.tuning);
         let tuned = sluice_ptx::parse(text.as_slice()).and_then(|_| Ok(tuning.apply(&text)?.into_owned()));
         let text = tuned.map_err(|error| self.fail(Status::INVALID_PTX, &error.to_string()))?;

@@ -26,11 +26,11 @@ pub trait Machine: Send + Sync {
         tuning: Tuning,
     ) -> Result<Arc<dyn Code>, (CUresult, String)>;
 
-    /// What somebody can do about an image that has nothing for this machine.
+    /// What the user can do about an image that has nothing for this machine.
     fn way_out(&self) -> &'static str;
 
-    /// Threads of a grid for which there is local memory at the same time: on a card as many as its
-    /// multiprocessors hold, whatever the grid (CUDA C++ Programming Guide, Device Memory
+    /// Threads of a grid for which there is local memory at the same time: on a real GPU as many as
+    /// its multiprocessors hold, whatever the grid (CUDA C++ Programming Guide, Device Memory
     /// Accesses).
     fn threads_with_local_memory(&self, device: &Limits, _shape: &Shape, multiprocessors: u32) -> u64 {
         u64::from(device.threads) * u64::from(multiprocessors)

@@ -127,7 +127,7 @@ pub(crate) fn free_from_pool(address: u64) {
     }
 }
 
-/// Gives back the memory of an allocation that nobody can name any more.
+/// Gives back the memory of an allocation that the program cannot name any more.
 pub(crate) fn release(freed: &Allocation) {
     let Ok(driver) = driver() else { return };
     let Some(device) = driver.devices.get(freed.device) else { return };
@@ -135,7 +135,7 @@ pub(crate) fn release(freed: &Allocation) {
         Kind::Device | Kind::Array => device.heap.release(freed.base, freed.size),
         Kind::Global | Kind::ManagedGlobal => account::release(device, freed.base, freed.size),
         Kind::Pool(pool) => match POOLS.get(pool) {
-            // Whoever frees without a stream has waited.
+            // A caller that frees without a stream has waited.
             Some(pool) => pool.take_back(freed.base, freed.size, 0, Ticket::completed()),
             None => device.heap.release(freed.base, freed.size),
         },

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What takes messages, a line each, without a newline.
 pub type Messages = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A message is cut to so many characters: names of kernels are the program's choice.
+/// A message is cut to this number of characters: names of kernels are the program's choice.
 const CHARS_MAX: usize = 1000;
 
 static RECEIVER: Mutex<Option<Messages>> = Mutex::new(None);

@@ -120,8 +120,8 @@ impl Op {
             }
     }
 
-    /// Whether it becomes ready by a change of memory, perhaps of another process, which nobody
-    /// announces.
+    /// Whether it becomes ready by a change of memory, perhaps of another process, which is not
+    /// announced.
     pub(crate) fn waits_for_memory(&self) -> bool {
         match self {
             Op::AwaitValue(..) => true,

@@ -82,7 +82,7 @@ impl Pool {
         POOLS.get(handle.0).ok_or(Status::INVALID_VALUE)
     }
 
-    /// The pool that a device allocates from unless told otherwise.
+    /// The pool that a device allocates from by default.
     pub(crate) fn of_device(device: &Device) -> Arc<Self> {
         let mut current = device.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(pool) = POOLS.get(*current) {
@@ -260,7 +260,7 @@ impl Kept {
     }
 }
 
-/// Takes memory of a device by `take`; where there is none left, what its pools keep makes room.
+/// Takes memory of a device by `take`; where there is none left, what its pools keep is freed.
 pub(crate) fn make_room<T>(device: &Device, take: impl Fn() -> Result<T>) -> Result<T> {
     take().or_else(|_| {
         POOLS.all().iter().filter(|pool| pool.device == device.ordinal).for_each(|pool| pool.trim(0));

@@ -33,7 +33,7 @@ const UNSET: CUDA_TEXTURE_DESC = CUDA_TEXTURE_DESC {
     reserved: [0; 12],
 };
 
-/// An image that kernels find by its number, for as long as somebody holds it.
+/// An image that kernels find by its number, for as long as it is held.
 pub(crate) struct Bound(pub(crate) u64);
 
 impl Drop for Bound {

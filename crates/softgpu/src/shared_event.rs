@@ -1,9 +1,9 @@
 //! What an event is that several processes know: a page of memory that all of them map.
 //!
 //! Every record of the event gets the next number. Work that reaches the record stores its number
-//! in the ring, and whoever waits for that record looks there. Records may be done in any order, so
-//! each has a place of its own; one that is [`RING`] records old has been done, or its place has
-//! been taken by a later one.
+//! in the ring, and a thread that waits for that record looks there. Records may be done in any
+//! order, so each has a place of its own; one that is [`RING`] records old has been done, or its
+//! place has been taken by a later one.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -51,8 +51,8 @@ impl SharedEvent {
 
     fn map(file: File) -> Result<SharedEvent> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the system's choice; the file has so many bytes
-        // and keeps them.
+        // SAFETY: a new mapping at an address of the system's choice; the file has this number of
+        // bytes and keeps them.
         let page =
             unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if page == libc::MAP_FAILED {
@@ -97,7 +97,7 @@ impl SharedEvent {
 
 impl Drop for SharedEvent {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this size, and nobody else uses the mapping.
+        // SAFETY: mapped by `map` with this size, and nothing else uses the mapping.
         unsafe { libc::munmap(self.page.as_ptr().cast(), BYTES) };
     }
 }

@@ -8,8 +8,8 @@ pub(crate) use sluice_cuda::CUresult as Status;
 pub(crate) type Result<T> = std::result::Result<T, Status>;
 
 /// Runs the body of a driver function. No panic may cross into the C caller: one that happens is a
-/// bug of this driver, which the panic's message has already told on stderr, and the program gets
-/// `CUDA_ERROR_UNKNOWN`.
+/// bug of this driver, which the panic's message has already reported on stderr, and the program
+/// gets `CUDA_ERROR_UNKNOWN`.
 pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::SUCCESS,
@@ -38,7 +38,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
 /// # Safety
 /// As for [`put`].
 pub(crate) unsafe fn put_optional<T>(place: *mut T, value: T) {
-    // SAFETY: handed on; a null pointer is an answer nobody wants.
+    // SAFETY: handed on; a null pointer is an answer that is not wanted.
     let _ = unsafe { put(place, value) };
 }
 

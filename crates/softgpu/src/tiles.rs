@@ -79,7 +79,7 @@ fn tile_of(element_bytes: u64, has_volume: bool) -> [u32; 3] {
     }
 }
 
-/// An array with levels of these extents, which take up so many bytes each.
+/// An array with levels of these extents, which take up these bytes each.
 pub(crate) fn create(
     context: &Context,
     desc: &CUDA_ARRAY3D_DESCRIPTOR,
@@ -156,7 +156,7 @@ pub(crate) fn find(address: u64) -> Option<Arc<TiledArray>> {
 
 /// Forgets an array that is gone, and gives its addresses back.
 pub(crate) fn forget(base: u64, bytes: u64) {
-    // What it has mapped goes once nobody has the lock.
+    // What it has mapped goes once the lock is free.
     let gone = arrays().remove(&base);
     if let (Some(_), Ok(space)) = (gone, space()) {
         space.give(base, bytes.next_multiple_of(CHUNK));

@@ -5,8 +5,8 @@
 //! which takes a memory file. But nearly all of it is mapped once, whole, and released with its
 //! mapping, and private pages can be huge ones, whose first touch is several times cheaper. So
 //! memory starts as private pages and becomes a file when it is mapped in a way that needs one, or
-//! shared with another process. Private pages that are unmapped while somebody holds their handle
-//! wait at addresses that nobody knows.
+//! shared with another process. Private pages that are unmapped while their handle is held wait at
+//! addresses that are not known elsewhere.
 //!
 //! ```text
 //!              map whole             unmap, held
@@ -168,8 +168,7 @@ impl Physical {
         }
     }
 
-    /// Takes away the mapping at `address`. Private pages are kept if somebody still holds the
-    /// memory.
+    /// Takes away the mapping at `address`. Private pages are kept if the memory is still held.
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
         let space = space()?;
         let mut backing = self.backing();
@@ -205,7 +204,7 @@ fn write_all(file: &File, contents: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Moves private pages to where nobody knows them.
+/// Moves private pages to addresses that are not known elsewhere.
 fn park(space: &AddressSpace, address: u64, size: u64) -> Result<u64> {
     let parked = space.take_hidden(size)?;
     space.move_private(address, parked, size).inspect_err(|_| space.give(parked, size))?;
@@ -234,7 +233,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// What anybody may do: the pages are the same for all.
+    /// The rights of all devices: the pages are the same for all.
     fn rights(&self) -> i32 {
         self.rights.values().fold(libc::PROT_NONE, |all, rights| all | rights)
     }
@@ -340,7 +339,7 @@ fn enter(physical: Physical) -> usize {
 /// A descriptor of the memory, for [`import`] in another process.
 pub(crate) fn export(handle: usize) -> Result<OwnedFd> {
     let physical = physical(handle)?;
-    // Nobody maps or unmaps meanwhile.
+    // No thread maps or unmaps meanwhile.
     let mapped = mapped();
     physical.share(rights_of(&mapped, &physical))
 }
@@ -399,7 +398,7 @@ fn sealed_size(file: &OwnedFd) -> Result<u64> {
     if seals < 0 || seals & SEALS != SEALS {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: as above; nobody reads such a file at its position.
+    // SAFETY: as above; no thread reads such a file at its position.
     let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
     u64::try_from(size).map_err(|_| Status::INVALID_VALUE)
 }
@@ -417,7 +416,7 @@ pub(crate) fn memory_file(size: u64) -> Result<File> {
     if fd < 0 {
         return Err(Status::OUT_OF_MEMORY);
     }
-    // SAFETY: the descriptor was opened just now and nobody else owns it.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(size).map_err(|_| Status::OUT_OF_MEMORY)?;
     // SAFETY: seals a descriptor that is open.
@@ -534,7 +533,7 @@ pub(crate) fn set_access(
         let Some(mapping) = mapped.get_mut(&start) else { continue };
         mapping.rights.insert(device.map(|device| device.ordinal), rights);
         space()?.protect(start, mapping.size, mapping.rights())?;
-        // Copies and queries know the memory for as long as somebody may write there, those too
+        // Copies and queries know the memory for as long as a thread may write there, those too
         // that run while others are let in.
         if mapping.rights() & libc::PROT_WRITE == 0 {
             allocation::remove(start, |a| matches!(a.kind, Kind::Mapped(_)));

@@ -53,7 +53,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The commands that would be told, up to each point at which they would be sent.
+/// The commands that would be sent, up to each point at which they would be sent.
 fn read(file: &str) -> Result<Vec<Batch>, Failure> {
     let mut decoder = LogDecoder::default();
     decoder.push(&std::fs::read(file)?)?;

@@ -32,8 +32,8 @@ pub const PACK_VARIABLE: &str = "SLUICE_PACK";
 /// the link suggests.
 pub const STRIPES_VARIABLE: &str = "SLUICE_STRIPES";
 
-/// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless
-/// somebody says so.
+/// Where a node listens, and how it is spoken to. Plain text goes over loopback only, unless the
+/// user says so.
 ///
 /// | text | is |
 /// |---|---|

@@ -53,8 +53,8 @@ message! {
 }
 
 message! {
-    /// That the asker has the token; what it is nobody hears. No answer: that is the one to the
-    /// question that follows.
+    /// Proves that the asker has the token, without sending it. There is no answer but the one to
+    /// the question that follows.
     pub struct TokenProof {
         /// HMAC-SHA256 of the challenge and of the fingerprint of the node's certificate, if it has
         /// shown one, by the token.

@@ -2,8 +2,8 @@
 
 use crate::{VERSION, frame::FRAME_SIZE_MAX};
 
-/// A peer broke the protocol: the connection cannot go on, since nothing after the mistake can be
-/// trusted.
+/// A peer broke the protocol: the connection cannot continue, since nothing after the mistake can
+/// be trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("a message ends before its fields do")]

@@ -1,5 +1,5 @@
 //! How much memory the arguments of a call stand for. The numbers come from programs and peers:
-//! what overflows is more than anybody has.
+//! what overflows is more than any machine has.
 
 /// A length in several factors, such as elements and their size.
 pub fn product(factors: &[u64]) -> u64 {
@@ -7,8 +7,8 @@ pub fn product(factors: &[u64]) -> u64 {
 }
 
 /// From the first byte of the first row to the last of the last: `count` rows of `length` bytes,
-/// `pitch` bytes apart. Rows that overlap are more than anybody has: some drivers take a pitch that
-/// is too small for a dense one.
+/// `pitch` bytes apart. Rows that overlap count as more than any machine has: some drivers take a
+/// pitch that is too small for a dense one.
 pub fn rows(count: u64, length: u64, pitch: u64) -> u64 {
     match count.checked_sub(1) {
         Some(1..) if length > pitch => u64::MAX,

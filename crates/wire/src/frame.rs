@@ -39,13 +39,13 @@ pub enum Kind {
     Control = 6,
     /// Worker to client: what device code printed, as it is; for the program's standard output.
     Output = 7,
-    /// Both ways, in sessions that can be resumed: an acknowledgement, or a sign of life. Payload:
+    /// Both ways, in sessions that can be resumed: an acknowledgement, or a keep-alive. Payload:
     /// `Received`.
     Received = 8,
-    /// Client to worker: commands of one lane, told by what changed since commands before; see
+    /// Client to worker: commands of one lane, delta encoded against commands before; see
     /// `sequences`. The header has the sequence of the first.
     Commands = 9,
-    /// Both ways: a large command or push in fewer bytes; see `pack`.
+    /// Both ways: a large command or push, compressed; see `pack`.
     Packed = 10,
     /// Worker to client: a line of text for the program's user, who should know why calls fail.
     Notice = 11,

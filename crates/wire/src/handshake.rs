@@ -9,7 +9,7 @@
 //! Then a control connection carries `control` messages. The socket of a session goes to a worker:
 //! the client offers address ranges by `SessionOpen`, the worker answers `SessionOpened`, and
 //! commands follow. The socket on which a session is resumed goes to the worker that still lives:
-//! it answers `SessionResumed`, and both streams go on (`resume`). On a far link a session
+//! it answers `SessionResumed`, and both streams continue (`resume`). On a far link a session
 //! continues over several sockets at once: each says the same but for its number, and the answer is
 //! on the first. A node that connects for a worker of its own goes to another node's worker in the
 //! same way: that one answers `PeerReady` (`peer`). A client that is about to fork asks for a clone
@@ -18,8 +18,8 @@
 //! A connection may be cut while a session is being opened, and its client cannot know whether the
 //! node has made the session. So it makes up a number for the opening ([`Once`]) and asks again
 //! with that: such an attempt is answered by `SessionResumed` first, which counts what the worker
-//! has of the client's stream, and then both streams go on from there and from the worker's first
-//! byte, whether the session was made before or for this attempt.
+//! has of the client's stream, and then both streams continue from there and from the worker's
+//! first byte, whether the session was made before or for this attempt.
 
 use std::fmt;
 
@@ -170,13 +170,13 @@ secret! {
 }
 
 secret! {
-    /// A number that a client makes up for something that it opens. Nobody else can guess it.
+    /// A number that a client makes up for something that it opens. No other client can guess it.
     OpeningNonce
 }
 
 message! {
-    /// What is opened once, however often its client asks: after a cut it does not know whether it
-    /// was heard.
+    /// What is opened once, however often its client asks: after a cut it does not know whether its
+    /// request was received.
     pub struct Once {
         nonce: OpeningNonce,
         /// Counts the client's attempts, from 0: one that arrives after a later one is stale.

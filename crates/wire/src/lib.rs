@@ -1,5 +1,5 @@
 //! What client, node and worker say to each other: frames, messages, versions, limits. Nothing here
-//! does I/O: bytes go in and come out, and whoever has a socket moves them.
+//! does I/O: bytes go in and come out, and the owner of a socket moves them.
 //!
 //! # How a launch travels
 //!

@@ -26,9 +26,9 @@
 //!   among data that keep changing.
 //! - *Data first.* Words of one capture are applied in this order: long runs, then what else has
 //!   changed in pages with many changes, then the rest, and of each kind first where more bytes
-//!   have changed. Whoever reads while they are being applied, and cannot be held up, is right if
-//!   the flag is a counter or the like, of which few bytes change, and does not lie right before
-//!   its data.
+//!   have changed. A thread that reads while they are being applied, and cannot be held up, is
+//!   right if the flag is a counter or the like, of which few bytes change, and does not lie right
+//!   before its data.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ const PAGE: u32 = 512;
 const FLAGS_MAX: usize = 8;
 /// Looks in the hope that nothing changes meanwhile, and after that in the hope that no flag does.
 pub const LOOKS_MAX: usize = 8;
-/// Most bytes of words that are told in one message.
+/// Most bytes of words that are sent in one message.
 const PART: usize = 256 << 10;
 
 /// A word that was changed.
@@ -81,7 +81,7 @@ impl Memory {
     /// `None` unless `start` is a multiple of eight.
     ///
     /// # Safety
-    /// So many bytes from there on can be read and written for as long as the value and its copies
+    /// `bytes` bytes from there on can be read and written for as long as the value and its copies
     /// are used.
     pub unsafe fn new(start: *mut u8, bytes: usize) -> Option<Memory> {
         start.cast::<u64>().is_aligned().then_some(Memory { start, bytes })
@@ -118,7 +118,8 @@ impl Memory {
         u64::from_le_bytes(bytes)
     }
 
-    /// Puts the bytes of `mask` into a word, and leaves the others to whoever writes them now.
+    /// Puts the bytes of `mask` into a word, and leaves the others to a thread that writes them
+    /// now.
     fn store(&self, index: usize, mask: u8, value: u64) {
         let bits = bits_of(mask);
         if index < self.words() {
@@ -178,7 +179,7 @@ impl Memory {
     }
 }
 
-/// Notes that the other side has, or is being told, what this word is.
+/// Notes that the other side has this word, or that it is being sent.
 pub fn agree(agreed: &mut [u8], word: &Word) {
     let start = word.index as usize * WORD;
     let bytes = agreed[start..].iter_mut().zip(word.value.to_le_bytes()).enumerate();

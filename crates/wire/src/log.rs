@@ -135,7 +135,7 @@ pub enum Entry {
     Output(Vec<u8>),
 }
 
-/// The beginning of a log. What lets somebody go on with the session stays out of it, and so does
+/// The beginning of a log. What lets a client continue the session stays out of it, and so does
 /// what the session alone may use.
 pub fn begin(opened: &SessionOpened, out: &mut Vec<u8>) -> Result<(), WireError> {
     out.extend_from_slice(&MAGIC);

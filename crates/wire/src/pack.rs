@@ -1,4 +1,4 @@
-//! Large frames in fewer bytes, on links that are slower than it takes to make them fewer.
+//! Compression of large frames, on links that are slower than the compression.
 //!
 //! ```text
 //!            kind and length of what was packed
@@ -78,7 +78,7 @@ pub fn unpack(frame: &Frame<'_>) -> Result<(Header, Vec<u8>), WireError> {
     let mut head = Reader::new(head);
     let kind = Kind::from_number(u8::decode(&mut head)?)?;
     let count = u32::decode(&mut head)?;
-    // Nothing else is large; and one in another would be as large as anybody likes.
+    // Nothing else is large; and one in another could be of any size.
     if !matches!(kind, Kind::Command | Kind::HostWrite) {
         return Err(WireError::FrameKind(kind as u8));
     }

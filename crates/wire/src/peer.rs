@@ -14,8 +14,8 @@
 //!   | <- Alive ------------------------------- |    now and then, while it waits for its GPU
 //! ```
 //!
-//! Whoever serves checks each address as it checks its own client's. A side that says nothing for
-//! long, though it is its turn, has no connection any more.
+//! The side that serves checks each address as it checks its own client's. A side that says nothing
+//! for long, though it is its turn, has no connection any more.
 
 use sluice_cuda::CUresult;
 
@@ -28,7 +28,7 @@ pub const ANSWER_SIZE: usize = 8;
 /// Most bytes of one piece.
 pub const PIECE_MAX: usize = 1 << 20;
 
-/// A part of the memory of whoever serves.
+/// A part of the memory of the side that serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// By its place in the lease.
@@ -41,7 +41,7 @@ pub struct Piece {
 /// What the one asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// So many bytes follow, and belong there.
+    /// The bytes of this piece follow, and belong there.
     Put(Piece),
     /// No more of them; an answer is wanted.
     End,
@@ -55,7 +55,7 @@ pub enum Answer {
     /// It continues.
     Alive,
     Done(CUresult),
-    /// So many bytes follow; at most [`PIECE_MAX`].
+    /// This number of bytes follows; at most [`PIECE_MAX`].
     Data(usize),
 }
 

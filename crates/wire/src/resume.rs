@@ -2,9 +2,9 @@
 //! positions.
 //!
 //! The sender keeps what the receiver has not acknowledged ([`SendBuffer`]). After a cut both sides
-//! say how many bytes they have received, in any frame's middle, and both go on sending from there,
-//! on a new connection. So nothing is lost and nothing arrives twice, and the layers above never
-//! know.
+//! say how many bytes they have received, in any frame's middle, and both continue to send from
+//! there, on a new connection. So nothing is lost and nothing arrives twice, and the layers above
+//! never know.
 //!
 //! ```text
 //!  start                      next                end
@@ -19,7 +19,7 @@
 //! windows would wait for each other.
 //!
 //! The window begins with [`WINDOW`] and grows with what the link holds ([`pace`]), up to
-//! [`WINDOW_MAX`]. Both are the same on both sides, so that nobody has to say what is in force: a
+//! [`WINDOW_MAX`]. Both are the same on both sides, so that neither has to say what is in force: a
 //! receiver is ready for the largest. Only what is large may fill it: frames below [`LARGE`] wait
 //! once `WINDOW` bytes of them are unacknowledged, since many small ones take the receiver many
 //! times their bytes.
@@ -38,7 +38,7 @@ use crate::error::WireError;
 pub const WINDOW: u64 = 8 << 20;
 /// The largest window, which a link of 10 Gb/s fills at a round trip of 107 ms.
 pub const WINDOW_MAX: u64 = 128 << 20;
-/// What is added at once and has so many bytes may use the whole window.
+/// What is added at once and has this number of bytes may use the whole window.
 pub const LARGE: usize = 64 << 10;
 /// A receiver acknowledges after this many bytes.
 pub const ACKNOWLEDGE_EVERY: u64 = 1 << 20;
@@ -47,7 +47,7 @@ const PIECE: usize = 64 << 10;
 /// Most memory that is kept for reuse.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes on their way to the peer, until it has acknowledged them. `B` is memory that is sent as it
+/// Bytes in flight to the peer, until it has acknowledged them. `B` is memory that is sent as it
 /// is, without a copy.
 #[derive(Debug)]
 pub struct SendBuffer<B> {
@@ -193,7 +193,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         self.keeps && self.pace.is_slow()
     }
 
-    /// So many bytes have been packed.
+    /// Counts bytes that have been packed.
     pub fn packed(&mut self, bytes: u64) {
         self.pace.packed(bytes);
     }
@@ -246,7 +246,7 @@ impl<B: AsRef<[u8]>> SendBuffer<B> {
         Ok(())
     }
 
-    /// Goes on from `position` on another connection. Nothing has changed after an error.
+    /// Continues from `position` on another connection. Nothing has changed after an error.
     pub fn resume(&mut self, position: u64) -> Result<(), WireError> {
         if position < self.start || position > self.end {
             return Err(WireError::Value { what: "a position to resume at", value: position });

@@ -10,8 +10,8 @@ use crate::{
     types::*,
 };
 
-/// What a number becomes, by the name of its type: a palette may prefer ids that somebody has given
-/// out, sizes that fit.
+/// What a number becomes, by the name of its type: a palette may prefer ids that were given out,
+/// sizes that fit.
 pub type Palette<'s> = &'s dyn std::ops::Fn(&'static str, u64) -> u64;
 
 /// The payload of a command whose fields are made of `bytes`; `None` for what is no operation.

@@ -2,7 +2,7 @@
 //!
 //! A training step or a token loop sends the same commands again and again, with a few bytes
 //! changed. Both ends keep the last commands that went this way, in order ([`History`]), and a
-//! place among them, the cursor: the command after the one that was told last. Several commands of
+//! place among them, the cursor: the command after the one that was sent last. Several commands of
 //! one lane travel in a frame of kind `Commands`, whose header has the lane and the sequence of the
 //! first, and whose payload is entries:
 //!
@@ -10,13 +10,13 @@
 //!  number, its low two bits tell what it is; the rest is n
 //!  0 n                        n commands as they stand from the cursor on
 //!  1 n, changes               the command at the cursor with n changes
-//!  2 n, distance, changes     as 1, where the cursor is set to so many commands back first
+//!  2 n, distance, changes     as 1, where the cursor is first set back by `distance`
 //!  3 n, bytes                 a new command of n bytes: device (1), operation (2), payload
 //!
 //!  a change: number of (bytes that stay << 3 | count - 1), and count new bytes
 //! ```
 //!
-//! Numbers are little-endian groups of seven bits (LEB128). Each command told joins the history,
+//! Numbers are little-endian groups of seven bits (LEB128). Each command sent joins the history,
 //! and the cursor moves on by one. So both ends are in step as long as the frames arrive whole and
 //! in order, which sessions that can be resumed see to (`resume`): they resume at the byte, and
 //! neither end's state has anything to do with connections.

@@ -36,7 +36,7 @@ impl Spin {
         Spin { allowed: cores > 1, worthwhile: AtomicBool::new(false) }
     }
 
-    /// Reads by `read`, which is told how to wait. What it returns is passed on, except that it
+    /// Reads by `read`, which gets how to wait. What it returns is passed on, except that it
     /// would block.
     pub fn read(&self, mut read: impl FnMut(Wait) -> io::Result<usize>) -> io::Result<usize> {
         if !self.allowed {

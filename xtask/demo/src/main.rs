@@ -43,12 +43,12 @@ fn run() -> Result<()> {
     say(3, "Two users train a network each on that GPU at the same time");
     train(&node, &python)?;
     println!(
-        "\nBoth programs ran unmodified on one GPU that their processes do not have. To go on:\n\n\
+        "\nBoth programs ran unmodified on one GPU that their processes do not have. To continue:\n\n\
          {0} run -- python3 PROGRAM.py      your own program, on this machine's GPU or a software GPU\n\
          {0} node --listen 0.0.0.0:7583     lend this machine's GPUs to others\n\
          {0} doctor                         what works here, and what to do about the rest\n\n\
          This build was made quickly. `cargo build --release` makes the whole product, fully optimised.\n\
-         README.md goes on from here.",
+         README.md continues from here.",
         sluice().strip_prefix(root()).unwrap_or(&sluice()).display()
     );
     Ok(())

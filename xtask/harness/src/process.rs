@@ -78,8 +78,8 @@ fn wait_limited(child: &mut Child, deadline: Instant) -> Result<(Option<i32>, Du
         let mut status = 0;
         // SAFETY: an all-zero rusage is valid, and wait4 fills it.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `pid` is our own child and nobody else waits for it; both pointers outlive the
-        // call.
+        // SAFETY: `pid` is our own child and no other thread waits for it; both pointers outlive
+        // the call.
         let waited = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) };
         if waited == pid {
             let code = match libc::WIFEXITED(status) {

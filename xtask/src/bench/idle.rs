@@ -1,5 +1,5 @@
-//! What a session costs that has done something and does nothing now: CPU time, and how often
-//! anybody is woken.
+//! What a session costs that has done something and does nothing now: CPU time, and how often a
+//! thread is woken.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -79,7 +79,7 @@ pub(super) fn run() -> Result<String> {
     let copies = curves(&by_rate, &COPIES, rate_of);
     draw("links-rate", "Large copies over links with a rate", rates, "GB/s", copies)?;
     Ok(format!(
-        "Calls and copies through a relay that holds every byte for half the delay in each direction, and passes so many bytes a \
+        "Calls and copies through a relay that holds every byte for half the delay in each direction, and passes a number of bytes a \
          second. Measured by `cargo xtask bench {NAME}` on {}; median of {RUNS} runs, lowest and highest in brackets.\n\n{}\n\
          ![Large copies over links with delay](plots/links-delay.svg)\n\
          ![Calls over links with delay](plots/links-calls.svg)\n\n{}\n\

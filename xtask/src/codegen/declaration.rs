@@ -95,7 +95,7 @@ pub(crate) enum Length {
     Product(Product),
     /// A parameter less a number, but not less than none.
     Less(String, u64),
-    /// So many rows of such a length, their starts so far apart.
+    /// `count` rows of `length`, whose starts are `pitch` apart.
     Rows {
         count: Product,
         length: Product,

@@ -134,8 +134,8 @@ const BY_HAND: &[&str] = &[
     "cuTexRefSetMipmappedArray",
 ];
 
-/// One function. A question whose answer would be known to the client is asked after work that
-/// nobody has waited for.
+/// One function. A question whose answer would be known to the client is asked after work that no
+/// call has waited for.
 fn call(out: &mut String, function: &Function) {
     let name = &function.name;
     let parameters: Vec<&Parameter> = function.parameters.iter().flatten().collect();

@@ -43,7 +43,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
     out
 }
 
-/// One that is not overridden refuses pointers that nobody has described.
+/// One that is not overridden refuses pointers that are not described.
 fn check(out: &mut String, function: &Function) {
     let parameters = typed(function);
     let is_opaque = |p: &Parameter| {

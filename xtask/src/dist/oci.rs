@@ -18,10 +18,10 @@ use super::elf::{Requirements, libraries};
 use super::product::Product;
 use super::tree::Tree;
 
-/// The user and group that programs have in the image unless told otherwise.
+/// The user and group that programs have in the image by default.
 const USER: u32 = 65532;
 
-/// Where glibc's loader looks unless told otherwise; Debian's places and others'.
+/// Where glibc's loader looks by default; Debian's places and others'.
 const LIBRARY_FOLDERS: [&str; 7] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",

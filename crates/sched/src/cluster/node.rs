@@ -40,7 +40,7 @@ pub struct NodeSpec {
     /// overcommitted.
     pub gpu_memory_leasable_mib: u32,
     /// Compute of each GPU in thousandths of the units in which GPUs of all models are counted
-    /// alike; 0 where nobody knows, or it does not matter.
+    /// alike; 0 where it is not known, or does not matter.
     pub gpu_units_milli: u32,
     pub labels: LabelSet,
     /// Where it stands, the widest domain first (zone, block, rack). All nodes of a cluster have
@@ -49,8 +49,8 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// What a share takes of what may be promised of a GPU. A whole GPU is all of it: it is nobody
-    /// else's, whether it is overcommitted or not. No GPU has more than that.
+    /// What a share takes of what may be promised of a GPU. A whole GPU is all of it: it has no
+    /// other holder, whether it is overcommitted or not. No GPU has more than that.
     pub fn takes_milli(&self, gpu_milli: u16) -> u16 {
         match gpu_milli.cmp(&WHOLE_GPU_MILLI) {
             Ordering::Less => gpu_milli,
@@ -234,7 +234,7 @@ impl Node {
         &self.links
     }
 
-    /// Whether it has so many GPUs that are linked as the request wants them, whatever is free of
+    /// Whether it has enough GPUs that are linked as the request wants them, whatever is free of
     /// them.
     pub fn has_linked(&self, request: &Request) -> bool {
         let all = (0..usize::from(self.spec.gpus)).fold(GpuSet::EMPTY, GpuSet::with);

@@ -41,7 +41,7 @@ impl Resource {
 
 pub(super) const RESOURCES: usize = 5;
 
-/// So much of each resource.
+/// An amount of each resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Amounts([u64; RESOURCES]);
 
@@ -104,7 +104,7 @@ impl AddAssign for Amounts {
 }
 
 impl SubAssign for Amounts {
-    /// Panics where less would remain than nothing: books that do not balance are a bug.
+    /// Panics where less would remain than nothing: accounts that do not balance are a bug.
     fn sub_assign(&mut self, other: Amounts) {
         for (sum, amount) in self.0.iter_mut().zip(other.0) {
             *sum = sum.checked_sub(amount).expect("no more is given back than was taken");

@@ -270,8 +270,8 @@ pub(super) fn weight(request: &Request) -> u64 {
     request.total_gpu_milli() << 16 | u64::from(request.cpu_milli >> 8)
 }
 
-/// At least so much compute has to go from the node before it has room for so many tasks, more than
-/// it has now.
+/// At least this amount of compute has to go from the node before it has room for `slots` tasks,
+/// more than it has now.
 pub(super) fn missing_milli(node: &Node, request: &Request, slots: u32) -> u64 {
     let request = request.on(node.spec());
     let in_all = request.total_gpu_milli() * u64::from(slots);

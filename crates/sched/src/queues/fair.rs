@@ -91,7 +91,7 @@ fn weights_after_usage(claims: &[Claim], open: &[usize], usage_percent: u32) -> 
         if full == 0 { 0 } else { full.saturating_sub(strength * u128::from(claims[i].usage_ppm) * total) }
     };
     let weights: Vec<u128> = open.iter().map(reduced).collect();
-    // Use above all parts would leave the surplus to nobody; then it goes by weight alone.
+    // Use above all parts would leave the surplus to no queue; then it goes by weight alone.
     if weights.iter().all(|&weight| weight == 0) {
         return open.iter().map(|&i| claims[i].weight()).collect();
     }
@@ -101,8 +101,8 @@ fn weights_after_usage(claims: &[Claim], open: &[usize], usage_percent: u32) -> 
 /// Raises `shares` of the queues `open` towards `caps` by weight until `left` is handed out;
 /// returns what remains.
 ///
-/// Water filling: whoever would reach its cap in this round gets its cap, and the others divide
-/// again what that leaves them. Each round satisfies at least one queue or is the last.
+/// Water filling: a queue that would reach its cap in this round gets its cap, and the others
+/// divide again what that leaves them. Each round satisfies at least one queue or is the last.
 fn fill(
     mut left: u64,
     unit: u64,
@@ -134,7 +134,7 @@ fn fill(
     }
 }
 
-/// The last round: nobody reaches its cap. Whole units by weight, then the rest by largest
+/// The last round: no queue reaches its cap. Whole units by weight, then the rest by largest
 /// remainder.
 fn hand_out(
     mut left: u64,

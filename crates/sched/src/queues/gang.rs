@@ -98,7 +98,7 @@ impl Scheduler {
     /// Places the job on nodes that it does not avoid; it avoids few, and for a short time.
     fn place_elsewhere(&mut self, id: JobId, class: &Class) -> Result<Placed, Blocked> {
         let avoided = self.jobs.get(&id).map_or(Vec::new(), |job| job.avoids.clone());
-        // What takes no work is looked at by nobody.
+        // Nodes that take no work are not looked at.
         let closed: Vec<NodeId> =
             avoided.into_iter().filter(|&node| self.cluster.node(node).is_schedulable()).collect();
         let open = |this: &mut Scheduler, open: bool| {

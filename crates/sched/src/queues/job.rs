@@ -24,9 +24,9 @@ pub struct JobSpec {
     pub queue: QueueId,
     /// What each task needs.
     pub request: Request,
-    /// The job runs with at least so many tasks or not at all; at least 1.
+    /// The job runs with at least this number of tasks or not at all; at least 1.
     pub tasks_min: u32,
-    /// It takes up to so many where there is room; not below `tasks_min`.
+    /// It takes up to this number where there is room; not below `tasks_min`.
     pub tasks_max: u32,
     /// Within its queue, higher ones come first.
     pub priority: i32,
@@ -90,7 +90,8 @@ pub struct Job {
 }
 
 /// How often a job took the place of others and lost it to others again, while nothing changed from
-/// outside. Bounding this is what proves that evictions end: whoever takes for ever loses for ever.
+/// outside. Bounding this is what proves that evictions end: a job that takes for ever loses for
+/// ever.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Losses {
     /// [`Scheduler::changes`](super::Scheduler) when it was last counted.
@@ -185,7 +186,7 @@ impl Job {
         })
     }
 
-    /// The most that so many tasks of it take, wherever they are.
+    /// The most that this number of its tasks take, wherever they are.
     pub(super) fn amounts(&self, tasks: u32) -> Amounts {
         Amounts::of(&self.spec.request, tasks)
     }

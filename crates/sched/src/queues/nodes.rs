@@ -59,8 +59,8 @@ impl Scheduler {
     }
 
     /// The job is not put on this node before it is forgiven: it would not take the job, though it
-    /// has room. Others are not affected; meanwhile nothing is moved and nobody is evicted for this
-    /// job. Tasks that are there already stay.
+    /// has room. Others are not affected; meanwhile nothing is moved or evicted for this job. Tasks
+    /// that are there already stay.
     pub fn avoid(&mut self, id: JobId, node: NodeId) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.avoids.contains(&node)) else { return };
         job.avoids.push(node);

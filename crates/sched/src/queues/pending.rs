@@ -19,7 +19,7 @@ pub(super) struct Waiting {
     pub(super) jobs: BTreeSet<JobId>,
     /// Why the first of them was not served when it was last tried.
     pub(super) why: Why,
-    /// No node had room for it when so many releases had been counted.
+    /// No node had room for it when this number of releases had been counted.
     pub(super) no_room_at: Option<u64>,
     /// No consolidation made room for it then, either.
     pub(super) not_consolidated_at: Option<u64>,

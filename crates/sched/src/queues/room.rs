@@ -78,8 +78,8 @@ impl Room<'_> {
 }
 
 impl Room<'_> {
-    /// How many tasks whose GPUs are linked fit side by side: so many at least, since they are
-    /// sought one by one.
+    /// How many tasks whose GPUs are linked fit side by side: a lower bound, since they are sought
+    /// one by one.
     fn linked_slots(&self, request: &Request, link: Link, most: u32) -> u32 {
         let milli = self.spec.takes_milli(request.gpu_milli);
         let mut parts = self.gpus.map(|gpu| gpu_parts(&gpu, milli, request));
@@ -94,7 +94,7 @@ impl Room<'_> {
     }
 }
 
-/// How many tasks that take so much one GPU could take, looking at the GPU alone.
+/// How many tasks that take `milli` one GPU could take, looking at the GPU alone.
 fn gpu_parts(gpu: &Gpu, milli: u16, request: &Request) -> u32 {
     gpu.memory_parts(request, u32::from(gpu.milli / milli.max(1)))
 }

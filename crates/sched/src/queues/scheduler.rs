@@ -23,18 +23,18 @@ pub struct Config {
     pub consolidate: bool,
     pub reclaim: bool,
     pub preempt: bool,
-    /// Use of so long ago counts half; none to forget all use at once.
+    /// Use of this long ago counts half; none to forget all use at once.
     pub half_life: Option<Millis>,
     /// How much recent use lowers a queue's part of what others leave
     /// ([`super::Division::usage_percent`]).
     pub usage_percent: u32,
-    /// Shares of GPUs are divided in steps of so many thousandths.
+    /// Shares of GPUs are divided in steps of this number of thousandths.
     pub gpu_unit_milli: u64,
     /// A queue's saturation after a reclaim, times this, must stay below what the giving queue had
     /// before: 100 or more. Higher values tolerate more unfairness for fewer evictions. What a
     /// queue deserves it gets in any case.
     pub reclaim_percent: u32,
-    /// A job may run so long with fewer tasks than its minimum.
+    /// A job may run this long with fewer tasks than its minimum.
     pub stale_grace: Millis,
     /// A search for work to take looks at no more tasks than this.
     pub search_tasks_max: u32,
@@ -71,7 +71,7 @@ pub struct Scheduler {
     pub(super) tree: QueueTree,
     pub(super) config: Config,
     pub(super) books: Books,
-    /// Ids are counted up here, so the hash need not withstand anybody.
+    /// Ids are counted up here, so the hash need not withstand an attacker.
     pub(super) jobs: FxHashMap<JobId, Job>,
     /// Waiting work of each queue.
     pub(super) pending: Vec<Pending>,
@@ -490,13 +490,13 @@ impl Scheduler {
         self.books.mark_stale();
     }
 
-    /// Whoever gave up has another chance.
+    /// Jobs that gave up have another chance.
     pub(super) fn changed_from_outside(&mut self) {
         self.version += 1;
         self.changes += 1;
     }
 
-    /// Takes a task off its node and out of the books; [`Scheduler::put_back_on`] is the exact
+    /// Takes a task off its node and out of the accounts; [`Scheduler::put_back_on`] is the exact
     /// inverse. Searches try things out with these two, so neither touches who waits.
     pub(super) fn take_off(&mut self, id: JobId, number: u32) -> Option<Placement> {
         let job = self.jobs.get_mut(&id)?;

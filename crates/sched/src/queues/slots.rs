@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::room::Room;
 use crate::{Cluster, NodeId, Request, fit};
 
-/// Requests that are kept; the one that was not asked for longest makes room for a new one.
+/// Requests that are kept; the one that was not asked for longest is replaced by a new one.
 const REQUESTS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Default)]

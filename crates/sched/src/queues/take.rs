@@ -40,7 +40,7 @@ impl Taken {
 }
 
 impl Scheduler {
-    /// Makes room for the taker's job and puts it there, or changes nothing and says why not.
+    /// Frees room for the taker's job and puts it there, or changes nothing and says why not.
     /// Candidates found before serve any scope.
     pub(super) fn take(
         &mut self,
@@ -236,7 +236,7 @@ impl Scheduler {
         }
     }
 
-    /// How many tasks could fit at most if so much compute were taken, wherever it is best: most
+    /// How many tasks could fit at most if `takeable` compute were taken, wherever it is best: most
     /// searches in vain end here, where nothing was priced yet. `fit` is what the nodes of the
     /// scope have room for now.
     fn most_that_fit(&self, taker: &Taker, scope: &[NodeId], fit: &[u32], takeable: u64) -> u32 {

@@ -282,8 +282,8 @@ impl QueueTree {
         }
     }
 
-    /// Children, roots and the order from the top; whoever is not reached from the top is on or
-    /// below a cycle.
+    /// Children, roots and the order from the top; a queue that is not reached from the top is on
+    /// or below a cycle.
     fn connect(&mut self) -> Result<(), QueueError> {
         for index in 0..self.queues.len() {
             let id = QueueId(index as u32);
@@ -366,7 +366,7 @@ const DESERVED: [&str; RESOURCES] = [
 const LIMIT: [&str; RESOURCES] =
     ["limit.gpus", "limit.gpu_memory_gib", "limit.cpus", "limit.memory_gib", "limit.gpu_units"];
 
-/// No cluster has so many GPUs, cores or GiB: more than this is a slip.
+/// No cluster has this number of GPUs, cores or GiB: more than this is a slip.
 const ABSURD: f64 = 1e9;
 
 fn one() -> i64 {

@@ -120,12 +120,12 @@ pub enum No {
     NotShared,
     /// It may not be evicted, and its queue has no quota left for such work, whatever others give.
     OverQuota,
-    /// There is no work that may be taken for it; so much is protected by its minimum run time,
+    /// There is no work that may be taken for it; `protected` is protected by its minimum run time,
     /// until then at the earliest.
     NoVictims { protected: u32, until: Option<Millis> },
-    /// All that may be taken does not make room for it: so many of its tasks would fit.
+    /// All that may be taken is not enough for it: `fit` of its tasks would fit.
     TooLittle { needs: u32, fit: u32 },
-    /// Even all free room in one place would hold only so many of its tasks.
+    /// Even all free room in one place would hold only `fit` of its tasks.
     FreeTooLittle { needs: u32, fit: u32 },
     /// The work in its way may not be moved, or does not fit elsewhere.
     NowhereElse,
@@ -133,9 +133,9 @@ pub enum No {
     NodesBound { tried: u32 },
     /// Searches for work ahead of it used up what one cycle may do; a later one continues.
     Deferred,
-    /// It took the place of others so often and lost it again, and nothing has changed since.
+    /// It took the place of others `times` times and lost it again, and nothing has changed since.
     LostAgain { times: u32 },
-    /// The search ended at its bound after so many tasks of others.
+    /// The search ended at its bound after `looked_at` tasks of others.
     SearchBound { looked_at: u32 },
 }
 
@@ -217,7 +217,7 @@ impl fmt::Display for No {
             }
             No::TooLittle { needs: 1, .. } => f.write_str("all that would give way makes too little room"),
             No::TooLittle { needs, fit } => {
-                write!(f, "all that would give way makes room for {fit} of {needs} tasks")
+                write!(f, "all that would give way frees room for {fit} of {needs} tasks")
             }
             No::FreeTooLittle { needs, fit } => {
                 write!(f, "all that is free, put together, holds {fit} of {needs} tasks")

@@ -73,14 +73,14 @@ impl Fragmentation {
         (model.index() * (self.cpu_milli.len() + 1) + cpu) * self.levels.len()
     }
 
-    /// Typical requests that fit a node with so much CPU free, by level and by the GPUs with room
+    /// Typical requests that fit a node with this much CPU free, by level and by the GPUs with room
     /// for it.
     fn fitting(&self, model: ModelId, cpu_milli: u32) -> &[Fitting] {
         let cpu = self.cpu_milli.partition_point(|&cpu| cpu <= cpu_milli);
         &self.fitting[self.row(model, cpu)..][..self.levels.len()]
     }
 
-    /// The fragmentation of such a node whose GPUs have so much free, times the number of typical
+    /// The fragmentation of such a node whose GPUs have this much free, times the number of typical
     /// requests.
     fn amount(&self, fitting: &[Fitting], spec: &NodeSpec, free: &[u16]) -> i64 {
         let mut gpus = [0; GPUS_PER_NODE_MAX];

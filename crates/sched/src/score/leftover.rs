@@ -12,13 +12,13 @@ use crate::score::fit::takes_milli;
 use crate::score::room::{Room, choose_gpus};
 use crate::{GPUS_PER_NODE_MAX, MODELS_MAX, ModelId, Node, NodeSpec, Request, WHOLE_GPU_MILLI};
 
-/// Shares that a GPU's room is told apart by, and amounts of CPU, of a node and per free GPU of it:
-/// quantiles of what the history asks for.
+/// Shares by which a GPU's room is classified, and amounts of CPU, of a node and per free GPU of
+/// it: quantiles of what the history asks for.
 const ROOM_BOUNDS: usize = 24;
 const CPU_BOUNDS: usize = 10;
 const CPU_PER_GPU_BOUNDS: usize = 12;
 
-/// Scores are whole multiples of so much leftover, in thousandths of a GPU. Finer scores place
+/// Scores are whole multiples of this leftover, in thousandths of a GPU. Finer scores place
 /// worse: equal ones go to the first node in a fixed order, and that packs.
 const STEP_MILLI: i64 = 40;
 /// The score of a placement that changes nothing; nodes change by less than their GPUs, as far as
@@ -28,7 +28,7 @@ const NEUTRAL_SCORE: i64 = GPUS_PER_NODE_MAX as i64 * WHOLE_GPU_MILLI as i64 / S
 /// Observations of a coarser state, in GPUs, that its mean counts for in the mean of a finer state.
 const PRIOR_GPUS: f64 = 30.0;
 
-/// The states that free compute is told apart by: the GPU's model, the node's free CPU per free
+/// The states by which free compute is classified: the GPU's model, the node's free CPU per free
 /// GPU, the node's free CPU, and the room on the GPU; of GPUs that are free as a whole, how many of
 /// them the node has.
 #[derive(Debug, Clone)]

@@ -39,7 +39,7 @@ impl Room {
     }
 }
 
-/// The GPUs with the highest score, the first of equal ones; `score` is told what would be free of
+/// The GPUs with the highest score, the first of equal ones; `score` gets what would be free of
 /// each GPU. A request for a share of one GPU tries each; several GPUs are the tightest ones that
 /// fit. The request fits the node.
 pub(crate) fn choose_gpus(node: &Node, request: &Request, score: impl Fn(&[u16]) -> u32) -> Choice {

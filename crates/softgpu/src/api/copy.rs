@@ -285,7 +285,7 @@ pub(crate) unsafe extern "C" fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, s
 unsafe fn submit_peer(copy: *const CUDA_MEMCPY3D_PEER, s: CUstream) -> Result<()> {
     require(copy)?;
     // SAFETY: by this function's contract; the two structures differ only in that the contexts
-    // stand where the other has reserved pointers, which nobody reads.
+    // stand where the other has reserved pointers, which are not read.
     let (copy, contexts) = unsafe { (copy.cast::<CUDA_MEMCPY3D>().read_unaligned(), copy.read_unaligned()) };
     let (to, from, extent) = places_3d(&copy)?;
     // An array knows whose it is, and host memory is nobody's.

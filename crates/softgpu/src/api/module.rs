@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn cuModuleLoadFatBinary(
     place: *mut CUmodule,
     image: *const c_void,
 ) -> CUresult {
-    // SAFETY: passed on; a fat binary is one of the images that are told apart.
+    // SAFETY: passed on; a fat binary is one of the images that are distinguished.
     unsafe { cuModuleLoadData(place, image) }
 }
 

@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn cuTexRefSetMipmappedArray(
     })
 }
 
-/// Where the texture has to begin before the memory does, the program has to be told.
+/// Where the texture has to begin before the memory does, the program has to get the offset.
 pub(crate) unsafe extern "C" fn cuTexRefSetAddress_v2(
     offset: *mut usize,
     handle: CUtexref,

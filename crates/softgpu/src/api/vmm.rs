@@ -122,12 +122,12 @@ pub(crate) unsafe extern "C" fn cuMemImportFromShareableHandle(
             return Err(Status::NOT_SUPPORTED);
         }
         let fd = i32::try_from(handle as usize).map_err(|_| Status::INVALID_VALUE)?;
-        // SAFETY: duplicating what is no open descriptor fails, and is told.
+        // SAFETY: duplicating what is no open descriptor fails, and is reported.
         let file = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         if file < 0 {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: the duplicate was made just now, and nobody else owns it.
+        // SAFETY: the duplicate was made just now, and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUmemGenericAllocationHandle(vmm::import(device, file)?)) }

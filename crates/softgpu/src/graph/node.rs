@@ -114,7 +114,7 @@ impl Node {
         Ok(Self::with(CUgraphNodeType::GRAPH, work, dependencies))
     }
 
-    /// With so many empty graphs inside.
+    /// A node with this number of empty graphs inside.
     pub(crate) fn conditional(
         variable: Arc<Variable>,
         choice: Choice,

@@ -6,8 +6,8 @@ use crate::handshake::{LeaseToken, Once};
 
 message! {
     /// Asks for a lease. The connection on which it was granted holds it: the lease ends by
-    /// `LeaseEnd`, or when that connection is gone and nobody comes back for it by `LeaseResume`.
-    /// Asked for again, it is the same lease.
+    /// `LeaseEnd`, or when that connection is gone and no client comes back for it by
+    /// `LeaseResume`. Asked for again, it is the same lease.
     pub struct LeaseRequest {
         once: Once,
         /// Millionths of each GPU's compute, above 0 up to `SHARE_WHOLE_PPM`.
@@ -105,16 +105,16 @@ choice! {
     pub enum LeaseName {
         /// The one that this token opens: its owner asks.
         Own(LeaseToken) = 0,
-        /// The lease of this number, or that of the session of this number: everybody may ask who
-        /// may ask for leases.
+        /// The lease of this number, or that of the session of this number: every client that may
+        /// ask for leases may ask for it.
         Numbered(u64) = 1,
     }
 }
 
 message! {
     /// Changes what a lease of a server has, as a later grant of it says. Answered as
-    /// `LeaseResize`. The node hears of the grant from its server as well; whoever has it can be
-    /// faster.
+    /// `LeaseResize`. The node receives the grant from its server as well; a client that has it can
+    /// be faster.
     pub struct LeaseRegrant { grant: String }
 }
 

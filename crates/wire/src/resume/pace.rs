@@ -5,13 +5,13 @@
 //!  acknowledged:  a ---------------------------------> b                  b - a bytes in that time
 //! ```
 //!
-//! The time begins when the acknowledgement of `a` was heard: who sends much at once hears nothing
-//! meanwhile. What a link holds is its rate times the least round trip; a longer one is a queue,
-//! which a larger window would only lengthen. A window of twice as much lets the sender find out
-//! whether the link takes more: while the window is what limits, it doubles with each round trip,
-//! and it stays where something else does. On a link of another length ([`Pace`] begins anew with
-//! each connection) or a short one it is [`WINDOW`]. A peer's acknowledgements move it between two
-//! constants, and nowhere else.
+//! The time begins when the acknowledgement of `a` was received: a side that sends much at once
+//! receives nothing meanwhile. What a link holds is its rate times the least round trip; a longer
+//! one is a queue, which a larger window would only lengthen. A window of twice as much lets the
+//! sender find out whether the link takes more: while the window is what limits, it doubles with
+//! each round trip, and it stays where something else does. On a link of another length ([`Pace`]
+//! begins anew with each connection) or a short one it is [`WINDOW`]. A peer's acknowledgements
+//! move it between two constants, and nowhere else.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(super) struct Pace {
     round_trip_bytes: u64,
     /// Since when there has been nothing to send.
     idle_at: Option<Instant>,
-    /// When the peer was last heard.
+    /// When something was last received from the peer.
     heard_at: Option<Instant>,
     window: u64,
     slowness: Slowness,
@@ -83,7 +83,7 @@ impl Pace {
         self.window
     }
 
-    /// So many bytes have been packed.
+    /// Counts bytes that have been packed.
     pub(super) fn packed(&mut self, bytes: u64) {
         self.slowness.packed(bytes);
     }
@@ -110,8 +110,8 @@ impl Pace {
             mark.paused |= sent_at.saturating_duration_since(idle_at) > PAUSE;
         }
         if position >= self.marked + MARK_EVERY && self.marks.len() < MARKS_MAX {
-            // Where next to nothing is under way the time begins now, however long ago the peer was
-            // heard.
+            // Where next to nothing is under way the time begins now, however long ago something
+            // was received from the peer.
             let is_first = position.saturating_sub(acknowledged) <= 2 * ACKNOWLEDGE_EVERY;
             let heard_at = self.heard_at.filter(|_| !is_first).unwrap_or(sent_at);
             self.heard_at = Some(heard_at);

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A link of so many bytes a second is left alone: a gigabit has more, and one core packs several
-/// times as much.
+/// A link of this number of bytes a second is left alone: a gigabit has more, and one core packs
+/// several times as much.
 const FAST: f64 = 100e6;
 /// Fewer bytes say little.
 const BYTES_MIN: u64 = 512 << 10;
-/// Each of so many measurements has to say that the link is slow: a busy peer is late now and then.
+/// Each of this number of measurements has to say that the link is slow: a busy peer is late now
+/// and then.
 const MEASUREMENTS: usize = 3;
-/// Packed bytes may be so few that nothing is measured: after so many the link may have become
-/// fast.
+/// Packed bytes may be too few for a measurement: after this number the link may have become fast.
 const PACKED_MAX: u64 = 64 << 20;
 
 /// What the last measurements say.
@@ -24,7 +24,7 @@ pub(super) struct Slowness {
 }
 
 impl Slowness {
-    /// So many bytes more than in the least round trip took that time longer.
+    /// Notes that `bytes` more than in the least round trip took `time` longer.
     pub(super) fn carried(&mut self, bytes: u64, time: Duration) {
         if bytes < BYTES_MIN {
             return;
@@ -36,7 +36,7 @@ impl Slowness {
         self.packed = 0;
     }
 
-    /// So many bytes have been packed.
+    /// Counts bytes that have been packed.
     pub(super) fn packed(&mut self, bytes: u64) {
         self.packed += bytes;
         if self.packed > PACKED_MAX {

@@ -63,7 +63,7 @@ impl Expander {
         Ok(Expander { history, cursor, told, ..Expander::new() })
     }
 
-    /// Bytes of the commands that were told, as frames of their own, since the session began.
+    /// Bytes of the commands that were received, as frames of their own, since the session began.
     pub fn told(&self) -> u64 {
         self.told
     }

@@ -50,7 +50,7 @@ struct Open {
     bytes: usize,
 }
 
-/// How a command is told best.
+/// The best encoding of a command.
 struct Best {
     number: u64,
     changes: u64,
@@ -90,7 +90,7 @@ impl Recogniser {
         self.open.as_ref().map_or(0, |open| open.bytes)
     }
 
-    /// Writes a command as a frame of its own, which [`Recogniser::add`] then tells in fewer bytes.
+    /// Writes a command as a frame of its own, which [`Recogniser::add`] then delta encodes.
     pub fn write(&mut self, header: Header, payload: impl FnOnce(&mut Vec<u8>)) -> Result<&[u8], WireError> {
         self.frame.clear();
         self.frame.shrink_to(SPARE_BYTES_MAX);
@@ -204,8 +204,8 @@ impl Recogniser {
     }
 }
 
-/// Bytes by which a kind is told: device, operation, and the payload's first, which mostly are an
-/// object's number.
+/// Bytes by which a kind is recognised: device, operation, and the payload's first, which mostly
+/// are an object's number.
 const KIND_BYTES: usize = PREFIX_SIZE + 8;
 
 fn kind_of(command: &[u8]) -> u64 {

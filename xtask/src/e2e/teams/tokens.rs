@@ -26,7 +26,7 @@ pub(super) fn a_lease_outlives_its_token() -> Result<()> {
 
     let (id, mut goes_on) = leaver(&installation, "goes on")?;
     let said = revoke(admin, &[&id])?;
-    ensure!(said.contains("go on: "), "{said}");
+    ensure!(said.contains("continue: "), "{said}");
     goes_on.go_on_to_its_end()?;
     let (id, mut ends) = leaver(&installation, "ends with it")?;
     let said = revoke(admin, &[&id, "--end-leases"])?;
