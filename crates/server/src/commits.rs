@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  change ──add──▶ open batch ──next──▶ batch in flight ─┬▶ durable: its tickets are answered
-//!                                                        └▶ failed: so is the open batch too
+//!                                                        └▶ failed, and so is the open batch
 //! ```
-//! Usage records alone are in no hurry: nodes have them on disk, and nodes do not wait for the
-//! answer to a report. A batch of nothing else waits a moment for more of them, unless a request
+//! Usage records alone are in no hurry: nodes have them on disk, and do not wait for the answer to
+//! a report. A batch of nothing else waits a moment for more of them, unless a request
 //! needs to answer what is true now.
 //!
 //! A failure ends an *epoch*: changes that began in it can be added no more, since they saw what

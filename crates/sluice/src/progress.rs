@@ -39,7 +39,8 @@ impl Drop for Progress {
     }
 }
 
-/// Says what is waited for, and since when, until it is dropped: for what cannot tell how far it is.
+/// Says what is waited for, and since when, until it is dropped: for what cannot tell how far it
+/// is.
 pub(crate) struct Waiting {
     /// Dropped to end the thread.
     end: Option<Sender<()>>,

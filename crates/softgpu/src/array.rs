@@ -54,7 +54,7 @@ pub(crate) struct MipmappedArray {
     base: u64,
     pub(crate) tiles: Option<Arc<TiledArray>>,
     pub(crate) levels: Vec<Arc<Array>>,
-    /// The levels' handles are known once the program asked for them.
+    /// The levels' handles are known once the program has asked for them.
     named: Mutex<Vec<u32>>,
 }
 

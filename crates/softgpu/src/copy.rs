@@ -130,8 +130,8 @@ pub(crate) fn require_device(address: u64) -> Result<()> {
 }
 
 /// Waits for its turn in the stream, as a copy of these bytes to the host would, and says whether
-/// such a copy would then read them at this address. The caller may do so, until the program frees
-/// or unmaps them, and do without the copy.
+/// such a copy would then read them at this address. The caller may read there itself, until the
+/// program frees or unmaps them, and do without the copy.
 pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
     // What an array names has no memory of its own.
     let is_memory = address_space::contains(address) && tiles::find(address).is_none();

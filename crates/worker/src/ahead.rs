@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const AHEAD: Duration = Duration::from_millis(10);
 /// This number of pieces of work may always be with the driver: one that runs, and what comes next.
 const PIECES_MIN: u64 = 2;
-/// A session that wanted the GPU this short a time ago will want it again.
+/// A session that wanted the GPU within this time will want it again.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// Work that does not end may wait for what would be submitted next: that is let through after this
 /// time, and from then on one piece at a time, for as long as nothing ends.

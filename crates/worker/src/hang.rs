@@ -28,7 +28,7 @@ use crate::ending;
 use crate::link::{Link, Packet};
 use crate::session::Session;
 
-/// The timeout of a driver that starts, in timeouts.
+/// The timeout of a driver that starts, as a multiple of the usual one.
 const START: u32 = 2;
 
 /// The session, once there is one: the driver can hang before.

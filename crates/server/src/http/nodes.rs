@@ -202,10 +202,10 @@ pub(super) async fn report(
         || report.moved.len() > SESSIONS_MAX
         || report.idle.len() > SESSIONS_MAX
     {
-        return Err(Problem::new(Kind::Invalid, "no node has this number of sessions").at("sessions").into());
+        return Err(Problem::new(Kind::Invalid, "more sessions than a node can have").at("sessions").into());
     }
     if report.faults.len() > FAULTS_MAX || report.boot.len() > NAME_MAX {
-        return Err(Problem::new(Kind::Invalid, "no node has this number of faults").at("faults").into());
+        return Err(Problem::new(Kind::Invalid, "more faults than a node can have").at("faults").into());
     }
     if let Some(detail) = wrong_condition(&report) {
         return Err(Problem::new(Kind::Invalid, detail).at("gpus").into());

@@ -403,8 +403,8 @@ struct Seat {
 }
 
 impl Streams {
-    /// A token's oldest stream leaves for its newest: its reader may be gone without a word. No
-    /// stream of another token does, no organisation has more than leaves room to others, and all
+    /// A token's oldest stream leaves for its newest: its reader may be gone without a word.
+    /// Streams of other tokens stay, no organisation can take the room of all others, and all
     /// together leave some to administrators.
     fn take(&self, token: &str, tenant: &TenantPath) -> Result<Arc<Notify>, Problem> {
         let mut tokens = self.lock();

@@ -38,7 +38,7 @@ impl Plan {
             let fits = nodes().any(|node| crate::plan::never::slots(node.spec(), &request) > 0);
             let link = ask.linked.filter(|_| fits).map(|link| {
                 format!(
-                    "{} GPUs with {} between them: no node reports that number",
+                    "{} GPUs with {} between them: no node says that it has that number",
                     ask.gpus,
                     link.name()
                 )

@@ -186,7 +186,7 @@ impl Node {
                 Heard::Nothing
             }
             _ => {
-                Heard::Wrong(format!("{:?} receives {status}: {}", self.party(), String::from_utf8_lossy(body)))
+                Heard::Wrong(format!("{:?} reads {status}: {}", self.party(), String::from_utf8_lossy(body)))
             }
         }
     }

@@ -246,7 +246,7 @@ impl Program {
             return Ok(None);
         }
         if status != 200 {
-            return Err(format!("p{} receives {status}: {}", self.index, String::from_utf8_lossy(body)));
+            return Err(format!("p{} reads {status}: {}", self.index, String::from_utf8_lossy(body)));
         }
         let lease: Lease = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if let Some(seen) = &self.seen

@@ -199,7 +199,7 @@ fn waits(report: &ReplayReport) -> Figure {
     Figure {
         name: "waits".into(),
         title: "How long jobs wait".into(),
-        caption: "Higher and further left is better: this part of the jobs has started after this time.".into(),
+        caption: "Higher and further left is better: the part of jobs that has started by a time.".into(),
         drawing: line_chart(&chart),
     }
 }

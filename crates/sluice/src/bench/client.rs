@@ -23,7 +23,7 @@ pub(super) const MEMORY_BYTES: u64 = 384 << 20;
 /// The largest copy that is measured, and the smallest.
 const BULK_BYTES_MAX: usize = 128 << 20;
 const BULK_BYTES_MIN: usize = 1 << 20;
-/// A large copy takes at least this long, and several round trips, if there is a copy that does.
+/// A large copy takes at least this long, and [`BULK_ROUND_TRIPS`], if there is a copy that does.
 const BULK_TIME: Duration = Duration::from_millis(50);
 const BULK_ROUND_TRIPS: f64 = 10.0;
 const BULK_ROUNDS: usize = 5;
@@ -32,7 +32,8 @@ const BULK_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long calls of one kind are measured.
 const CALLS_TIME: Duration = Duration::from_millis(500);
 const CALLS_MAX: usize = 4000;
-/// Queued calls are made for this long, after a few whose time says how many that are.
+/// Queued calls are made for this long, after [`QUEUED_CALLS_FIRST`] whose time says how many that
+/// are.
 const QUEUED_TIME: Duration = Duration::from_secs(1);
 const QUEUED_CALLS_FIRST: u32 = 20_000;
 const QUEUED_CALLS_MAX: u32 = 4_000_000;

@@ -7,8 +7,8 @@ use sluice_worker_link::health::{Finding, Harm, Look};
 /// A GPU that was too hot is so until it is cooler than its limit by this difference: no finding
 /// comes and goes with one degree.
 const COOLER_C: u32 = 10;
-/// The hardware slows a GPU down for moments in good health too; this number of looks in a row is
-/// no moment.
+/// The hardware slows a GPU down for moments in good health too; this number of slow looks in a row
+/// is more than a moment.
 const BRAKED_LOOKS: u32 = 10;
 
 /// What a GPU reports of itself at one moment.
