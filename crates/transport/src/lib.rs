@@ -357,8 +357,8 @@ impl Stream {
         self.shared.get_or_init(|| Shared::new(memory, side, cores));
     }
 
-    /// The round-trip time to the peer, as TCP has measured it; `None` over anything but TCP, and where
-    /// the bytes go through shared memory.
+    /// The round-trip time to the peer, as TCP has measured it; `None` over anything but TCP, and
+    /// where the bytes go through shared memory.
     pub fn round_trip(&self) -> Option<Duration> {
         match self.shared.get() {
             Some(_) => None,
