@@ -18,7 +18,7 @@ use sluice_wire::address::{Endpoint, SessionAddress};
 
 use crate::cli::{Baseline, GpuChoice, Output, RemotingArgs};
 use crate::lease::{LeaseGuard, Wanted};
-use crate::place::{Place, PrivateNode};
+use crate::place::{PrivateNode, Provider};
 use crate::surroundings::{Libraries, Scratch, Surroundings};
 use crate::table::{self, Align};
 
@@ -31,13 +31,13 @@ const WANTED: Wanted = Wanted { gpus: 1, memory: client::MEMORY_BYTES, name: "sl
 pub(crate) fn remoting(arguments: &RemotingArgs) -> Result<ExitCode> {
     let libraries = Libraries::find().map_err(anyhow::Error::msg)?;
     let runs = arguments.runs;
-    let report = match Place::of(&arguments.place)? {
-        Place::Node(node) => Report::of_one(LeaseGuard::from_node(&node, &WANTED)?, runs, &libraries)?,
-        Place::Server(client) => {
+    let report = match Provider::of(&arguments.place)? {
+        Provider::Node(node) => Report::of_one(LeaseGuard::from_node(&node, &WANTED)?, runs, &libraries)?,
+        Provider::Server(client) => {
             let taken = LeaseGuard::from_server(client, arguments.place.tenant.as_deref(), &WANTED)?;
             Report::of_one(taken, runs, &libraries)?
         }
-        Place::Private => {
+        Provider::Private => {
             let scratch = Scratch::new()?;
             let socket = scratch.path().join("node.sock");
             let loopback = || "127.0.0.1:0".to_owned();

@@ -10,19 +10,19 @@ use sluice_wire::checkpoint::Manifest;
 use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseName};
 
 use crate::cli::CheckpointArgs;
-use crate::place::Place;
+use crate::place::Provider;
 use crate::progress::Counted;
 use crate::quantity::Memory;
 use crate::restore::{self, former};
 use crate::server::lists::now_ms;
 
 pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
-    let node = match Place::choose(None, arguments.node.as_deref())? {
-        Place::Node(node) => node,
-        Place::Server(_) => bail!(
+    let node = match Provider::choose(None, arguments.node.as_deref())? {
+        Provider::Node(node) => node,
+        Provider::Server(_) => bail!(
             "a checkpoint is of a lease of a node without a server: say --node HOST:PORT, or set SLUICE_NODE"
         ),
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE"),
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE"),
     };
     let folder = Folder::make(&arguments.folder)?;
     let mut former = folder.manifest()?;

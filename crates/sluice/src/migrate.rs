@@ -11,16 +11,16 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseName, Migrate, Migrated, MovePlanned, StatusRequest};
 
 use crate::cli::MigrateArgs;
-use crate::place::Place;
+use crate::place::Provider;
 use crate::progress::Waiting;
 use crate::quantity::Memory;
 use crate::server::moves as server;
 
 pub(crate) fn run(arguments: &MigrateArgs) -> Result<ExitCode> {
-    let node = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Node(node) => node,
-        Place::Server(client) => return at_server(&client, arguments),
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+    let node = match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Node(node) => node,
+        Provider::Server(client) => return at_server(&client, arguments),
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     };
     let to = arguments.to.as_deref().map(str::parse::<Endpoint>).transpose().context("--to")?;
     let moving = Moving { node, to, gpu: arguments.gpu, dry_run: arguments.dry_run };

@@ -79,7 +79,7 @@ pub(crate) fn split(parts: &[Part], count: u32) -> Result<Vec<u32>> {
 }
 
 /// Who is asked for a GPU.
-pub(crate) enum Place {
+pub(crate) enum Provider {
     Server(Client),
     Node(Endpoint),
     /// This machine.
@@ -95,7 +95,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// As [`Place::choose`], with several nodes where several are named.
+    /// As [`Provider::choose`], with several nodes where several are named.
     pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Source> {
         match node_text(server, node) {
             Some(text) => parts(&text).map(Source::Nodes),
@@ -115,21 +115,21 @@ fn node_text(server: Option<&str>, node: Option<&str>) -> Option<String> {
     }
 }
 
-impl Place {
+impl Provider {
     /// What the command line names comes before what the environment names, and that before what
     /// `sluice login` keeps.
-    pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Place> {
+    pub(crate) fn choose(server: Option<&str>, node: Option<&str>) -> Result<Provider> {
         if let Some(text) = node_text(server, node) {
-            return Ok(Place::Node(text.parse()?));
+            return Ok(Provider::Node(text.parse()?));
         }
-        Ok(server::named(server)?.map_or(Place::Private, Place::Server))
+        Ok(server::named(server)?.map_or(Provider::Private, Provider::Server))
     }
 
-    /// As [`Place::choose`], unless GPUs of this machine are asked for.
-    pub(crate) fn of(arguments: &PlaceArgs) -> Result<Place> {
+    /// As [`Provider::choose`], unless GPUs of this machine are asked for.
+    pub(crate) fn of(arguments: &PlaceArgs) -> Result<Provider> {
         match arguments.gpus {
-            Some(_) => Ok(Place::Private),
-            None => Place::choose(arguments.server.as_deref(), arguments.node.as_deref()),
+            Some(_) => Ok(Provider::Private),
+            None => Provider::choose(arguments.server.as_deref(), arguments.node.as_deref()),
         }
     }
 }

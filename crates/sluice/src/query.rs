@@ -11,7 +11,7 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, GpuStatus, SHARE_WHOLE_PPM, SessionStatus, Status, StatusRequest};
 
 use crate::cli::{GpuChoice, Output, QueryArgs};
-use crate::place::{Place, PrivateNode};
+use crate::place::{PrivateNode, Provider};
 use crate::quantity::{Memory, Period};
 use crate::run::{compute_text, share_text};
 use crate::server::lists;
@@ -20,10 +20,10 @@ use crate::table::{self, Align};
 
 /// Without a node: the GPUs that a private node on this machine would have.
 pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
-    let status = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Server(client) => return lists::gpus(&client, arguments.output),
-        Place::Node(node) => status_of(&node)?,
-        Place::Private => {
+    let status = match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Server(client) => return lists::gpus(&client, arguments.output),
+        Provider::Node(node) => status_of(&node)?,
+        Provider::Private => {
             let scratch = Scratch::new()?;
             let node = PrivateNode::start(&GpuChoice::Auto, scratch.path())?;
             status_of(node.address())?
@@ -40,10 +40,10 @@ pub(crate) fn gpus(arguments: &QueryArgs) -> Result<ExitCode> {
 }
 
 pub(crate) fn sessions(arguments: &QueryArgs) -> Result<ExitCode> {
-    let node = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Server(client) => return lists::sessions(&client, arguments.output),
-        Place::Node(node) => node,
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+    let node = match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Server(client) => return lists::sessions(&client, arguments.output),
+        Provider::Node(node) => node,
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     };
     let status = status_of(&node)?;
     let rows: Vec<SessionRow> = status.sessions.iter().map(SessionRow::from).collect();

@@ -26,7 +26,7 @@ use sluice_wire::{Header, Kind, Op};
 
 use crate::cli::{GpuChoice, Output, ReplayArgs};
 use crate::lease::{LeaseGuard, Wanted};
-use crate::place::{Place, PrivateNode};
+use crate::place::{PrivateNode, Provider};
 use crate::quantity::{Memory, Period};
 use crate::surroundings::Scratch;
 
@@ -43,18 +43,18 @@ const READ_BYTES: usize = 1 << 20;
 pub(crate) fn run(arguments: &ReplayArgs) -> Result<ExitCode> {
     let mut log = Log::open(&arguments.file)?;
     let Some(Entry::Opened(recorded)) = log.next()? else { bail!("{}: nothing is in it", log.name) };
-    let replayed = match Place::of(&arguments.place)? {
-        Place::Node(node) => {
+    let replayed = match Provider::of(&arguments.place)? {
+        Provider::Node(node) => {
             let taken = LeaseGuard::from_node(&node, &wanted(&recorded)).with_context(|| had(&recorded))?;
             replay(taken, &recorded, &mut log)?
         }
-        Place::Server(client) => {
+        Provider::Server(client) => {
             let tenant = arguments.place.tenant.as_deref();
             let taken = LeaseGuard::from_server(client, tenant, &wanted(&recorded))
                 .with_context(|| had(&recorded))?;
             replay(taken, &recorded, &mut log)?
         }
-        Place::Private => {
+        Provider::Private => {
             let scratch = Scratch::new()?;
             let gpus = arguments.place.gpus.as_ref().unwrap_or(&GpuChoice::Auto);
             let private = PrivateNode::start(gpus, scratch.path())?;

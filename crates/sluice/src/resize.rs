@@ -9,7 +9,7 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseName, LeaseResize, LeaseResized};
 
 use crate::cli::ResizeArgs;
-use crate::place::Place;
+use crate::place::Provider;
 use crate::quantity::Memory;
 use crate::run::compute_text;
 use crate::server::resize as server;
@@ -20,8 +20,8 @@ pub(crate) fn run(arguments: &ResizeArgs) -> Result<ExitCode> {
         "what is to change? Say -p SHARE, --memory SIZE, --limit SHARE or --cap KIND"
     );
     let Some(number) = arguments.number else { return resize_own(arguments) };
-    match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Server(client) => {
+    match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Server(client) => {
             let resize = ResizeLease {
                 share_ppm: arguments.share.map(|share| share.ppm()),
                 memory: arguments.memory.map(Memory::bytes),
@@ -31,11 +31,11 @@ pub(crate) fn run(arguments: &ResizeArgs) -> Result<ExitCode> {
             };
             server::resize(&client, number, &resize)?;
         }
-        Place::Node(node) => {
+        Provider::Node(node) => {
             ensure!(!arguments.wait, "--wait is for leases of a server: a node has no queue");
             say(&resize_on(&node, wanted(LeaseName::Numbered(number), arguments))?);
         }
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     }
     Ok(ExitCode::SUCCESS)
 }

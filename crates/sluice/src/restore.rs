@@ -26,7 +26,7 @@ use sluice_wire::handshake::{LeaseToken, SessionSecret};
 
 use crate::cli::RestoreArgs;
 use crate::moment::Moment;
-use crate::place::Place;
+use crate::place::Provider;
 use crate::quantity::Memory;
 use crate::restore::former::Said;
 use crate::server::lists::now_ms;
@@ -52,10 +52,12 @@ fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
     let manifest = folder.manifest()?.context("it holds no checkpoint")?;
     has_waited(&manifest)?;
     let former: Endpoint = manifest.node.parse().context("the node of the checkpoint")?;
-    let node = match Place::choose(None, arguments.node.as_deref())? {
-        Place::Node(node) => node,
-        Place::Private => former.clone(),
-        Place::Server(_) => bail!("a program is restored on a node without a server: say --node HOST:PORT"),
+    let node = match Provider::choose(None, arguments.node.as_deref())? {
+        Provider::Node(node) => node,
+        Provider::Private => former.clone(),
+        Provider::Server(_) => {
+            bail!("a program is restored on a node without a server: say --node HOST:PORT")
+        }
     };
     let is_gone = arguments.former_node_is_gone;
     if let Some(Restored { node, .. }) = &manifest.restoring {

@@ -9,23 +9,23 @@ use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseName, Suspend};
 
 use crate::cli::SuspendArgs;
-use crate::place::Place;
+use crate::place::Provider;
 use crate::quantity::Memory;
 use crate::server::resize as server;
 
 pub(crate) fn run(arguments: &SuspendArgs, suspended: bool) -> Result<ExitCode> {
-    match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Server(client) => {
+    match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Server(client) => {
             let change =
                 ResizeLease { suspended: Some(suspended), wait: arguments.wait, ..ResizeLease::default() };
             server::resize(&client, arguments.number, &change)?;
         }
-        Place::Node(_) if arguments.wait => bail!("--wait is for leases of a server: a node has no queue"),
-        Place::Node(node) => {
+        Provider::Node(_) if arguments.wait => bail!("--wait is for leases of a server: a node has no queue"),
+        Provider::Node(node) => {
             let said = suspend_on(&node, arguments.number, suspended)?;
             said.iter().for_each(|line| eprintln!("sluice: {line}"));
         }
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     }
     Ok(ExitCode::SUCCESS)
 }

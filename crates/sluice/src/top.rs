@@ -25,7 +25,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::cli::TopArgs;
 use crate::output::with_causes;
-use crate::place::{EndSignals, Place};
+use crate::place::{EndSignals, Provider};
 use act::Act;
 use source::Source;
 use state::{Reading, Session, State, Wish};
@@ -49,10 +49,10 @@ pub(crate) fn run(arguments: &TopArgs) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top draws on a terminal, and this is none; `sluice gpus` and `sluice sessions` print once");
     }
-    let source = match Place::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
-        Place::Server(client) => Source::Server(client),
-        Place::Node(node) => Source::Node(node),
-        Place::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
+    let source = match Provider::choose(arguments.server.as_deref(), arguments.node.as_deref())? {
+        Provider::Server(client) => Source::Server(client),
+        Provider::Node(node) => Source::Node(node),
+        Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE or SLUICE_SERVER"),
     };
     // Before the screen is taken: a server that cannot be reached at all is better reported in a
     // line.
