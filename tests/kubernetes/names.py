@@ -3,26 +3,31 @@
 names.py ADDRESS KUBECTL
 """
 
-import json
 import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 SUFFIX = ".svc.cluster.local"
 NO_ERROR, NO_SUCH_NAME = 0, 3
 A, INTERNET = 1, 1
 
 
-def addresses(kubectl):
-    """The IPv4 address of each Service by its name."""
-    listed = subprocess.run([kubectl, "get", "services", "-A", "-o", "json"], stdout=subprocess.PIPE, check=True)
-    found = {}
-    for service in json.loads(listed.stdout)["items"]:
-        metadata, address = service["metadata"], service["spec"].get("clusterIP", "None")
-        if address != "None" and ":" not in address:
-            found[f"{metadata['name']}.{metadata['namespace']}{SUFFIX}"] = address
-    return found
+def follow(kubectl, known):
+    """Keeps the IPv4 address of each Service by its name. A name that does not exist is asked for often, since
+    resolvers try several endings, so no answer waits for the API server."""
+    fields = r'{.metadata.name} {.metadata.namespace} {.spec.clusterIP}{"\n"}'
+    while True:
+        watch = [kubectl, "get", "services", "-A", "--watch", "-o", f"jsonpath={fields}"]
+        with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as listed:
+            for line in listed.stdout:
+                name, namespace, address = line.split(" ")
+                if address.count(".") == 3:
+                    known[f"{name}.{namespace}{SUFFIX}"] = address.strip()
+        # The API server has ended it, or does not answer.
+        time.sleep(0.2)
 
 
 def question(query):
@@ -53,20 +58,14 @@ def answer(query, find):
 def main():
     address, kubectl = sys.argv[1:]
     known = {}
-
-    def find(name):
-        if name not in known:
-            known.clear()
-            known.update(addresses(kubectl))
-        return known.get(name)
-
+    threading.Thread(target=follow, args=(kubectl, known), daemon=True).start()
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((address, 53))
     while True:
         query, peer = server.recvfrom(512)
         try:
-            server.sendto(answer(query, find), peer)
-        except (IndexError, ValueError, OSError, struct.error, subprocess.CalledProcessError) as error:
+            server.sendto(answer(query, known.get), peer)
+        except (IndexError, ValueError, OSError, struct.error) as error:
             print(f"a query from {peer}: {error!r}", file=sys.stderr, flush=True)
 
 

@@ -33,6 +33,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+use crate::e2e::kubernetes;
 use crate::{node, process};
 
 pub(crate) use document::{page_of, replace_section, section};
@@ -42,6 +43,8 @@ use start::{START, start};
 
 /// The folder of the pages that tables are written into.
 const PAGES: &str = "docs/benchmarks";
+/// The section that is measured on a whole cluster.
+const KUBERNETES: &str = "kubernetes";
 /// Runs of each measurement.
 const RUNS: usize = 5;
 
@@ -286,6 +289,18 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
             println!("{table}");
             write_section(name, &table)?;
         }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let [KUBERNETES] = names {
+        let table = format!(
+            "Two machines in namespaces of one, together on {}. Kubernetes, containerd, Sluice\n\
+             and the program share them. Measured by `cargo xtask bench {KUBERNETES}`; the median of ten pods of\n\
+             each kind, taken alternately, with the lowest and the highest in brackets.\n\n{}",
+            machine(),
+            kubernetes::tables()?
+        );
+        println!("{table}");
+        write_section(KUBERNETES, &table)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let [web::NAME] = names {

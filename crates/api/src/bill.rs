@@ -1,7 +1,6 @@
 //! Prices and bills: integers all the way, one rounding per line.
 
 mod budget;
-mod credit;
 mod line;
 mod price;
 
@@ -12,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::invoice::Invoicing;
 
 pub use budget::{Budget, BudgetEnd, BudgetPeriod, BudgetStatus, TightestBudget};
-pub use credit::Credit;
 pub use line::{BeforeAndAfter, Bill, Charge, Correction, CostChange, DaySpent, Line, NewCorrection};
 pub use price::{Goods, Meter, Price, PricePer, Rate};
 

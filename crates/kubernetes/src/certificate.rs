@@ -41,21 +41,21 @@ impl Certificate {
 }
 
 impl Authority {
-    /// Writes the authority into the webhook's configuration, unless it is there. It has to be
-    /// repeated: applying the chart again takes it out.
-    pub(crate) fn announce(&self, api: &Api, configuration: &str) -> Result<(), ApiError> {
+    /// Writes the authority into the webhook's configuration, unless it is there; the answer is
+    /// whether it was written. It has to be repeated: applying the chart again takes it out.
+    pub(crate) fn announce(&self, api: &Api, configuration: &str) -> Result<bool, ApiError> {
         let path =
             format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{configuration}");
         let now = api.get(&path)?;
         let webhooks = now["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_known = |webhook: &Value| webhook["clientConfig"]["caBundle"] == self.0.as_str();
         if webhooks.iter().all(is_known) {
-            return Ok(());
+            return Ok(false);
         }
         let named =
             |webhook: &Value| json!({ "name": webhook["name"], "clientConfig": { "caBundle": self.0 } });
         let webhooks: Vec<Value> = webhooks.iter().map(named).collect();
-        api.patch(&path, Patch::StrategicMerge, &json!({ "webhooks": webhooks })).map(drop)
+        api.patch(&path, Patch::StrategicMerge, &json!({ "webhooks": webhooks })).map(|_| true)
     }
 }
 

@@ -14,12 +14,14 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sluice_api::client::{Client, Failure};
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, Place};
+use sluice_api::watch::kind;
 
 use crate::api::{Api, ApiError, Patch};
 use crate::events::{Events, Granted, Severity};
@@ -28,16 +30,22 @@ use crate::name::LeaseName;
 use crate::pods::{LEASE, News, PLACE, Pod};
 use crate::step::{Step, step, wait_message};
 
-/// All pods are looked at this often, and when one has changed. A pod's lease is to end within 5 s
-/// of the pod.
+/// All pods are looked at this often, and when a pod or a lease has changed. A pod's lease is to
+/// end within 5 s of the pod.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A waiting lease is asked for this often: the server drops one after 20 s without a request.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// A running pod whose lease is over is evicted after this time: most such pods are about to
 /// finish, and their sidecar has given the lease back.
 const LOST_AFTER: Duration = Duration::from_secs(15);
-/// A step that failed is tried again after this time.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// A step that failed is tried again after this time, and after twice as long each time that it
+/// fails again, up to the second.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
+/// A lease that was just asked for is looked at this often, and until it has waited for this long
+/// no event says that it waits: most are granted by then.
+const SETTLE_EVERY: Duration = Duration::from_millis(50);
+const SETTLE_FOR: Duration = Duration::from_millis(500);
 /// Requests for a lease of one pod: each one before the last ended while the controller was away.
 const ASKS_MAX: u32 = 100;
 
@@ -71,8 +79,24 @@ pub(crate) struct Controller {
     asked: HashMap<LeaseId, Instant>,
     /// Since when a pod that should have a lease has none.
     lost: HashMap<String, Instant>,
-    /// When a pod's step failed last.
-    failed: HashMap<String, Instant>,
+    /// Steps that failed, by the pod's uid.
+    failed: HashMap<String, Failed>,
+    /// When a waiting lease was asked for first, unless that is long ago.
+    settling: HashMap<LeaseId, Instant>,
+}
+
+/// A pod's step that failed, and was not done since.
+struct Failed {
+    at: Instant,
+    /// The time until it is tried again.
+    pause: Duration,
+}
+
+impl Failed {
+    fn again(before: Option<&Failed>) -> Failed {
+        let pause = before.map_or(RETRY_AFTER, |before| (before.pause * 2).min(RETRY_AFTER_MAX));
+        Failed { at: Instant::now(), pause }
+    }
 }
 
 /// The reason why a step was not done; it is tried again.
@@ -97,6 +121,7 @@ impl Controller {
             asked: HashMap::new(),
             lost: HashMap::new(),
             failed: HashMap::new(),
+            settling: HashMap::new(),
         }
     }
 
@@ -104,7 +129,8 @@ impl Controller {
     pub(crate) fn run(mut self, news: &Receiver<News>) -> Result<Infallible, String> {
         let mut said = String::new();
         loop {
-            match news.recv_timeout(LOOK_EVERY) {
+            let pause = if self.settling.is_empty() { LOOK_EVERY } else { SETTLE_EVERY };
+            match news.recv_timeout(pause) {
                 Ok(first) => {
                     self.learn(first);
                     news.try_iter().for_each(|next| self.learn(next));
@@ -131,6 +157,7 @@ impl Controller {
             News::Changed(pod) => {
                 self.pods.get_or_insert_default().insert(pod.uid.clone(), *pod);
             }
+            News::Leases => {}
             News::Gone(uid) => {
                 self.pods.get_or_insert_default().remove(&uid);
                 self.events.forget(&uid);
@@ -154,14 +181,15 @@ impl Controller {
             let superfluous = of_pod.split_off(if is_over { 0 } else { 1 });
             superfluous.iter().for_each(|lease| self.end(lease.id));
         }
-        self.failed.retain(|_, at| at.elapsed() < RETRY_AFTER);
+        self.settling.retain(|_, at| at.elapsed() < SETTLE_FOR);
         for pod in &pods {
-            if self.failed.contains_key(&pod.uid) {
+            if self.failed.get(&pod.uid).is_some_and(|failed| failed.at.elapsed() < failed.pause) {
                 continue;
             }
             let lease = leases.get(&pod.uid).and_then(|of_pod| of_pod.first());
+            let before = self.failed.remove(&pod.uid);
             if let Err(cause) = self.advance(pod, lease) {
-                self.failed.insert(pod.uid.clone(), Instant::now());
+                self.failed.insert(pod.uid.clone(), Failed::again(before.as_ref()));
                 let message = cause.to_string();
                 let granted = if pod.is_gated { Granted::No } else { Granted::Unchanged };
                 self.events.say(&self.api, pod, (Severity::Warning, FAILED, granted), &message, &message);
@@ -203,10 +231,15 @@ impl Controller {
             (Step::None, _) => Ok(()),
             (Step::Ask, _) => {
                 let lease = self.ask(pod)?;
+                if lease.state == LeaseState::Queued {
+                    self.settling.insert(lease.id, Instant::now());
+                    return Ok(());
+                }
                 self.settle(pod, &lease)
             }
             (Step::Wait, Some(lease)) => {
-                if self.asked.get(&lease.id).is_some_and(|at| at.elapsed() < ASK_EVERY) {
+                let is_asked = self.asked.get(&lease.id).is_some_and(|at| at.elapsed() < ASK_EVERY);
+                if is_asked || self.settling.contains_key(&lease.id) {
                     return Ok(());
                 }
                 self.asked.insert(lease.id, Instant::now());
@@ -384,6 +417,22 @@ fn place_text(places: &[Place]) -> String {
         format!("{}/{}", place.node, gpus.join(","))
     };
     places.iter().map(place).collect::<Vec<_>>().join(" ")
+}
+
+/// Reports that leases have changed, as soon as Sluice's server says so: for as long as there is a
+/// receiver.
+pub(crate) fn follow_leases(client: &Client, news: &Sender<News>) {
+    loop {
+        let watched = client.watch("/watch", |event| match event.kind.as_str() {
+            kind::LEASE if news.send(News::Leases).is_err() => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        });
+        match watched {
+            Ok(()) => return,
+            // Without it, leases are looked at a little later; the looks say what is wrong.
+            Err(_) => std::thread::sleep(LOOK_EVERY),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -53,6 +53,10 @@ mod services {
     include!(concat!(env!("OUT_DIR"), "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin.rs"));
 }
 
+/// The socket by which the kubelet finds the driver. The kubelet's requests there have the encoded
+/// path of the socket as their authority (`:authority` of HTTP/2), where the parser of ours takes
+/// `%` in the part before an `@` only.
+const REGISTRATION: &str = "gpu.sluice.dev@reg.sock";
 /// A claim whose lease is not granted in this time is not prepared: the kubelet waits for 45 s, and
 /// asks again.
 const GRANT_TIME_MAX: Duration = Duration::from_secs(25);
@@ -137,7 +141,7 @@ pub(crate) fn run(arguments: DriverArguments) -> Result<()> {
 /// Serves the driver's socket, and that of the registration, by which the kubelet finds the former.
 async fn serve(driver: Arc<Driver>, folder: &Path, registry: &Path) -> Result<Infallible> {
     let socket = folder.join("dra.sock");
-    let registration = registry.join(format!("{DRIVER}-reg.sock"));
+    let registration = registry.join(REGISTRATION);
     let (refusals, mut refused) = mpsc::channel(1);
     let endpoint = socket.to_str().context("--folder is no text")?.to_owned();
     let plugin = services::d_r_a_plugin_server::DRAPluginServer::new(Plugin(driver));

@@ -19,6 +19,7 @@ mod inject;
 mod name;
 mod plugin;
 mod pods;
+mod readiness;
 mod step;
 mod webhook;
 
@@ -28,7 +29,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Parser, Subcommand};
@@ -37,11 +37,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::Api;
 use crate::ask::Alias;
-use crate::certificate::{Authority, Certificate};
+use crate::certificate::Certificate;
 use crate::controller::Controller;
+use crate::readiness::Readiness;
 
-/// The webhook's configuration is compared this often.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 /// The time from grant to claim unless said: it has to be enough to pull images.
 const HOLD_S: u64 = 600;
 
@@ -106,6 +105,11 @@ struct ControllerArguments {
     /// The MutatingWebhookConfiguration to write the certificate into
     #[arg(long, value_name = "NAME", default_value = "sluice")]
     webhook_configuration: String,
+
+    /// The namespace of this process: there the API server is asked to try the webhook, which is
+    /// not ready before. Without it, the webhook is ready once its certificate is written
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
 
     /// Seconds that a granted lease waits for its pod to start
     #[arg(long, value_name = "SECONDS", default_value_t = HOLD_S, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -188,7 +192,10 @@ fn serve(service: impl Future<Output = Result<Infallible>>) -> Result<()> {
 fn control(arguments: ControllerArguments) -> Result<()> {
     let api = arguments.api.open()?;
     let Certificate { tls, authority } = Certificate::make(arguments.hosts.clone())?;
-    keep_announced(api.clone(), authority, arguments.webhook_configuration.clone())?;
+    let readiness = Readiness::new().context("a random number")?;
+    let (kept, announcing) = (readiness.clone(), api.clone());
+    let (configuration, namespace) = (arguments.webhook_configuration.clone(), arguments.namespace.clone());
+    spawn("readiness", move || kept.keep(&announcing, &authority, &configuration, namespace.as_deref()))?;
 
     let client = client(&arguments.server, &arguments.token_file)?;
     if arguments.dra {
@@ -196,9 +203,12 @@ fn control(arguments: ControllerArguments) -> Result<()> {
         let publisher = dra::devices::Publisher { api: api.clone(), client: client.clone(), machines };
         spawn("devices", move || publisher.run())?;
     }
+    let watching = client.clone();
     let controller = Controller::new(api.clone(), client, settings(&api, &arguments)?);
     let aliases = arguments.aliases.clone();
     let (news, receiver) = channel();
+    let leases = news.clone();
+    spawn("leases", move || controller::follow_leases(&watching, &leases))?;
     spawn("pods", move || pods::follow(&api, &aliases, &news))?;
     // Without a controller the process has to be restarted: its pods would wait for ever.
     spawn("controller", move || {
@@ -214,7 +224,7 @@ fn control(arguments: ControllerArguments) -> Result<()> {
         ptx: arguments.ptx,
         device_plugin: arguments.device_plugin,
     };
-    serve(webhook::serve(arguments.listen, tls, injection))
+    serve(webhook::serve(arguments.listen, tls, injection, readiness))
 }
 
 fn client(server: &str, token_file: &Path) -> Result<Client> {
@@ -237,21 +247,6 @@ fn settings(api: &Api, arguments: &ControllerArguments) -> Result<controller::Se
         server: arguments.server.clone(),
         tenants: arguments.tenants.iter().cloned().collect::<HashMap<_, _>>(),
         hold_ms: arguments.hold * 1000,
-    })
-}
-
-/// Keeps the webhook's certificate in its configuration, in a thread of its own.
-fn keep_announced(api: Api, authority: Authority, configuration: String) -> Result<()> {
-    spawn("announce", move || {
-        let mut said = String::new();
-        loop {
-            let problem = authority.announce(&api, &configuration).err().map(|error| error.to_string());
-            if let Some(problem) = problem.filter(|problem| *problem != said) {
-                eprintln!("sluice-kubernetes: {problem}");
-                said = problem;
-            }
-            std::thread::sleep(ANNOUNCE_EVERY);
-        }
     })
 }
 

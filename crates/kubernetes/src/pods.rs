@@ -78,13 +78,15 @@ impl Pod {
     }
 }
 
-/// What there is to know of pods.
+/// What there is to know of pods and their leases.
 #[derive(Debug)]
 pub(crate) enum News {
     /// All there are.
     All(Vec<Pod>),
     Changed(Box<Pod>),
     Gone(String),
+    /// Leases have changed.
+    Leases,
 }
 
 /// Reports pods, for as long as there is a receiver: a list first, then each change. A watch that

@@ -29,6 +29,7 @@ use tower::ServiceExt;
 
 use crate::ask::ask_of;
 use crate::inject::{Settings, injected, is_injected};
+use crate::readiness::Readiness;
 
 /// Bytes of a request: more than any pod has (etcd takes 1.5 MiB).
 const REQUEST_SIZE_MAX: usize = 4 << 20;
@@ -36,15 +37,21 @@ const REQUEST_SIZE_MAX: usize = 4 << 20;
 const STEP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Serves until the process ends.
-pub(crate) async fn serve(listen: SocketAddr, tls: ServerConfig, settings: Settings) -> Result<Infallible> {
+pub(crate) async fn serve(
+    listen: SocketAddr,
+    tls: ServerConfig,
+    settings: Settings,
+    readiness: Readiness,
+) -> Result<Infallible> {
     let listener = TcpListener::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
     println!("listening on {}", listener.local_addr()?);
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let app = Router::new()
         .route("/mutate", post(mutate))
         .route("/healthz", get(|| async { "ok" }))
+        .route("/readyz", get(ready))
         .layer(DefaultBodyLimit::max(REQUEST_SIZE_MAX))
-        .with_state(Arc::new(settings));
+        .with_state(Arc::new(Served { settings, readiness }));
     loop {
         match listener.accept().await {
             Ok((socket, _)) => drop(tokio::spawn(live(socket, acceptor.clone(), app.clone()))),
@@ -69,12 +76,26 @@ async fn live(socket: TcpStream, acceptor: TlsAcceptor, app: Router) {
         .await;
 }
 
-async fn mutate(State(settings): State<Arc<Settings>>, body: Bytes) -> Response {
+/// What requests are answered with.
+struct Served {
+    settings: Settings,
+    readiness: Readiness,
+}
+
+async fn ready(State(served): State<Arc<Served>>) -> Response {
+    if served.readiness.is_ready() {
+        return "ok".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, "the API server has not asked the webhook yet").into_response()
+}
+
+async fn mutate(State(served): State<Arc<Served>>, body: Bytes) -> Response {
     let review: Value = match serde_json::from_slice(&body) {
         Ok(review) => review,
         Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     };
-    axum::Json(reviewed(&review, &settings)).into_response()
+    served.readiness.see(&review["request"]["object"]);
+    axum::Json(reviewed(&review, &served.settings)).into_response()
 }
 
 /// Answers an AdmissionReview (admission.k8s.io/v1).

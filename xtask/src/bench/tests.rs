@@ -26,6 +26,7 @@ fn every_section_has_a_place_on_a_page() {
         iq::NAME,
         iq::ESTIMATES,
         iq::VALUE,
+        KUBERNETES,
         links::NAME,
         lupine::NAME,
         packed::NAME,

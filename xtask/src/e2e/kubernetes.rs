@@ -2,12 +2,17 @@
 
 mod access;
 mod api_server;
+mod claims;
 mod cluster;
+mod gone;
 mod images;
 mod kubectl;
 mod machine;
 mod pods;
+mod programs;
 mod real;
+mod slots;
+mod speed;
 mod tools;
 mod volumes;
 mod whole;
@@ -21,6 +26,8 @@ use serde_json::Value;
 use crate::e2e::Test;
 use crate::process;
 use crate::python::KUBERNETES;
+
+pub(crate) use speed::tables;
 
 pub(crate) const TESTS: &[Test] =
     &[("kubernetes: pods get leases, wait and end", pods::pods_get_leases_wait_and_end)];

@@ -18,7 +18,7 @@ mod handover;
 mod hangs;
 mod https;
 mod identity;
-mod kubernetes;
+pub(crate) mod kubernetes;
 mod limits;
 mod links;
 mod migrate;

@@ -22,7 +22,23 @@ fn name(claim: &str) -> ClaimName {
 }
 
 async fn connect(socket: &Path) -> Channel {
+    connect_to(Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap()).await
+}
+
+/// Connects as a kubelet does to a socket in its folder of plugins: the authority of its requests
+/// is the socket's path, encoded as by `encodeAuthority` of grpc-go.
+async fn connect_to_plugin(socket: &Path) -> Channel {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let encoded = |byte: u8| match byte {
+        b'-' | b'_' | b'.' | b'@' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    let authority: String = socket.to_str().unwrap().bytes().map(encoded).collect();
+    connect_to(endpoint.origin(format!("http://{authority}").parse().unwrap())).await
+}
+
+async fn connect_to(endpoint: Endpoint) -> Channel {
     loop {
         match endpoint.connect().await {
             Ok(channel) => return channel,
@@ -41,7 +57,7 @@ async fn a_kubelet_finds_the_driver_and_claims_are_prepared_once() {
         tokio::spawn(async move { serve(driver, &folder, &registry_path).await.unwrap_err().to_string() });
 
     let mut registrar =
-        RegistrationClient::new(connect(&registry.path().join("gpu.sluice.dev-reg.sock")).await);
+        RegistrationClient::new(connect_to_plugin(&registry.path().join("gpu.sluice.dev@reg.sock")).await);
     let info = registrar.get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.kind.as_str(), info.name.as_str()), ("DRAPlugin", "gpu.sluice.dev"));
     assert_eq!(info.supported_versions, ["v1.DRAPlugin"]);

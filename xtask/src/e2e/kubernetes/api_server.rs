@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,11 @@ use serde_json::Value;
 
 use super::access::Authority;
 use super::machine::Machine;
+use super::programs::KUBERNETES;
 use super::tools;
 use crate::e2e::teams::Process;
 use crate::process;
-use crate::test::Skipped;
 
-/// As in `tests/kubernetes/go.mod`.
-const VERSION: &str = "1.37.2";
 /// The programs and their packages.
 const PROGRAMS: [(&str, &str); 2] =
     [("etcd", "go.etcd.io/etcd/server/v3"), ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")];
@@ -49,12 +47,12 @@ impl ApiServer {
 
     /// Starts one on a machine of a test cluster, where kubelets and pods reach it.
     pub(super) fn start_on(folder: &Path, machine: Option<&Machine>) -> Result<ApiServer> {
-        let programs = programs(&PROGRAMS)?;
+        let programs = KUBERNETES.programs(&PROGRAMS)?;
         let entry = machine.map(Machine::entry).unwrap_or_default();
-        let start = |name: &str, options: &[(&str, &str)]| {
+        let command = |name: &str, options: &[(&str, &str)]| {
             let mut command = entered(&entry, &programs.join(name));
             command.args(options.iter().map(|(option, value)| format!("--{option}={value}")));
-            Process::start(name, &mut command)
+            command
         };
         let address = machine.map_or("127.0.0.1", Machine::address);
         let authority = Authority::new(&folder.join("access"))?;
@@ -64,7 +62,7 @@ impl ApiServer {
         let (store, peers) = (format!("http://127.0.0.1:{store}"), format!("http://127.0.0.1:{peers}"));
         let url = format!("https://{address}:{port}");
         let data = folder.join("store").display().to_string();
-        let store_process = start(
+        let mut store_command = command(
             "etcd",
             &[
                 ("data-dir", &data),
@@ -74,10 +72,11 @@ impl ApiServer {
                 // A machine that loses power during a test begins anew.
                 ("unsafe-no-fsync", "true"),
             ],
-        )?;
+        );
+        let store_process = Process::start("etcd", &mut store_command)?;
         let file = |name: &str| authority.file(name);
         authority.issue("api-server-kubelet-client", "api-server", "system:masters", &[])?;
-        let server = start(
+        let mut command = command(
             "kube-apiserver",
             &[
                 ("etcd-servers", &store),
@@ -100,13 +99,17 @@ impl ApiServer {
                 ("authorization-mode", "Node,RBAC"),
                 ("enable-admission-plugins", "NodeRestriction"),
             ],
-        )?;
+        );
+        let server = Process::start("kube-apiserver", &mut command)?;
         let admin = authority.client("admin", "admin", "system:masters", &url)?;
-        let started =
-            ApiServer { _server: server, _store: store_process, entry: entry.clone(), admin, authority, url };
-        started
-            .wait("the API server is ready", || Ok(started.kubectl(&["get", "--raw", "/readyz"]).is_ok()))?;
+        let entry = entry.clone();
+        let started = ApiServer { _server: server, _store: store_process, entry, admin, authority, url };
+        started.wait_until_ready()?;
         Ok(started)
+    }
+
+    fn wait_until_ready(&self) -> Result<()> {
+        self.wait("the API server is ready", || Ok(self.kubectl(&["get", "--raw", "/readyz"]).is_ok()))
     }
 
     pub(super) fn url(&self) -> &str {
@@ -183,23 +186,6 @@ pub(super) fn entered(entry: &[String], program: &Path) -> Command {
     let mut command = Command::new(first);
     command.args(rest).arg(program);
     command
-}
-
-/// The folder of programs that are built of `tests/kubernetes/go.mod`, given with their packages. A
-/// build takes many minutes, so the test makes none.
-pub(super) fn programs(wanted: &[(&str, &str)]) -> Result<PathBuf> {
-    let folder = crate::cache_folder().join(format!("kubernetes-{VERSION}"));
-    for (name, package) in wanted {
-        if !folder.join(name).is_file() {
-            let reason = format!(
-                "needs {name} of Kubernetes {VERSION}: in tests/kubernetes, CGO_ENABLED=0 go build -ldflags \
-                 '-X k8s.io/component-base/version.gitVersion=v{VERSION}' -o {} {package}",
-                folder.join(name).display()
-            );
-            return Err(Skipped(reason).into());
-        }
-    }
-    Ok(folder)
 }
 
 fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {

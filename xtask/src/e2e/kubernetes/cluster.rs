@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 
-use super::api_server::{self, ApiServer};
+use super::api_server::ApiServer;
 use super::machine::{Machine, NETWORK_PLUGINS, connect};
+use super::programs::{CONTAINERD, KUBERNETES};
 use super::{images, tools};
 use crate::dist;
 use crate::process;
@@ -20,9 +21,14 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
 ];
+/// What runs containers, and imports their images.
+const CONTAINER_PROGRAMS: [(&str, &str); 3] = [
+    ("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    ("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    ("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+];
 /// What has to be installed, and the Debian package that has it.
-const INSTALLED: [(&str, &str); 4] =
-    [("containerd", "containerd"), ("runc", "runc"), ("nft", "nftables"), ("gcc", "gcc libc6-dev")];
+const INSTALLED: [(&str, &str); 3] = [("runc", "runc"), ("nft", "nftables"), ("gcc", "gcc libc6-dev")];
 
 /// The names of images, as if a registry had them.
 pub(super) const SLUICE: &str = "registry.example/sluice";
@@ -36,7 +42,7 @@ pub(super) const LENDER: &str = "lender";
 /// It ends when it is dropped.
 pub(super) struct Cluster {
     pub(super) api: ApiServer,
-    plain: Machine,
+    pub(super) plain: Machine,
     _lender: Machine,
 }
 
@@ -44,7 +50,8 @@ impl Cluster {
     /// Starts one whose files are in `folder`, and waits until its machines take pods.
     pub(super) fn start(folder: &Path) -> Result<Cluster> {
         check_installed()?;
-        let programs = api_server::programs(&PROGRAMS)?;
+        let programs = KUBERNETES.programs(&PROGRAMS)?;
+        let containers = CONTAINERD.programs(&CONTAINER_PROGRAMS)?;
         let (pause, python) = (images::pause(folder)?, images::python(folder)?);
         let sluice = dist::package("--oci")?;
         let mut plain = Machine::start(PLAIN, 1, folder)?;
@@ -54,7 +61,7 @@ impl Cluster {
         run_control_plane(&api, &mut plain, &programs)?;
         let dns = plain.address().to_owned();
         for machine in [&mut plain, &mut lender] {
-            machine.run_containers(&programs, "registry.example/pause:1")?;
+            machine.run_containers(&containers, "registry.example/pause:1")?;
             machine.import(&pause, "registry.example/pause")?;
             machine.import(&sluice, SLUICE)?;
             if machine.name() == PLAIN {
@@ -103,7 +110,7 @@ fn run_control_plane(api: &ApiServer, machine: &mut Machine, programs: &Path) ->
     let mut names = machine.command("python3");
     names.arg(crate::root().join("tests/kubernetes/names.py")).arg(machine.address());
     names.arg(tools::kubectl()?).env("KUBECONFIG", api.admin());
-    machine.keep("names", &mut names)
+    machine.keep("names", names)
 }
 
 fn check_installed() -> Result<()> {

@@ -31,12 +31,21 @@ pub(super) struct Machine {
     /// Its network namespace.
     network: String,
     folder: PathBuf,
+    /// The programs of containerd.
+    containers: PathBuf,
     /// The control group of its pods.
     cgroup: String,
     init: Option<Process>,
     /// The process id of its first process.
     first: u32,
-    running: Vec<Process>,
+    running: Vec<Running>,
+}
+
+/// A program of a machine, and what starts it.
+struct Running {
+    name: String,
+    command: Command,
+    process: Process,
 }
 
 impl Machine {
@@ -51,6 +60,7 @@ impl Machine {
             address: format!("{MACHINES}.{number}"),
             network,
             folder: folder.join(name),
+            containers: PathBuf::new(),
             cgroup: format!("sluice-machine-{id}"),
             init: None,
             first: 0,
@@ -94,16 +104,35 @@ impl Machine {
         let mut command = self.command(program);
         command.args(options.iter().map(|(option, value)| format!("--{option}={value}")));
         let name = program.file_name().context("a name")?.to_string_lossy();
-        self.keep(&name, &mut command)
+        self.keep(&name, command)
     }
 
     /// Starts a command of this machine that runs as long as the machine.
-    pub(super) fn keep(&mut self, name: &str, command: &mut Command) -> Result<()> {
-        self.running.push(Process::start(&format!("{name}-{}", self.name), command)?);
+    pub(super) fn keep(&mut self, name: &str, mut command: Command) -> Result<()> {
+        let process = Process::start(&format!("{name}-{}", self.name), &mut command)?;
+        self.running.push(Running { name: name.to_owned(), command, process });
         Ok(())
     }
 
-    /// Starts containerd, with these programs first on its path.
+    /// Kills a program of this machine.
+    pub(super) fn kill(&mut self, name: &str) -> Result<()> {
+        kill(&mut self.running(name)?.process)
+    }
+
+    /// Starts a program of this machine that was killed.
+    pub(super) fn start_again(&mut self, name: &str) -> Result<()> {
+        let log = format!("{name}-{}", self.name);
+        let running = self.running(name)?;
+        running.process = Process::start(&log, &mut running.command)?;
+        Ok(())
+    }
+
+    fn running(&mut self, name: &str) -> Result<&mut Running> {
+        let running = self.running.iter_mut().find(|running| running.name == name);
+        running.with_context(|| format!("{} has no {name}", self.name))
+    }
+
+    /// Starts containerd, with its programs first on its path.
     pub(super) fn run_containers(&mut self, programs: &Path, pause: &str) -> Result<()> {
         let network = json!({
             "cniVersion": "1.0.0",
@@ -123,25 +152,29 @@ impl Machine {
         let networks = self.folder.join("networks");
         fs::create_dir_all(&networks)?;
         fs::write(networks.join("pods.conflist"), network.to_string())?;
+        // Its folder for programs of others would be the whole system's.
         let settings = format!(
-            "version = 2\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\n\
-             sandbox_image = \"{pause}\"\n\
+            "version = 3\n\
+             disabled_plugins = [\"io.containerd.internal.v1.opt\"]\n\
+             [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n\
+             sandbox = \"{pause}\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\"]\n\
              restrict_oom_score_adj = true\n\
              disable_apparmor = true\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n\
-             bin_dir = \"{NETWORK_PLUGINS}\"\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".cni]\n\
+             bin_dirs = [\"{NETWORK_PLUGINS}\"]\n\
              conf_dir = \"{}\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+             [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n\
              runtime_type = \"io.containerd.runc.v2\"\n",
             networks.display()
         );
         let file = self.folder.join("containerd.toml");
         fs::write(&file, settings)?;
-        let mut command = self.command("containerd");
+        self.containers = programs.to_owned();
+        let mut command = self.command(programs.join("containerd"));
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", programs.display())).arg("--config").arg(file);
-        self.keep("containerd", &mut command)?;
+        self.keep("containerd", command)?;
         self.wait("containerd answers", || {
             self.containers("version").output().is_ok_and(|o| o.status.success())
         })
@@ -149,7 +182,7 @@ impl Machine {
 
     /// The client that comes with containerd.
     fn containers(&self, words: &str) -> Command {
-        let mut command = self.command("ctr");
+        let mut command = self.command(self.containers.join("ctr"));
         command.arg("--namespace=k8s.io").args(words.split(' '));
         command
     }
@@ -253,6 +286,16 @@ impl Drop for Machine {
             eprintln!("{}: {error}", self.folder.display());
         }
     }
+}
+
+/// Kills a program that was started through `nsenter`, which waits for it as its parent.
+pub(super) fn kill(process: &mut Process) -> Result<()> {
+    for child in process::children(process.pid()) {
+        // SAFETY: the child has not been waited for before its parent has ended, so the number is
+        // still its own.
+        unsafe { libc::kill(child as i32, libc::SIGKILL) };
+    }
+    process.end().map(drop)
 }
 
 /// Connects two machines, and each with the other's pods.

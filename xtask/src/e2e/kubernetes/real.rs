@@ -92,21 +92,25 @@ impl Cluster<'_> {
             "--dra",
         ]);
         command.args(["--host", "127.0.0.1", "--listen", "127.0.0.1:0", "--webhook-configuration", WEBHOOK]);
+        command.args(["--namespace", SYSTEM]);
         command.args(["--api-server", self.api.url(), "--api-authority", &self.api.authority()]);
         command.arg("--token-file").arg(file("token")).arg("--api-token-file").arg(file("api-token"));
         let mut controller = Process::start("kubernetes-controller-real", &mut command)?;
         let url = format!("https://{}/mutate", controller.listening()?);
         self.set_client(&json!({ "url": url }))?;
+        // From now on it is asked about each pod.
+        controller.expect_message("the API server asks the webhook")?;
         self.controller = Some(controller);
-        // The API server learns of the webhook's certificate some time after it was written.
-        self.api.wait("the webhook is asked", || {
-            Ok(self.make("probe", "3").is_err_and(|error| error.to_string().contains("sluice.dev/share")))
-        })
+        let refused = self.make("probe", "3").err().context("a share of 3 was accepted")?.to_string();
+        ensure!(refused.contains("sluice.dev/share"), "{refused}");
+        Ok(())
     }
 
     /// Says where the API server finds the webhook.
     fn set_client(&self, client: &Value) -> Result<()> {
-        let change = json!([{ "op": "replace", "path": "/webhooks/0/clientConfig", "value": client }]);
+        let paths = ["/webhooks/0/clientConfig", "/webhooks/1/clientConfig"];
+        let change = paths.map(|path| json!({ "op": "replace", "path": path, "value": client }));
+        let change = json!(change);
         let change = change.to_string();
         let words = ["patch", "mutatingwebhookconfigurations", WEBHOOK, "--type=json", "-p", &change];
         self.api.kubectl(&words).map(drop)

@@ -10,30 +10,40 @@ use super::chart;
 use super::cluster::{Cluster, LENDER, PLAIN, PYTHON, SLUICE};
 
 /// The namespaces of the chart and of users' pods.
-const SYSTEM: &str = "sluice-system";
-const USERS: &str = "users";
+pub(super) const SYSTEM: &str = "sluice-system";
+pub(super) const USERS: &str = "users";
 /// Computes on the GPU, checks the results, and ends.
 const COMPUTE: &str = "ROUNDS=3 python3 /programs/counts.py";
 /// Stays on the GPU after that.
-const STAY: &str = "ROUNDS=3 python3 /programs/counts.py && exec sleep infinity";
+pub(super) const STAY: &str = "ROUNDS=3 python3 /programs/counts.py && exec sleep infinity";
 
 /// A cluster with the chart.
-struct Installed {
-    cluster: Cluster,
+pub(super) struct Installed {
+    pub(super) cluster: Cluster,
     folder: PathBuf,
 }
 
 pub(super) fn pods_compute_elsewhere() -> Result<()> {
-    let folder = crate::target_folder().join("whole-cluster");
-    let _ = fs::remove_dir_all(&folder); // it may not be there yet
-    fs::create_dir_all(&folder)?;
-    let installed = Installed { cluster: Cluster::start(&folder)?, folder };
-    installed.install()?;
+    let mut installed = Installed::start("whole-cluster")?;
     installed.a_pod_computes_elsewhere()?;
-    installed.four_run_and_one_waits()
+    installed.four_run_and_one_waits()?;
+    installed.delete_pods()?;
+    installed.a_pod_that_is_gone_ends_its_lease()?;
+    installed.slots_are_a_resource()?;
+    installed.claims_share_a_gpu()
 }
 
 impl Installed {
+    /// Starts a cluster with its files in a folder of this name, and installs the chart.
+    pub(super) fn start(name: &str) -> Result<Installed> {
+        let folder = crate::target_folder().join(name);
+        let _ = fs::remove_dir_all(&folder); // it may not be there yet
+        fs::create_dir_all(&folder)?;
+        let installed = Installed { cluster: Cluster::start(&folder)?, folder };
+        installed.install()?;
+        Ok(installed)
+    }
+
     /// The guide's commands, and those that helm prints.
     fn install(&self) -> Result<()> {
         let api = &self.cluster.api;
@@ -56,9 +66,24 @@ impl Installed {
         })
     }
 
+    /// Changes a value of the chart, and waits until the controller runs with it.
+    pub(super) fn upgrade(&self, value: &str) -> Result<()> {
+        let chart = chart().display().to_string();
+        self.cluster.shell(&format!(
+            "helm upgrade sluice {chart} --namespace {SYSTEM} --reset-then-reuse-values --set {value}"
+        ))?;
+        let words = ["-n", SYSTEM, "rollout", "status", "deployment/sluice-controller", "--timeout=300s"];
+        self.cluster.api.kubectl(&words).map(drop)
+    }
+
+    /// Deletes all pods of the users, and waits until they are gone.
+    pub(super) fn delete_pods(&self) -> Result<()> {
+        self.cluster.api.kubectl(&["-n", USERS, "delete", "pods", "--all"]).map(drop)
+    }
+
     /// A disk for the server: this cluster has no storage class.
     fn make_volume(&self) -> Result<()> {
-        let path = self.folder.join("volume");
+        let path = self.volume();
         fs::create_dir_all(&path)?;
         let on_plain = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [PLAIN] });
         self.create(&json!({
@@ -72,32 +97,48 @@ impl Installed {
         }))
     }
 
-    fn create(&self, object: &Value) -> Result<()> {
+    /// The disk of Sluice's server, which is `/data` there.
+    pub(super) fn volume(&self) -> PathBuf {
+        self.folder.join("volume")
+    }
+
+    pub(super) fn create(&self, object: &Value) -> Result<()> {
         self.cluster.api.create(&self.folder, object)
     }
 
+    /// Makes an object as `kubectl apply` does.
+    pub(super) fn apply(&self, object: &Value) -> Result<()> {
+        let file = self.folder.join("applied.json");
+        fs::write(&file, object.to_string())?;
+        self.cluster.api.kubectl(&["apply", "-f", &file.display().to_string()]).map(drop)
+    }
+
     /// What `sluice` says as the administrator of Sluice's server.
-    fn sluice(&self, words: &str) -> Result<Value> {
-        let said = self.cluster.shell(&format!(
-            "kubectl -n {SYSTEM} exec -i sluice-server-0 -- /usr/bin/sluice {words} -o json --server \
-             $(helm -n {SYSTEM} get notes sluice | grep -o 'https://127[^ ]*')"
-        ))?;
+    pub(super) fn sluice(&self, words: &str) -> Result<Value> {
+        let said = self.sluice_text(&format!("{words} -o json"))?;
         serde_json::from_str(&said).context(said)
     }
 
+    pub(super) fn sluice_text(&self, words: &str) -> Result<String> {
+        self.cluster.shell(&format!(
+            "kubectl -n {SYSTEM} exec -i sluice-server-0 -- /usr/bin/sluice {words} --server \
+             $(helm -n {SYSTEM} get notes sluice | grep -o 'https://127[^ ]*')"
+        ))
+    }
+
     /// Makes a pod with a share on the machine without a GPU.
-    fn make(&self, name: &str, share: &str, script: &str) -> Result<()> {
+    pub(super) fn make(&self, name: &str, share: &str, script: &str) -> Result<()> {
         let mut pod = pod(name, script);
         pod["metadata"]["annotations"] = json!({ "sluice.dev/share": share });
         self.create(&pod)
     }
 
-    fn pod(&self, name: &str) -> Result<Value> {
+    pub(super) fn pod(&self, name: &str) -> Result<Value> {
         self.cluster.api.json(&["-n", USERS, "get", "pod", name])
     }
 
     /// Waits until the pod's program has said that its results are right.
-    fn wait_for_result(&self, name: &str) -> Result<()> {
+    pub(super) fn wait_for_result(&self, name: &str) -> Result<()> {
         let api = &self.cluster.api;
         let logs = ["-n", USERS, "logs", name, "-c", "main"];
         api.wait(&format!("{name} has computed"), || {
@@ -108,12 +149,7 @@ impl Installed {
     }
 
     fn a_pod_computes_elsewhere(&self) -> Result<()> {
-        // The API server learns of the webhook's certificate some time after the controller is
-        // ready. Until then it refuses the pod, and says to make it again.
-        self.cluster.api.wait("the webhook is asked", || match self.make("counts", "0.25", COMPUTE) {
-            Err(error) if error.to_string().contains("make the pod again in a moment") => Ok(false),
-            made => made.map(|()| true),
-        })?;
+        self.make("counts", "0.25", COMPUTE)?;
         self.wait_for_result("counts")?;
         self.cluster
             .api
@@ -152,7 +188,7 @@ impl Installed {
 }
 
 /// A pod on the machine without a GPU.
-fn pod(name: &str, script: &str) -> Value {
+pub(super) fn pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "namespace": USERS },
