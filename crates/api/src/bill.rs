@@ -1,6 +1,7 @@
 //! Prices and bills: integers all the way, one rounding per line.
 
 mod budget;
+mod credit;
 mod line;
 mod price;
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::invoice::Invoicing;
 
 pub use budget::{Budget, BudgetEnd, BudgetPeriod, BudgetStatus, TightestBudget};
+pub use credit::Credit;
 pub use line::{BeforeAndAfter, Bill, Charge, Correction, CostChange, DaySpent, Line, NewCorrection};
 pub use price::{Goods, Meter, Price, PricePer, Rate};
 

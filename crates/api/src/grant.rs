@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::GPU_PPM;
 use crate::lease::LeaseId;
 use crate::node::NodeId;
-use crate::pool::Tier;
+use crate::pool::{Promise, Tier};
 use crate::tenant::TenantPath;
 
 /// What a server promises to the program that brings this to the node.
@@ -57,6 +57,9 @@ pub struct Grant {
     /// began. A later one is good for a claim of its own.
     #[serde(default, skip_serializing_if = "is_first")]
     pub moves: u32,
+    /// How long it waits for its GPUs at most, which its node counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<Promise>,
     /// The last moment to claim it, or to resize by it.
     pub expires_at_ms: u64,
 }
@@ -187,6 +190,7 @@ mod tests {
             suspended: false,
             version: 0,
             moves: 0,
+            promise: None,
             expires_at_ms: 1000,
         }
     }
@@ -205,7 +209,7 @@ mod tests {
     #[test]
     fn grants_of_other_releases_are_read() {
         let mut json = serde_json::to_value(grant()).unwrap();
-        for later in ["promised_ppm", "limit_ppm", "suspended", "version", "moves"] {
+        for later in ["promised_ppm", "limit_ppm", "suspended", "version", "moves", "promise"] {
             assert_eq!(json.get(later), None, "as earlier releases sign and read them");
         }
         assert_eq!(grant().limit_ppm(), GPU_PPM);

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::autonomy::{AutomaticSize, Idle};
 use crate::bill::TightestBudget;
 use crate::moving::Moving;
-use crate::pool::Tier;
+use crate::pool::{Promise, Tier};
 use crate::tenant::TenantPath;
 
 pub use estimate::{EstimatedPlace, LeaseEstimate, Offer, StartEstimate};
@@ -84,6 +84,10 @@ pub struct Lease {
     pub idle: Option<Idle>,
     pub priority: i32,
     pub tier: Tier,
+    /// What its tier was promised when it got its place, where its pool promises something; of its
+    /// first task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<Promise>,
     pub preemptible: bool,
     pub state: LeaseState,
     /// Counts the times that it was queued; the first is 1.

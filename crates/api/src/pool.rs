@@ -2,6 +2,7 @@
 
 mod access;
 mod personality;
+mod promise;
 mod tier;
 
 use std::collections::BTreeMap;
@@ -11,11 +12,14 @@ use serde::{Deserialize, Serialize};
 use crate::GPU_PPM;
 use crate::autonomy::Mode;
 use crate::health::GpuName;
+#[cfg(feature = "openapi")]
+use crate::written::WrittenPoolTier;
 
 pub use access::Access;
 pub use personality::{
     AHEAD_MS, InForce, Personality, PersonalityError, PoolPrice, PoolStatus, Terms, Window,
 };
+pub use promise::{ATTAINED_PPM_USUAL, PoolTier, Promise, Promised, WAIT_US_MAX};
 pub use tier::Tier;
 
 /// The pool of nodes that no declared pool claims; every tenant may use it.
@@ -45,9 +49,10 @@ pub struct Pool {
     pub gpus: Vec<GpuName>,
     #[serde(default)]
     pub access: Access,
-    /// The tiers that it serves; all unless said.
+    /// The tiers that it serves, each with what it promises; all, without promises, unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tiers: Vec<Tier>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPoolTier>))]
+    pub tiers: Vec<PoolTier>,
     #[serde(default, skip_serializing_if = "Sharing::is_usual")]
     pub sharing: Sharing,
     /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases
@@ -120,6 +125,11 @@ pub enum OvercommitError {
     Whole(&'static str),
 }
 
+/// A pool says of a tier twice what it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tiers: {0} is there twice")]
+pub struct TiersError(&'static str);
+
 /// How the GPUs of a pool are lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -172,6 +182,18 @@ impl Pool {
     pub fn leasable_memory(&self, memory: u64, leasable: u64) -> u64 {
         let of_pool = u128::from(memory) * u128::from(self.memory_overcommit_percent) / 100;
         u64::try_from(of_pool).unwrap_or(u64::MAX).min(leasable).max(memory)
+    }
+
+    /// Whether it says of each tier once what that is.
+    pub fn check_tiers(&self) -> Result<(), TiersError> {
+        for terms in self.all_terms() {
+            let is_twice =
+                |(index, of): &(usize, &PoolTier)| terms.tiers[..*index].iter().any(|o| o.tier == of.tier);
+            if let Some((_, twice)) = terms.tiers.iter().enumerate().find(is_twice) {
+                return Err(TiersError(twice.tier.name()));
+            }
+        }
+        Ok(())
     }
 
     pub fn check_overcommit(&self) -> Result<(), OvercommitError> {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lease::LeaseId;
 use crate::node::{Attempt, NodeId};
-use crate::pool::Tier;
+use crate::pool::{Promised, Tier, WAIT_US_MAX};
 use crate::tenant::TenantPath;
 
 /// One GPU for one hour, in the unit of both meters.
@@ -67,6 +67,9 @@ pub struct UsageRecord {
     pub bytes_out: u64,
     /// The most that its sessions had taken so far, in bytes.
     pub memory_peak: u64,
+    /// What its grant promised, where it did, and the waits for GPUs meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promised: Option<Promised>,
     /// Whether the lease ended with it.
     pub last: bool,
 }
@@ -155,9 +158,19 @@ impl UsageRecord {
             && self.gflops <= GFLOPS_MAX
             && [self.bytes_in, self.bytes_out].iter().all(|&bytes| bytes <= BYTES_MAX)
             && self.kernels <= KERNELS_MAX
-            && self.memory_peak < 1 << 62;
+            && self.memory_peak < 1 << 62
+            && self.promised.is_none_or(|promised| is_possible(&promised));
         if possible { Ok(()) } else { Err(UsageError::Amount(id())) }
     }
+}
+
+/// Bounds a promise and its waits as [`UsageRecord::check`] bounds the other amounts.
+fn is_possible(promised: &Promised) -> bool {
+    let Promised { promise, waits, within } = promised;
+    (1..=WAIT_US_MAX).contains(&promise.wait_us)
+        && [promise.attained_ppm, promise.credit_ppm].iter().all(|&ppm| ppm <= crate::GPU_PPM)
+        && *waits <= KERNELS_MAX
+        && within <= waits
 }
 
 /// What the usage records that begin in one hour add up to in one pool.
@@ -227,6 +240,7 @@ fn checksum(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Promise;
 
     pub(crate) fn record(sequence: u32, from_ms: u64, until_ms: u64) -> UsageRecord {
         UsageRecord {
@@ -252,6 +266,7 @@ mod tests {
             bytes_in: 0,
             bytes_out: 0,
             memory_peak: 0,
+            promised: None,
             last: false,
         }
     }
@@ -281,6 +296,15 @@ mod tests {
         assert!(matches!(huge.check(), Err(UsageError::Amount(_))));
         let moved = |bytes_in, kernels| UsageRecord { bytes_in, kernels, ..record(1, 0, 1000) }.check();
         assert_eq!(moved(BYTES_MAX, KERNELS_MAX), Ok(()));
+        let waited = |wait_us, waits, within| {
+            let promise = Promise { wait_us, attained_ppm: 990_000, credit_ppm: 0 };
+            let promised = Some(Promised { promise, waits, within });
+            UsageRecord { promised, ..record(1, 0, 1000) }.check()
+        };
+        assert_eq!(waited(20_000, KERNELS_MAX, 7), Ok(()));
+        for beyond in [waited(0, 1, 1), waited(20_000, 6, 7), waited(20_000, KERNELS_MAX + 1, 7)] {
+            assert!(matches!(beyond, Err(UsageError::Amount(_))));
+        }
         for beyond in [moved(BYTES_MAX + 1, 0), moved(0, KERNELS_MAX + 1)] {
             assert!(matches!(beyond, Err(UsageError::Amount(_))));
         }

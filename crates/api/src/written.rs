@@ -8,11 +8,15 @@
 mod declared;
 mod read;
 mod show;
+mod tier;
 
 pub use declared::{WrittenBudget, WrittenPoolPrice, WrittenPrice, WrittenQuota, WrittenTax, WrittenWindow};
 pub(crate) use read::time_ms;
 pub use read::{TextError, decimal, moment_ms};
-pub use show::{as_written, moment, money, thousandths};
+pub use show::{as_written, moment, money, percent, thousandths, wait_text};
+#[cfg(feature = "openapi")]
+pub(crate) use tier::WrittenPoolTier;
+pub use tier::WrittenTier;
 
 /// What is wrong about something written, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +27,10 @@ pub enum WrittenError {
     Missing(&'static str, &'static str),
     #[error("{field}: {text:?} is no {what}")]
     Text { field: &'static str, text: String, what: String },
+    #[error("{field}: {what}")]
+    Range { field: &'static str, what: &'static str },
+    #[error("{field} is not there, and {with} is: a promise is of a wait")]
+    Alone { field: &'static str, with: &'static str },
     #[error("{field}: {text:?} is more than any installation has")]
     TooMuch { field: &'static str, text: String },
 }

@@ -46,12 +46,19 @@
 //! lease is ahead or behind in GPU time stays the same, so neither a raise nor a cut is an
 //! advantage for what has been used already.
 //!
+//! Where a lease is *promised* that its sessions wait no longer than a time, the waits are counted
+//! that the promise is about: those for a turn that the lease gets while it is within its share, by
+//! the bucket that precedence has, and within its limit. Of such a wait counts what comes after the
+//! lease was within its share, and after the last turn of another session of the same lease: what
+//! keeps a session waiting until then is the lease itself.
+//!
 //! A *suspended* session is idle as far as the others are concerned, whatever work it has: a turn
 //! that it holds is recalled, and it gets none until it is resumed.
 
 mod buckets;
 mod decisions;
 mod pace;
+mod promised;
 mod waits;
 mod weight;
 
@@ -60,7 +67,7 @@ use std::collections::BTreeMap;
 use self::buckets::Precedence;
 
 pub use self::pace::Pace;
-pub use self::waits::{WAIT_BOUNDS_NS, Waits};
+pub use self::waits::{PromisedWaits, WAIT_BOUNDS_NS, Waits};
 pub use self::weight::Weight;
 
 /// Parts in a million: the unit of shares.
@@ -140,8 +147,10 @@ struct Lease {
     refilled_at_ns: u64,
     /// Its last turn ended because the bucket was empty.
     exhausted: bool,
-    /// What is left of a premium lease's precedence.
+    /// What is left of a premium lease's precedence, and of any lease's share.
     precedence: Precedence,
+    /// When a session of it gave its turn back last.
+    turn_ended_ns: u64,
     /// Of its sessions for the GPU, without those that are not over.
     waits: Waits,
 }
@@ -218,6 +227,7 @@ impl Arbiter {
             refilled_at_ns: now_ns,
             exhausted: false,
             precedence: Precedence::full(now_ns, weight, self.pace.burst_ns),
+            turn_ended_ns: now_ns,
             waits: Waits::default(),
         });
         let idle = Session { lease, state: State::Idle, recall_ns: 0, suspended: None };
@@ -284,8 +294,12 @@ impl Arbiter {
             self.done(now_ns, session, Use::whole(now_ns.saturating_sub(since_ns)), false);
         }
         let Some(session) = self.sessions.remove(&session) else { return };
+        let quantum_ns = self.pace.quantum_ns;
         if let Some(lease) = self.leases.get_mut(&session.lease) {
             lease.waits.add(session.waited_ns(now_ns));
+            if let State::Waiting { since_ns, .. } = session.state {
+                lease.end_without_turn(since_ns, now_ns, quantum_ns);
+            }
         }
     }
 
@@ -301,8 +315,12 @@ impl Arbiter {
     /// Counts the wait of a session that is about to have the turn.
     fn end_wait(&mut self, now_ns: u64, session: SessionKey) {
         let Some(session) = self.sessions.get(&session) else { return };
-        if let (Some(lease), State::Waiting { .. }) = (self.leases.get_mut(&session.lease), session.state) {
+        let quantum_ns = self.pace.quantum_ns;
+        if let (Some(lease), State::Waiting { since_ns, .. }) =
+            (self.leases.get_mut(&session.lease), session.state)
+        {
             lease.waits.count(session.waited_ns(now_ns));
+            lease.end_with_turn(since_ns, now_ns, quantum_ns);
         }
     }
 
@@ -366,6 +384,7 @@ impl Arbiter {
             lease.spend(now_ns, turn, self.pace.credit_ns);
             lease.precedence.spend(now_ns, turn.turn_ns, lease.weight, self.pace.burst_ns);
             lease.virtual_time += lease.weight.virtual_ns(turn.turn_ns);
+            lease.turn_ended_ns = now_ns;
             lease.arrival = None;
             lease.left_at_ns = left.then_some(now_ns);
             self.virtual_now = lease.virtual_time;

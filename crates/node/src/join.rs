@@ -193,6 +193,7 @@ mod tests {
             suspended: false,
             version: 0,
             moves: 0,
+            promise: None,
             expires_at_ms: 100,
         };
         assert_eq!(membership.check(&signer.sign(&grant), 10), Ok(grant.clone()));

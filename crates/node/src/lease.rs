@@ -55,8 +55,8 @@ impl Lease {
 
     /// What the arbiter divides GPU time by.
     pub(crate) fn weight(&self) -> Weight {
-        let Ask { share_ppm, limit_ppm, premium, .. } = self.ask;
-        Weight { share_ppm, limit_ppm, premium }
+        let Ask { share_ppm, limit_ppm, premium, wait_ns, .. } = self.ask;
+        Weight { share_ppm, limit_ppm, premium, wait_ns }
     }
 
     /// Bytes that all sessions together have taken on the lease's `gpu`th GPU. What is kept for one

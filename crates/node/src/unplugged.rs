@@ -251,6 +251,7 @@ mod tests {
             suspended: false,
             version: 0,
             moves: 0,
+            promise: None,
             expires_at_ms: 100,
         }
     }

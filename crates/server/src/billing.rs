@@ -1,6 +1,7 @@
 //! Bills from sums of usage records and prices. Pure; all amounts are integers.
 
 mod charges;
+mod credits;
 mod invoices;
 mod quote;
 
@@ -16,6 +17,7 @@ use sluice_api::tenant::TenantPath;
 
 use crate::kept::Kept;
 use crate::store::{Declared, Store, StoreError, Sum};
+use credits::{PromisedParts, credited};
 
 pub(crate) use charges::{Day, Place, day_of};
 pub(crate) use invoices::{Invoicer, credit_note, of_bill, period_text};
@@ -101,7 +103,7 @@ pub(crate) async fn bill_of(store: &Store, tenant: TenantPath, period: Period) -
 pub(crate) struct Billed {
     period: Period,
     terms: Terms,
-    parts: Parts,
+    used: UsedAndPromised,
 }
 
 /// The bill of a tenant and all below it from a moment until now, as pages show it that are open
@@ -117,14 +119,14 @@ pub(crate) async fn bill_until_now(
         Some(known) => known,
         None => {
             let terms = Terms::read(store).await?;
-            let parts = terms.parts(store, period).await?;
-            let records = parts.iter().flat_map(|(_, sums)| sums).map(|sum| sum.records).sum();
-            let billed = Arc::new(Billed { period, terms, parts });
+            let used = terms.used(store, period).await?;
+            let records = used.parts.iter().flat_map(|(_, sums)| sums).map(|sum| sum.records).sum();
+            let billed = Arc::new(Billed { period, terms, used });
             kept.keep(&billed, records);
             billed
         }
     };
-    Ok(billed.terms.bill(tenant, billed.period, &billed.parts))
+    Ok(billed.terms.bill(tenant, billed.period, &billed.used))
 }
 
 /// The bill of one lease alone, for what it has used until a moment. Corrections are of tenants, so
@@ -140,9 +142,12 @@ pub(crate) async fn bill_of_lease(
     let rates = Rates::new(&terms.prices, &terms.declared, Period { until_ms, ..period });
     let parts = rates.parts(period);
     let sums = store.usage_sums_of(lease, &parts).await?;
+    let promised = store.promised_sums(&parts, Some(lease)).await?;
+    let promised: PromisedParts = parts.iter().copied().zip(promised).collect();
     let parts: Parts = parts.into_iter().zip(sums).collect();
     let Seller { currency, issuer, .. } = terms.seller.clone();
-    Ok(Bill { currency, issuer, ..bill(tenant, period, &rates, &parts, &[]) })
+    let bill = credited(bill(tenant, period, &rates, &parts, &[]), &rates, &promised);
+    Ok(Bill { currency, issuer, ..bill })
 }
 
 /// One bill for each, in their order. The records are read once for each period, however many bills
@@ -201,6 +206,13 @@ pub(crate) async fn cost_changes(
 /// What was used in the parts of a period.
 type Parts = Vec<(Period, Vec<Sum>)>;
 
+/// What was used in a period, and what was promised meanwhile.
+#[derive(Debug)]
+struct UsedAndPromised {
+    parts: Parts,
+    promised: PromisedParts,
+}
+
 /// What bills say beside what was used.
 #[derive(Debug)]
 struct Terms {
@@ -228,17 +240,21 @@ impl Terms {
         Rates::new(&self.prices, &self.declared, Period { until_ms, ..period })
     }
 
-    /// What all tenants used in a period, cut at every change of a price.
-    async fn parts(&self, store: &Store, period: Period) -> Result<Parts, StoreError> {
+    /// What all tenants used and were promised in a period, cut at every change of a price.
+    async fn used(&self, store: &Store, period: Period) -> Result<UsedAndPromised, StoreError> {
         let parts = self.rates(period).parts(period);
         let mut sums = store.usage_sums(&parts).await?;
         sums.iter_mut().for_each(|sums| sums.sort_by(|one, other| one.tenant.cmp(&other.tenant)));
-        Ok(parts.into_iter().zip(sums).collect())
+        let promised = store.promised_sums(&parts, None).await?;
+        let promised = parts.iter().copied().zip(promised).collect();
+        Ok(UsedAndPromised { parts: parts.into_iter().zip(sums).collect(), promised })
     }
 
-    fn bill(&self, tenant: TenantPath, period: Period, parts: &Parts) -> Bill {
+    fn bill(&self, tenant: TenantPath, period: Period, used: &UsedAndPromised) -> Bill {
         let Seller { currency, issuer, .. } = self.seller.clone();
-        let bill = bill(tenant, period, &self.rates(period), parts, &self.corrections);
+        let rates = self.rates(period);
+        let bill = bill(tenant, period, &rates, &used.parts, &self.corrections);
+        let bill = credited(bill, &rates, &used.promised);
         Bill { currency, issuer, ..bill }
     }
 }
@@ -248,7 +264,7 @@ struct Ledger<'a> {
     store: &'a Store,
     terms: Terms,
     /// Of the periods that were asked for.
-    sums: Vec<(Period, Parts)>,
+    sums: Vec<(Period, UsedAndPromised)>,
 }
 
 impl<'a> Ledger<'a> {
@@ -261,7 +277,7 @@ impl<'a> Ledger<'a> {
         let at = match known {
             Some(at) => at,
             None => {
-                self.sums.push((period, self.terms.parts(self.store, period).await?));
+                self.sums.push((period, self.terms.used(self.store, period).await?));
                 self.sums.len() - 1
             }
         };
@@ -328,6 +344,7 @@ fn bill(
         until_ms: period.until_ms,
         lines,
         corrections,
+        credits: Vec::new(),
         total_micro,
         records,
     }

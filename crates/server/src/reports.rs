@@ -5,7 +5,7 @@ mod compliance;
 
 use std::collections::BTreeMap;
 
-use sluice_api::bill::{Bill, Correction, Line, Meter};
+use sluice_api::bill::{Bill, Correction, Credit, Line, Meter};
 use sluice_api::report::ReportKind;
 use sluice_api::tenant::TenantPath;
 use sluice_api::written::{moment, money};
@@ -42,6 +42,7 @@ const CORRECTIONS: &[Column] = &[
     Column::text("Made by", "made_by", 2.0),
     COSTS[8],
 ];
+const CREDITS: &[Column] = &[LINES[0], Column::text("Reason", "reason", 7.6), COSTS[8]];
 const TENANTS: &[Column] = &[
     LINES[0],
     Column::number("Reserved", "reserved", 1.3),
@@ -50,6 +51,7 @@ const TENANTS: &[Column] = &[
     Column::number("Memory", "memory", 1.3),
     Column::number("Transfer", "transfer", 1.3),
     Column::number("Corrections", "corrections", 1.4),
+    Column::number("Credits", "credits", 1.3),
     COSTS[8],
 ];
 const POOLS: &[Column] = &[LINES[0], LINES[3], LINES[4], LINES[2], COSTS[8]];
@@ -58,7 +60,7 @@ const POOLS: &[Column] = &[LINES[0], LINES[3], LINES[4], LINES[2], COSTS[8]];
 pub(crate) fn of_bill(kind: ReportKind, bill: &Bill, made_at_ms: u64) -> Report {
     let sections = match kind {
         ReportKind::Usage => vec![lines(bill, LINES)],
-        ReportKind::Cost => vec![lines(bill, COSTS), corrections(bill)],
+        ReportKind::Cost => vec![lines(bill, COSTS), corrections(bill), credits(bill)],
         ReportKind::Chargeback => vec![by_tenant(bill), by_pool(bill)],
         ReportKind::Compliance => Vec::new(),
     };
@@ -140,9 +142,21 @@ fn corrections(bill: &Bill) -> Section {
     }
 }
 
+fn credits(bill: &Bill) -> Section {
+    let row =
+        |credit: &Credit| vec![credit.tenant.to_string(), credit.reason(), signed(-i128::from(credit.micro))];
+    Section {
+        key: "credit",
+        heading: "Credits for promises that were not kept",
+        columns: CREDITS,
+        rows: bill.credits.iter().map(row).collect(),
+        empty: "There are no credits.",
+    }
+}
+
 /// Sums the costs of each tenant, without those of tenants below it.
 fn by_tenant(bill: &Bill) -> Section {
-    let mut sums: BTreeMap<&TenantPath, [i128; Meter::ALL.len() + 1]> = BTreeMap::new();
+    let mut sums: BTreeMap<&TenantPath, [i128; Meter::ALL.len() + 2]> = BTreeMap::new();
     for line in &bill.lines {
         let at = Meter::ALL.iter().position(|meter| *meter == line.meter).unwrap_or(0);
         sums.entry(&line.tenant).or_default()[at] += i128::from(line.cost_micro);
@@ -150,13 +164,17 @@ fn by_tenant(bill: &Bill) -> Section {
     for correction in &bill.corrections {
         sums.entry(&correction.tenant).or_default()[Meter::ALL.len()] += i128::from(correction.micro);
     }
+    for credit in &bill.credits {
+        sums.entry(&credit.tenant).or_default()[Meter::ALL.len() + 1] -= i128::from(credit.micro);
+    }
     let of = |sums: &[i128], meter: Meter| {
         let at = Meter::ALL.iter().position(|other| *other == meter);
         signed(at.map_or(0, |at| sums[at]))
     };
-    let row = |(tenant, sums): (&TenantPath, [i128; Meter::ALL.len() + 1])| {
+    let row = |(tenant, sums): (&TenantPath, [i128; Meter::ALL.len() + 2])| {
         let meters = [Meter::Reserved, Meter::Used, Meter::Suspended, Meter::Memory, Meter::Transfer];
-        let rest = [signed(sums[Meter::ALL.len()]), signed(sums.iter().sum())];
+        let [corrections, credits] = [0, 1].map(|after| signed(sums[Meter::ALL.len() + after]));
+        let rest = [corrections, credits, signed(sums.iter().sum())];
         let costs = meters.into_iter().map(|meter| of(&sums, meter)).chain(rest);
         std::iter::once(tenant.to_string()).chain(costs).collect()
     };
@@ -201,10 +219,15 @@ mod tests {
         let correction = serde_json::json!({
             "id": 1, "tenant": "acme", "micro": -2_000_001, "at_ms": 5, "reason": "slow", "made_at_ms": 6, "made_by": "t",
         });
+        let credit = serde_json::json!({
+            "tenant": "acme/a", "lease": 7, "tier": "premium", "pool": "default", "from_ms": 0, "until_ms": 86_400_000,
+            "wait_us": 20_000, "attained_ppm": 990_000, "credit_ppm": 100_000, "waits": 10, "within": 9,
+            "reserved_micro": 1_000_001, "micro": 100_000,
+        });
         serde_json::from_value(serde_json::json!({
             "tenant": "acme", "currency": "EUR", "from_ms": 0, "until_ms": 86_400_000, "corrections": [correction],
             "lines": [line("acme/a", "reserved", 1_000_001), line("acme/a", "used", 2), line("acme/b", "reserved", 3)],
-            "total_micro": 1_000_006 - 2_000_001, "records": 3,
+            "credits": [credit], "total_micro": 1_000_006 - 2_000_001 - 100_000, "records": 3,
         }))
         .unwrap()
     }
@@ -223,12 +246,12 @@ mod tests {
     fn costs_add_up_to_the_bill() {
         let bill = bill();
         let cost = of_bill(ReportKind::Cost, &bill, 0);
-        assert_eq!(sum(&cost.sections[0]) + sum(&cost.sections[1]), i128::from(bill.total_micro));
+        assert_eq!(cost.sections.iter().map(sum).sum::<i128>(), i128::from(bill.total_micro));
         let chargeback = of_bill(ReportKind::Chargeback, &bill, 0);
         assert_eq!(sum(&chargeback.sections[0]), i128::from(bill.total_micro));
         let tenants: Vec<&str> = chargeback.sections[0].rows.iter().map(|row| row[0].as_str()).collect();
         assert_eq!(tenants, ["acme", "acme/a", "acme/b"]);
-        assert!(cost.facts.contains(&("Total", "-0.999995 EUR".to_owned())), "{:?}", cost.facts);
+        assert!(cost.facts.contains(&("Total", "-1.099995 EUR".to_owned())), "{:?}", cost.facts);
         assert_eq!(cost.facts[1], ("Period", "1970-01-01 to 1970-01-01".to_owned()));
     }
 

@@ -50,6 +50,9 @@ fn by_grant(record: &UsageRecord, lease: &LeaseRecord, node: &Node) -> Option<St
     if seat.node != node.id && !moves_to && !seat.earlier.contains(&node.id) {
         return Some(format!("lease {id} was granted to another node"));
     }
+    if record.promised.is_some_and(|of| seat.promise != Some(of.promise)) {
+        return Some(format!("lease {id} was not promised that"));
+    }
     // A lease that was resized had other sizes, which are not kept.
     let (share_ppm, memory) = (lease.share_ppm(seat), seat.memory.div_ceil(MIB) * u64::from(record.gpus));
     if seat.version == 0
@@ -88,6 +91,7 @@ fn by_time(record: &UsageRecord, lease: &LeaseRecord, now_ms: u64) -> Option<Str
 mod tests {
     use sluice_api::lease::NewLease;
     use sluice_api::node::{Attempt, Gpu};
+    use sluice_api::pool::{Promise, Promised};
     use sluice_api::usage::GPU_HOUR_PPM_MS;
 
     use super::*;
@@ -132,6 +136,7 @@ mod tests {
             bytes_in: 1,
             bytes_out: 1,
             memory_peak: 1,
+            promised: None,
             last: false,
         }
     }
@@ -148,10 +153,19 @@ mod tests {
         }
     }
 
+    const PROMISE: Promise = Promise { wait_us: 20_000, attained_ppm: 990_000, credit_ppm: 100_000 };
+
+    /// The lease was promised [`PROMISE`], and the record is of this one.
+    fn promise(record: &mut UsageRecord, lease: &mut LeaseRecord, promise: Promise) {
+        lease.seats[0].promise = Some(PROMISE);
+        record.promised = Some(Promised { promise, waits: 2, within: 1 });
+    }
+
     #[test]
     fn usage_within_the_grant_counts() {
         check(|_, _| {}, None);
         check(|record, _| record.used_ppm_ms += GPU_HOUR_PPM_MS / 10, None);
+        check(|record, lease| promise(record, lease, PROMISE), None);
         // It has moved on since, or comes from another node that has not reported that yet.
         check(|_, lease| (lease.seats[0].node, lease.seats[0].earlier) = (2, vec![1]), None);
         let comes = SeatMove::Sent { node: 1, gpus: vec![0], has_left: false };
@@ -176,6 +190,8 @@ mod tests {
         check(|_, lease| lease.seats[0].node = 2, Some("another node"));
         check(|record, _| record.share_ppm = 260_000, Some("granted less"));
         check(|record, _| record.memory_mib = 4097, Some("granted less"));
+        let dearer = Promise { credit_ppm: 1_000_000, ..PROMISE };
+        check(|record, lease| promise(record, lease, dearer), Some("was not promised that"));
         check(
             |record, lease| {
                 (record.gpus, lease.ask.gpus, lease.seats) = (4096, 4096, Vec::new());

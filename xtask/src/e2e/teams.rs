@@ -66,6 +66,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("iq: large requests are found", iq::large_requests_are_found),
     ("tiers: a premium service beside trainers", tiers::a_premium_service_beside_trainers),
+    ("tiers: a promise is measured and credited", tiers::a_promise_is_measured_and_credited),
     ("metrics: rules", metrics::rules),
     ("metrics: pages, bills and dashboards agree", metrics::pages_bills_and_dashboards_agree),
 ];

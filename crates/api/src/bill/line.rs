@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Currency, Goods, Meter, PricePer, Rate};
+use super::{Credit, Currency, Goods, Meter, PricePer, Rate};
 use crate::lease::LeaseId;
 use crate::tenant::TenantPath;
 
@@ -73,7 +73,10 @@ pub struct Bill {
     pub until_ms: u64,
     pub lines: Vec<Line>,
     pub corrections: Vec<Correction>,
-    /// The sum of the lines' costs and the corrections.
+    /// For promises that were not kept, by tenant, lease and day.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<Credit>,
+    /// The sum of the lines' costs and the corrections, less the credits.
     pub total_micro: i64,
     /// How many usage records it was made from.
     pub records: u64,

@@ -33,6 +33,7 @@ fn record(share_ppm: u32, from_ms: u64, until_ms: u64) -> UsageRecord {
         bytes_in: 0,
         bytes_out: 0,
         memory_peak: 0,
+        promised: None,
         last: false,
     }
 }

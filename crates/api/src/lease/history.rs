@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::NewLease;
+use crate::pool::Promised;
 
 /// What was asked for, what has been used of it, and what became of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -10,6 +11,10 @@ use super::NewLease;
 pub struct LeaseHistory {
     pub asked: NewLease,
     pub used: LeaseUse,
+    /// What was promised about its waits for GPUs, and the waits: one for each promise that it has
+    /// had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promised: Vec<Promised>,
     /// The oldest first.
     pub items: Vec<LeaseEvent>,
     /// The cursor of the page after this one, if there is one.

@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Access, Pool, Sharing, Tier};
+use super::{Access, Pool, PoolTier, Promise, Sharing, Tier};
 use crate::GPU_PPM;
 use crate::bill::{Goods, Meter, PricePer, Rate};
 use crate::calendar::{Calendar, CalendarError};
 use crate::tenant::TenantPath;
+#[cfg(feature = "openapi")]
+use crate::written::WrittenPoolTier;
 use crate::written::{WrittenPoolPrice, WrittenWindow};
 
 /// What is different about a pool at some times. What it leaves out is as the pool has it.
@@ -21,7 +23,8 @@ pub struct Personality {
     pub access: Option<Access>,
     /// Empty for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tiers: Option<Vec<Tier>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<WrittenPoolTier>>))]
+    pub tiers: Option<Vec<PoolTier>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
     /// Count before all other prices for what is used meanwhile.
@@ -106,7 +109,7 @@ pub struct InForce {
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
     pub access: &'a Access,
-    pub tiers: &'a [Tier],
+    pub tiers: &'a [PoolTier],
     pub sharing: Sharing,
 }
 
@@ -224,7 +227,12 @@ impl Terms<'_> {
     }
 
     pub fn serves_tier(&self, tier: Tier) -> bool {
-        self.tiers.is_empty() || self.tiers.contains(&tier)
+        self.tiers.is_empty() || self.tiers.iter().any(|of| of.tier == tier)
+    }
+
+    /// What the leases of a tier are promised here.
+    pub fn promise(&self, tier: Tier) -> Option<Promise> {
+        self.tiers.iter().find(|of| of.tier == tier)?.promise
     }
 
     pub fn lends(&self, share_ppm: u32) -> bool {

@@ -80,6 +80,10 @@ fn shortened(text: &str) -> String {
 pub enum TextError {
     #[error("number such as 12 or 2.5, with up to {digits} digits after the point")]
     Decimal { digits: usize },
+    #[error("time such as 20ms, 500us or 1.5s, in whole microseconds")]
+    Wait,
+    #[error("percentage such as 99% or 99.95%")]
+    Percent,
     #[error("amount of memory in whole MiB, such as 512MiB, 64GiB or 1.5TiB")]
     Memory,
     #[error("date such as 2026-12-01, nor a time such as 2026-12-01T08:30:00Z, since 1970")]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Number, Value};
 
 /// Fields that people write in another form than the API answers with.
-const FORMS: [(&str, &str, Form); 11] = [
+const FORMS: [(&str, &str, Form); 14] = [
     ("guaranteed_milli", "guaranteed", Form::Thousandths),
     ("guaranteed_units_milli", "guaranteed_units", Form::Thousandths),
     ("limit_milli", "limit", Form::Thousandths),
@@ -14,6 +14,9 @@ const FORMS: [(&str, &str, Form); 11] = [
     ("from_ms", "from", Form::Moment),
     ("until_ms", "until", Form::Moment),
     ("percent_milli", "percent", Form::Thousandths),
+    ("wait_us", "wait", Form::Wait),
+    ("attained_ppm", "attained", Form::Percent),
+    ("credit_ppm", "credit", Form::Percent),
     // Of prices, which have a meter, and of budgets.
     ("micro", "price", Form::Millionths),
     ("micro", "amount", Form::Millionths),
@@ -25,6 +28,8 @@ enum Form {
     Millionths,
     Memory,
     Moment,
+    Wait,
+    Percent,
 }
 
 /// What is declared, or a part of it, in the form in which people write it: `limit: 0.5` for
@@ -68,6 +73,8 @@ impl Form {
                 mib => format!("{mib}MiB"),
             }),
             Form::Moment => Value::from(moment(number)),
+            Form::Wait => Value::from(wait_text(number)),
+            Form::Percent => Value::from(percent(number)),
         }
     }
 }
@@ -80,6 +87,22 @@ pub fn money(micro: u64) -> String {
 /// Thousandths as a decimal number, in the same way.
 pub fn thousandths(milli: u64) -> String {
     decimal_text(milli, 3)
+}
+
+/// Millionths as a percentage, such as `99.5%`.
+pub fn percent(ppm: u64) -> String {
+    format!("{}%", decimal_text(ppm, 4))
+}
+
+/// Microseconds in the largest unit that writes them with three digits after the point, such as
+/// `20ms`.
+pub fn wait_text(us: u64) -> String {
+    match us {
+        0..1000 => format!("{us}us"),
+        1000..1_000_000 => format!("{}ms", decimal_text(us, 3)),
+        _ if us.is_multiple_of(1000) => format!("{}s", decimal_text(us / 1000, 3)),
+        _ => format!("{}ms", decimal_text(us, 3)),
+    }
 }
 
 fn decimal_text(number: u64, digits: usize) -> String {

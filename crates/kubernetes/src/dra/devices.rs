@@ -147,7 +147,7 @@ fn tiers(gpu: &GpuStatus, pools: &[PoolStatus]) -> Vec<Tier> {
     let pool = pools.iter().find(|pool| Some(&pool.declared.name) == gpu.pool.as_ref());
     match pool.map(|pool| pool.terms().tiers) {
         None | Some([]) => Tier::ALL.to_vec(),
-        Some(tiers) => tiers.to_vec(),
+        Some(tiers) => tiers.iter().map(|of| of.tier).collect(),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{Lease, PPM, Use, Weight};
 
-/// The bucket of a premium lease: GPU time for which it goes before others.
+/// The bucket of a lease's share: GPU time for which a premium lease goes before others, and for
+/// which a promise holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Precedence {
     /// Below zero after a turn that lasted longer.
@@ -23,6 +24,14 @@ impl Precedence {
         let inflow_ns = weight.part_of(now_ns.saturating_sub(self.at_ns));
         let tokens_ns = self.tokens_ns.saturating_add(inflow_ns).min(weight.part_of(burst_ns));
         Precedence { tokens_ns, at_ns: self.at_ns.max(now_ns), ..self }
+    }
+
+    /// From when on there was enough in it for the lease to be within its share.
+    pub(super) fn within_share_ns(&self, weight: Weight, quantum_ns: u64) -> u64 {
+        let needs_ns = if self.exhausted { i64::try_from(quantum_ns).unwrap_or(i64::MAX) } else { 1 };
+        let missing_ns = needs_ns.saturating_sub(self.tokens_ns).max(0);
+        let takes_ns = i128::from(missing_ns) * i128::from(PPM) / i128::from(weight.share_ppm.max(1));
+        self.at_ns.saturating_add(u64::try_from(takes_ns).unwrap_or(u64::MAX / 4))
     }
 
     pub(super) fn spend(&mut self, now_ns: u64, used_ns: u64, weight: Weight, burst_ns: u64) {

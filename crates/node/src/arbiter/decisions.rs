@@ -127,11 +127,12 @@ impl Arbiter {
             .map(|(k, _)| k);
         match best {
             Some(session) => {
+                // Before the bucket is refilled, which forgets that the lease was at its limit.
+                self.end_wait(now_ns, session);
                 let lease = self.sessions[&session].lease;
                 if let Some(lease) = self.leases.get_mut(&lease) {
                     lease.refill(now_ns, self.pace.credit_ns);
                 }
-                self.end_wait(now_ns, session);
                 self.set_state(session, State::Holding { since_ns: now_ns, pressed: false });
                 self.holder = Some(session);
                 decision.actions.push(Action::Grant(session));

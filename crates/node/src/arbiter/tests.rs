@@ -2,6 +2,7 @@
 //! recalled, and how long it works and rests; the simulation measures what share of the GPU each
 //! one got.
 
+mod promised;
 mod simulation;
 
 use self::simulation::*;
@@ -230,7 +231,7 @@ fn shares_of_an_overcommitted_gpu_are_a_proportion() {
 #[test]
 fn a_holder_that_never_reports_does_not_stop_the_others() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false, wait_ns: 0 };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -252,7 +253,7 @@ fn a_holder_that_never_reports_does_not_stop_the_others() {
 #[test]
 fn the_holder_hears_once_that_somebody_waits() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false, wait_ns: 0 };
     let (a, b, c) = (SessionKey(1), SessionKey(2), SessionKey(3));
     for (session, lease) in [(a, 1), (b, 2), (c, 3)] {
         arbiter.join(0, session, LeaseKey(lease), weight);
@@ -268,7 +269,7 @@ fn the_holder_hears_once_that_somebody_waits() {
 #[test]
 fn a_session_that_dies_in_its_turn_frees_it() {
     let mut arbiter = Arbiter::new(Pace::default());
-    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
+    let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false, wait_ns: 0 };
     let (a, b) = (SessionKey(1), SessionKey(2));
     arbiter.join(0, a, LeaseKey(1), weight);
     arbiter.join(0, b, LeaseKey(2), weight);
@@ -282,7 +283,7 @@ fn a_session_that_dies_in_its_turn_frees_it() {
 }
 
 const fn weight(share_ppm: u32, limit_ppm: u32) -> Change {
-    Change::Weight(Weight { share_ppm, limit_ppm, premium: false })
+    Change::Weight(Weight { share_ppm, limit_ppm, premium: false, wait_ns: 0 })
 }
 
 /// GPU time of each program in the time from the first to the second number of used times, in
@@ -398,7 +399,12 @@ fn a_suspended_session_gets_nothing_and_is_owed_nothing() {
 fn a_lone_holder_that_is_suspended_gives_the_turn_back() {
     let mut arbiter = Arbiter::new(Pace::default());
     let a = SessionKey(1);
-    arbiter.join(0, a, LeaseKey(1), Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false });
+    arbiter.join(
+        0,
+        a,
+        LeaseKey(1),
+        Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false, wait_ns: 0 },
+    );
     arbiter.want(0, a);
     assert_eq!(arbiter.step(0).actions, [Action::Grant(a)]);
     arbiter.suspend(MS, a);
@@ -462,7 +468,8 @@ fn premium_is_no_more_than_a_share() {
 
 #[test]
 fn a_lease_that_becomes_premium_has_its_burst_once() {
-    let to = |premium| Change::Weight(Weight { share_ppm: 200_000, limit_ppm: PPM as u32, premium });
+    let to =
+        |premium| Change::Weight(Weight { share_ppm: 200_000, limit_ppm: PPM as u32, premium, wait_ns: 0 });
     let programs = [Program::backlogged(200_000), Program::backlogged(800_000)];
     let changes = [(SECOND, 0, to(true)), (21 * SECOND, 0, to(false))];
     let outcome = simulate_with(Pace::default(), &programs, &changes, 41 * SECOND);
@@ -476,7 +483,7 @@ fn a_lease_that_becomes_premium_has_its_burst_once() {
 fn one_holds_and_one_waits() -> Arbiter {
     let mut arbiter = Arbiter::new(Pace::default());
     for (session, lease) in [(A, LeaseKey(1)), (B, LeaseKey(2))] {
-        let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false };
+        let weight = Weight { share_ppm: 500_000, limit_ppm: PPM as u32, premium: false, wait_ns: 0 };
         arbiter.join(0, session, lease, weight);
     }
     arbiter.want(0, A);

@@ -14,6 +14,23 @@ pub struct Waits {
     /// Waits that ended with a turn, by the first bound that they do not exceed; the last are
     /// longer than all bounds.
     pub counts: [u64; WAIT_BOUNDS_NS.len() + 1],
+    /// Those that a promise is about.
+    pub promised: PromisedWaits,
+}
+
+/// Waits while the lease was within its share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromisedWaits {
+    pub waits: u64,
+    /// Those that were no longer than promised.
+    pub within: u64,
+}
+
+impl PromisedWaits {
+    /// These waits and others.
+    pub fn and(self, other: PromisedWaits) -> PromisedWaits {
+        PromisedWaits { waits: self.waits + other.waits, within: self.within + other.within }
+    }
 }
 
 impl Waits {
@@ -29,11 +46,18 @@ impl Waits {
         self.counts[WAIT_BOUNDS_NS.partition_point(|&bound| bound < wait_ns)] += 1;
     }
 
+    /// A wait that a promise is about has ended.
+    pub(super) fn count_promised(&mut self, is_within: bool) {
+        self.promised.waits += 1;
+        self.promised.within += u64::from(is_within);
+    }
+
     /// These waits and others.
     pub fn and(mut self, other: Waits) -> Waits {
         self.total_ns = self.total_ns.saturating_add(other.total_ns);
         self.turns_ns = self.turns_ns.saturating_add(other.turns_ns);
         self.counts.iter_mut().zip(other.counts).for_each(|(count, other)| *count += other);
+        self.promised = self.promised.and(other.promised);
         self
     }
 }
@@ -51,8 +75,10 @@ mod tests {
         waits.add(5);
         assert_eq!((waits.total_ns, waits.turns_ns), (3_022_000_006, 3_022_000_001));
         assert_eq!(waits.counts.iter().sum::<u64>(), 5);
+        [true, false, true].into_iter().for_each(|is_within| waits.count_promised(is_within));
         let twice = waits.and(waits);
         assert_eq!(twice.counts, [4, 2, 2, 0, 0, 0, 2]);
+        assert_eq!(twice.promised, PromisedWaits { waits: 6, within: 4 });
         assert_eq!((twice.total_ns, twice.turns_ns), (6_044_000_012, 6_044_000_002));
     }
 }

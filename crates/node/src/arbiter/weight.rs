@@ -12,6 +12,9 @@ pub struct Weight {
     pub limit_ppm: u32,
     /// Its work preempts that of others as long as it stays within its share.
     pub premium: bool,
+    /// The longest that a session of it is promised to wait while the lease is within its share; 0
+    /// where nothing is promised.
+    pub wait_ns: u64,
 }
 
 impl Weight {

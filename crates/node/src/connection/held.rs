@@ -200,6 +200,7 @@ impl HeldLease<'_> {
             promised_ppm: SHARE_WHOLE_PPM,
             // Tiers are a server's.
             premium: false,
+            wait_ns: 0,
         };
         let granted = self.registry.grant(
             request.once,

@@ -66,6 +66,7 @@ mod tests {
             suspended: false,
             version: 0,
             moves: 0,
+            promise: None,
             expires_at_ms,
         };
         let mut claims = Claims::default();

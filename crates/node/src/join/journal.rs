@@ -337,6 +337,7 @@ pub(super) mod tests {
             bytes_in: 0,
             bytes_out: 0,
             memory_peak: 0,
+            promised: None,
             last: false,
         }
     }

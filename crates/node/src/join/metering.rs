@@ -5,9 +5,11 @@
 
 use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, NodeId, Resized};
+use sluice_api::pool::Promised;
 use sluice_api::usage::{SPAN_MAX_MS, UsageRecord};
 use sluice_worker_link::counters::Counts;
 
+use crate::arbiter::PromisedWaits;
 use crate::registry::readings::LeaseName;
 
 /// Of the GPUs of a lease.
@@ -28,6 +30,7 @@ pub(crate) struct Metered {
     /// How long the lease had been held, and its counters, when it was cut last.
     cut_ms: u64,
     counts: Counts,
+    waits: PromisedWaits,
     sequence: u32,
     /// What became of the last grant that was to change what the lease has.
     resized: Option<Resized>,
@@ -49,6 +52,7 @@ impl Metered {
             begun_at_ms,
             cut_ms: 0,
             counts,
+            waits: PromisedWaits::default(),
             sequence: recorded,
             resized: None,
             resized_at_ms: 0,
@@ -120,17 +124,19 @@ impl Metered {
         held_ms.saturating_sub(self.cut_ms)
     }
 
-    /// What is from the last cut until now: the lease has been held for `held_ms` and its counters
-    /// show `counts`. One record, or several where one would span more than it may: what was
-    /// counted is spread over them evenly.
+    /// What is from the last cut until now: the lease has been held for `held_ms`, its counters
+    /// show `counts`, and `waits` has those here that its promise is about. One record, or several
+    /// where one would span more than it may: what was counted is spread over them evenly.
     pub(crate) fn cut(
         &mut self,
         held_ms: u64,
         counts: Counts,
+        waits: PromisedWaits,
         memory_peak: u64,
         last: bool,
     ) -> Vec<UsageRecord> {
         let (begin_ms, before, span_ms) = (self.cut_ms, self.counts, self.open_ms(held_ms));
+        let waits_before = self.waits;
         let whole = (1..span_ms.div_ceil(SPAN_MAX_MS)).map(|count| count * SPAN_MAX_MS);
         let mut records = Vec::new();
         for passed_ms in whole {
@@ -145,15 +151,31 @@ impl Metered {
                 bytes_out: part(before.bytes_out, counts.bytes_out),
                 ..counts
             };
-            records.push(self.cut_one(begin_ms + passed_ms, counts, memory_peak, false));
+            let waits = PromisedWaits {
+                waits: part(waits_before.waits, waits.waits),
+                within: part(waits_before.within, waits.within),
+            };
+            records.push(self.cut_one(begin_ms + passed_ms, counts, waits, memory_peak, false));
         }
-        records.push(self.cut_one(begin_ms + span_ms, counts, memory_peak, last));
+        records.push(self.cut_one(begin_ms + span_ms, counts, waits, memory_peak, last));
         records
     }
 
-    fn cut_one(&mut self, held_ms: u64, counts: Counts, memory_peak: u64, last: bool) -> UsageRecord {
+    fn cut_one(
+        &mut self,
+        held_ms: u64,
+        counts: Counts,
+        waits: PromisedWaits,
+        memory_peak: u64,
+        last: bool,
+    ) -> UsageRecord {
         self.sequence += 1;
         let since = |now: u64, before: u64| now.saturating_sub(before);
+        let promised = self.grant.promise.map(|promise| {
+            let all = since(waits.waits, self.waits.waits);
+            // Parts of both that were rounded down may differ by one.
+            Promised { promise, waits: all, within: since(waits.within, self.waits.within).min(all) }
+        });
         let (gpus, memory) = (self.grant.gpus.len() as u64, self.grant.memory);
         let record = UsageRecord {
             id: UsageRecord::id_of(self.node, self.attempt(), self.sequence),
@@ -179,18 +201,25 @@ impl Metered {
             bytes_in: since(counts.bytes_in, self.counts.bytes_in),
             bytes_out: since(counts.bytes_out, self.counts.bytes_out),
             memory_peak,
+            promised,
             last,
         };
-        (self.cut_ms, self.counts) = (held_ms, counts);
+        (self.cut_ms, self.counts, self.waits) = (held_ms, counts, waits);
         record
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use sluice_api::pool::Tier;
+    use sluice_api::pool::{Promise, Tier};
 
     use super::*;
+
+    const PROMISE: Promise = Promise { wait_us: 20_000, attained_ppm: 990_000, credit_ppm: 100_000 };
+
+    fn waits(waits: u64, within: u64) -> PromisedWaits {
+        PromisedWaits { waits, within }
+    }
 
     fn metered() -> Metered {
         let grant = Grant {
@@ -210,6 +239,7 @@ mod tests {
             suspended: false,
             version: 0,
             moves: 0,
+            promise: Some(PROMISE),
             expires_at_ms: 0,
         };
         let model = Model { name: "H100".into(), gflops: 66_908 };
@@ -219,10 +249,10 @@ mod tests {
     #[test]
     fn a_long_span_is_several_records_that_add_up() {
         let mut metered = metered();
-        let mut records = metered.cut(1, Counts { kernels: 1, ..Counts::default() }, 0, false);
+        let mut records = metered.cut(1, Counts { kernels: 1, ..Counts::default() }, waits(2, 1), 0, false);
         let counts = Counts { used_ns: 1_000_000_999_999, kernels: 8, bytes_in: 3, ..Counts::default() };
         let until_ms = 2 * SPAN_MAX_MS + 2;
-        records.extend(metered.cut(until_ms, counts, 7, true));
+        records.extend(metered.cut(until_ms, counts, waits(9, 8), 7, true));
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         assert!(records.iter().all(|record| record.check().is_ok()));
         assert_eq!(
@@ -234,21 +264,31 @@ mod tests {
         assert_eq!(records.iter().map(|record| record.bytes_in).sum::<u64>(), 3);
         assert!(records[1].kernels > 0 && records[2].kernels > 0, "{records:?}");
         assert_eq!(records.iter().map(|record| record.last).collect::<Vec<_>>(), [false, false, false, true]);
-        assert_eq!(metered.cut(until_ms, counts, 7, true).len(), 1, "also if no time has passed");
+        let promised: Vec<Promised> = records.iter().filter_map(|record| record.promised).collect();
+        assert!(promised.len() == 4 && promised.iter().all(|of| of.promise == PROMISE), "{promised:?}");
+        let sums = promised.iter().fold((0, 0), |sums, of| (sums.0 + of.waits, sums.1 + of.within));
+        assert_eq!(sums, (9, 8));
+        assert_eq!(
+            metered.cut(until_ms, counts, waits(9, 8), 7, true).len(),
+            1,
+            "also if no time has passed"
+        );
     }
 
     #[test]
     fn what_another_node_has_recorded_is_not_recorded_again() {
         let mut there = metered();
         let counts = Counts { used_ns: 900, kernels: 9, ..Counts::default() };
-        let last = there.cut(10_000, counts, 5, false).remove(0);
+        let last = there.cut(10_000, counts, waits(7, 7), 5, false).remove(0);
         assert_eq!(last.until_ms, there.at_ms(10_000));
         let mut here = metered();
         here.begin(10_001, counts, last.until_ms);
         let more = Counts { used_ns: 1000, kernels: 10, ..Counts::default() };
-        let first = here.cut(12_001, more, 5, true).remove(0);
+        let first = here.cut(12_001, more, waits(3, 2), 5, true).remove(0);
         assert_eq!((first.from_ms, first.held_ms()), (last.until_ms, 2000));
         assert_eq!((first.used_ppm_ms, first.kernels), (100, 1));
+        let promised = Promised { promise: PROMISE, waits: 3, within: 2 };
+        assert_eq!(first.promised, Some(promised), "each node counts the waits for its own GPUs");
         assert_eq!(here.recorded_ns(), 2 * 250_000 * 2000, "its metrics count what it recorded itself");
     }
 
@@ -259,7 +299,7 @@ mod tests {
         let cuts = [(10_000, 1_999_999), (9_000, 1_999_999), (20_001, 4_500_000), (20_001, 4_500_000)];
         for (at, (held_ms, used_ns)) in cuts.into_iter().enumerate() {
             let counts = Counts { used_ns, kernels: used_ns / 1000, ..Counts::default() };
-            records.extend(metered.cut(held_ms, counts, 0, at == 3));
+            records.extend(metered.cut(held_ms, counts, PromisedWaits::default(), 0, at == 3));
         }
         assert!(records.windows(2).all(|pair| pair[0].until_ms == pair[1].from_ms));
         assert!(records.iter().all(|record| record.check().is_ok()));

@@ -21,6 +21,8 @@ pub struct Ask {
     pub promised_ppm: u32,
     /// Its work preempts that of others as long as it stays within its share.
     pub premium: bool,
+    /// The longest that its sessions are promised to wait for a GPU; 0 where nothing is promised.
+    pub wait_ns: u64,
 }
 
 impl Ask {
@@ -68,6 +70,7 @@ impl Resize {
             limit_ppm,
             promised_ppm: self.promised_ppm.unwrap_or(before.promised_ppm),
             premium: before.premium,
+            wait_ns: before.wait_ns,
         }
     }
 }

@@ -11,7 +11,7 @@ fn node(cards: usize) -> Books {
 
 fn ask(share_ppm: u32, memory: u64) -> Ask {
     let whole = PPM as u32;
-    Ask { gpus: 1, share_ppm, memory, limit_ppm: whole, promised_ppm: whole, premium: false }
+    Ask { gpus: 1, share_ppm, memory, limit_ppm: whole, promised_ppm: whole, premium: false, wait_ns: 0 }
 }
 
 #[test]

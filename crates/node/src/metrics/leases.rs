@@ -31,6 +31,12 @@ const TURN_WAITS: Metric = Metric::histogram(
     "From when a session of the lease had work to when it had a GPU, for each turn",
 )
 .of("seconds");
+const PROMISED_WAITS: Metric = Metric::counter(
+    "sluice_lease_promised_waits",
+    "Waits for a GPU that the promise of the lease's tier is about: the meter of credits on bills",
+);
+const PROMISED_WAITS_WITHIN: Metric =
+    Metric::counter("sluice_lease_promised_waits_within", "Those of them that were no longer than promised");
 const GUARANTEED: Metric =
     Metric::gauge("sluice_lease_share_guaranteed_ratio", "Share of each GPU that the lease is guaranteed");
 const RECEIVED: Metric = Metric::gauge(
@@ -96,6 +102,8 @@ pub(super) fn write(page: &mut Page<'_>, leases: &[LeaseReading]) -> fmt::Result
     counter(&RESERVED, &|lease| seconds(lease.reserved_ns))?;
     counter(&BUSY, &|lease| seconds(lease.busy_ns))?;
     counter(&THROTTLED, &|lease| seconds(lease.waits.total_ns))?;
+    counter(&PROMISED_WAITS, &|lease| lease.waits.promised.waits as f64)?;
+    counter(&PROMISED_WAITS_WITHIN, &|lease| lease.waits.promised.within as f64)?;
     counter(&STARTED, &|lease| lease.sessions_total as f64)?;
     counter(&KERNELS, &|lease| lease.kernels as f64)?;
     counter(&MEMORY_MOVES, &|lease| lease.memory_moves as f64)?;

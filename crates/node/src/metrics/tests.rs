@@ -1,7 +1,7 @@
 use sluice_metrics::Format;
 
 use super::*;
-use crate::arbiter::Waits;
+use crate::arbiter::{PromisedWaits, Waits};
 use crate::registry::readings::{LeaseName, LeaseNow, LeaseReading};
 use sluice_wire::control::GpuStatus;
 
@@ -40,7 +40,12 @@ fn lease(number: u64) -> LeaseReading {
         },
         used_ns: 1_500_000_001,
         reserved_ns: 2_000_000_000,
-        waits: Waits { total_ns: 750_000_000, turns_ns: 250_000_000, counts: [3, 0, 1, 0, 0, 0, 0] },
+        waits: Waits {
+            total_ns: 750_000_000,
+            turns_ns: 250_000_000,
+            counts: [3, 0, 1, 0, 0, 0, 0],
+            promised: PromisedWaits { waits: 3, within: 2 },
+        },
         bytes_in: 7,
         now: Some(LeaseNow {
             gpus: 1,
@@ -130,6 +135,8 @@ fn a_lease_that_has_ended_keeps_its_counters_and_loses_its_gauges() {
         format!("sluice_lease_gpu_seconds_total{{{}}} 1.500000001", labels(2)),
         format!("sluice_lease_turn_wait_seconds_bucket{{le=\"0.005\",{}}} 3", labels(1)),
         format!("sluice_lease_turn_wait_seconds_bucket{{le=\"+Inf\",{}}} 4", labels(2)),
+        format!("sluice_lease_promised_waits_total{{{}}} 3.0", labels(1)),
+        format!("sluice_lease_promised_waits_within_total{{{}}} 2.0", labels(1)),
         format!("sluice_lease_turn_wait_seconds_sum{{{}}} 0.25", labels(1)),
         format!("sluice_lease_throttled_seconds_total{{{}}} 0.75", labels(1)),
         format!("sluice_lease_share_guaranteed_ratio{{{}}} 0.25", labels(1)),

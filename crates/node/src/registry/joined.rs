@@ -1,5 +1,8 @@
 //! Leases that a server has granted: claimed, recorded, reported, ended at the server's word.
 
+use std::collections::BTreeMap;
+
+use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
 use sluice_api::pool::Tier;
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
@@ -8,6 +11,7 @@ use sluice_worker_link::counters::Counts;
 
 use super::cuts::{Hold, Holding};
 use super::{Granted, LeaseRecord, Ledger, Meter, MutexGuard, Registry};
+use crate::arbiter::PromisedWaits;
 use crate::join::{ClaimRefusal, Metered};
 use crate::lease::{Ask, Refusal, Resize};
 use crate::registry::resize::Size;
@@ -69,6 +73,7 @@ impl Registry {
             limit_ppm: grant.limit_ppm(),
             promised_ppm: grant.promised_ppm,
             premium: grant.tier == Tier::Premium,
+            wait_ns: wait_ns(&grant),
         };
         let share_ppm = ask.share_ppm_in_all();
         let gpus: Vec<usize> = grant.gpus.iter().map(|&gpu| gpu as usize).collect();
@@ -123,6 +128,7 @@ impl Registry {
             promised_ppm: Some(grant.promised_ppm),
         };
         let counts = ledger.counts(lease);
+        let waits = self.promised_waits().remove(&lease).unwrap_or_default();
         let resized = self.apply(&mut ledger, lease, &resize, grant.suspended);
         let mut records = Vec::new();
         let held_ms = ledger.leases.get(&lease).map_or(0, |record| self.held_ms(record));
@@ -131,7 +137,8 @@ impl Registry {
         {
             match &resized {
                 Ok(_) => {
-                    records = metered.cut(held_ms, counts, record.memory_peak, false);
+                    let waits = record.past_waits.promised.and(waits);
+                    records = metered.cut(held_ms, counts, waits, record.memory_peak, false);
                     metered.regrant(grant);
                 }
                 Err(refusal) => metered.refuse(grant.version, refusal.to_string()),
@@ -175,7 +182,8 @@ impl Registry {
         let held_ms = self.held_ms(record);
         if let Some((membership, metered)) = self.membership.as_ref().zip(record.metered.as_mut()) {
             let last = !record.has_moved;
-            membership.record(&metered.cut(held_ms, record.past, record.memory_peak, last));
+            let waits = record.past_waits.promised;
+            membership.record(&metered.cut(held_ms, record.past, waits, record.memory_peak, last));
         }
         self.tell_server();
     }
@@ -279,6 +287,12 @@ impl Registry {
         }
     }
 
+    /// Of the leases that have GPUs here, the waits for these that promises are about.
+    fn promised_waits(&self) -> BTreeMap<u64, PromisedWaits> {
+        let waits = self.turns.waits().into_iter();
+        waits.map(|(lease, waits)| (lease, waits.promised)).collect()
+    }
+
     /// Puts on disk what the server's leases have used since the last time.
     pub(crate) fn record_usage(&self) {
         let Some(membership) = &self.membership else { return };
@@ -286,6 +300,8 @@ impl Registry {
         let mut ledger = self.lock();
         let leases: Vec<u64> = ledger.leases.keys().copied().collect();
         let counts: Vec<Counts> = leases.iter().map(|&lease| ledger.counts(lease)).collect();
+        // Under the ledger's lock: a move to another GPU takes waits from the turns to the record.
+        let waits = self.promised_waits();
         let mut records = Vec::new();
         for (lease, counts) in leases.iter().zip(counts) {
             if let Some(record) = ledger.leases.get_mut(lease).filter(|record| !record.has_moved)
@@ -293,13 +309,20 @@ impl Registry {
             {
                 let held_ms = self.since_ms(record.started);
                 if metered.open_ms(held_ms) >= least_ms {
-                    records.extend(metered.cut(held_ms, counts, record.memory_peak, false));
+                    let here = waits.get(lease).copied().unwrap_or_default();
+                    let waits = record.past_waits.promised.and(here);
+                    records.extend(metered.cut(held_ms, counts, waits, record.memory_peak, false));
                 }
             }
         }
         drop(ledger);
         membership.record(&records);
     }
+}
+
+/// The longest wait that a grant promises, in nanoseconds; 0 where it promises none.
+pub(super) fn wait_ns(grant: &Grant) -> u64 {
+    grant.promise.map_or(0, |promise| promise.wait_us.saturating_mul(1000))
 }
 
 fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {

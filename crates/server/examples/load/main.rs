@@ -483,6 +483,7 @@ fn record_usage(node: &mut Node, now: Duration) {
         bytes_in: 1,
         bytes_out: 1,
         memory_peak: 1,
+        promised: None,
         last: false,
     });
 }

@@ -200,7 +200,8 @@ pub(crate) fn of_bill(bill: Bill, number: u64, issued_at_ms: u64) -> Invoice {
     Invoice { number, name: number.to_string(), state: InvoiceState::Issued, ..made }
 }
 
-/// Makes the lines: usage that has a price, corrections, and what came late for earlier invoices.
+/// Makes the lines: usage that has a price, corrections, credits, and what came late for earlier
+/// invoices.
 fn lines(bill: &Bill, carried: &[Carried], digits: u8) -> Vec<InvoiceLine> {
     let priced = bill.lines.iter().filter(|line| line.price_micro > 0).map(|line| {
         let cost_micro = i64::try_from(line.cost_micro).unwrap_or(i64::MAX);
@@ -226,10 +227,14 @@ fn lines(bill: &Bill, carried: &[Carried], digits: u8) -> Vec<InvoiceLine> {
     let corrections = bill.corrections.iter().map(|correction| {
         plain(format!("{}{}", of_tenant(&correction.tenant), correction.reason), correction.micro)
     });
+    let credits = bill.credits.iter().map(|credit| {
+        let micro = i64::try_from(credit.micro).unwrap_or(i64::MAX);
+        plain(format!("{}Credit: {}", of_tenant(&credit.tenant), credit.reason()), -micro)
+    });
     let late = carried.iter().filter(|carried| carried.micro != 0).map(|carried| {
         plain(format!("Late for invoice {}: {}", carried.invoice, carried.reason), carried.micro)
     });
-    priced.chain(corrections).chain(late).collect()
+    priced.chain(corrections).chain(credits).chain(late).collect()
 }
 
 fn describe(bill: &Bill, line: &Line) -> String {

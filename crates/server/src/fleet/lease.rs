@@ -4,7 +4,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::autonomy::{AutomaticSize, Idle};
 use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, ResizeLease, TASKS_MAX};
 use sluice_api::node::{Attempt, NodeId};
-use sluice_api::pool::Tier;
+use sluice_api::pool::{Promise, Tier};
 use sluice_api::tenant::TenantPath;
 
 use crate::autonomy::{IdleState, LiveLease};
@@ -48,6 +48,10 @@ pub(crate) struct Seat {
     /// with a number of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) leave_at_ms: Option<u64>,
+    /// What its pool promised the tier of the lease when the seat was granted. It holds for as long
+    /// as the lease has the seat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) promise: Option<Promise>,
     /// When it was granted, if not with the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) granted_at_ms: Option<u64>,
@@ -183,6 +187,7 @@ impl Seat {
             claimed,
             over,
             leave_at_ms: None,
+            promise: None,
             granted_at_ms: None,
         }
     }

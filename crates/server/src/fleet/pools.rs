@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use sluice_api::GPU_PPM;
-use sluice_api::pool::{DEFAULT_POOL, Pool};
+use sluice_api::lease::LeaseId;
+use sluice_api::pool::{DEFAULT_POOL, Pool, Promise, Tier};
 
 use super::lease::Seat;
 use super::{Fleet, Node};
@@ -41,6 +42,22 @@ impl Fleet {
     pub(crate) fn pools_of(&self, seat: &Seat) -> impl Iterator<Item = &str> {
         let node = self.nodes.get(&seat.node);
         seat.gpus.iter().map(move |&gpu| node.map_or(DEFAULT_POOL, |node| self.pool_of(node, gpu)))
+    }
+
+    /// New seats of a lease, each with what its pool promises at this moment.
+    pub(super) fn promising(&self, id: LeaseId, seats: Vec<Seat>, at_ms: u64) -> Vec<Seat> {
+        let Some(tier) = self.leases.get(&id).map(|lease| lease.ask.tier) else { return seats };
+        let promising = |seat: Seat| Seat { promise: self.promise_at(&seat, tier, at_ms), ..seat };
+        seats.into_iter().map(promising).collect()
+    }
+
+    fn promise_at(&self, seat: &Seat, tier: Tier, at_ms: u64) -> Option<Promise> {
+        let pool = self.declared_pool_of(self.nodes.get(&seat.node)?, *seat.gpus.first()?)?;
+        // Calendars are followed only where a promise depends on them.
+        if pool.all_terms().all(|terms| terms.promise(tier).is_none()) {
+            return None;
+        }
+        pool.terms(pool.in_force(at_ms).personality).promise(tier)
     }
 
     /// Millionths of a GPU that may be leased in parts.

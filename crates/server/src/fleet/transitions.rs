@@ -72,6 +72,7 @@ impl Fleet {
     }
 
     pub(crate) fn grant(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        let seats = self.promising(id, seats, now_ms);
         self.tell(id, "lease.granted", json!({ "places": self.places(0, &seats) }));
         self.change(id, |lease| {
             lease.state = LeaseState::Granted;
@@ -98,6 +99,7 @@ impl Fleet {
 
     /// Gives it further tasks, while it runs.
     pub(crate) fn grow(&mut self, id: LeaseId, seats: Vec<Seat>, now_ms: u64) {
+        let seats = self.promising(id, seats, now_ms);
         let first = self.leases.get(&id).map_or(0, |lease| lease.seats.len());
         self.tell(id, "lease.grown", json!({ "places": self.places(first, &seats) }));
         let granted = seats.into_iter().map(|seat| Seat { granted_at_ms: Some(now_ms), ..seat });

@@ -63,6 +63,7 @@ impl Fleet {
             suspended: false,
             version: seat.version,
             moves: 0,
+            promise: seat.promise,
             expires_at_ms: self.claim_until(lease, seat),
         };
         resize::sized(grant, lease.size(seat))
@@ -110,6 +111,7 @@ impl Fleet {
             idle: lease.shown_idle(),
             priority: lease.ask.priority,
             tier: lease.ask.tier,
+            promise: lease.seats.first().and_then(|seat| seat.promise),
             preemptible: lease.is_preemptible(),
             state: lease.state,
             attempt: lease.attempt,

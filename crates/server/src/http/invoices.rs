@@ -243,7 +243,7 @@ async fn keep(server: &Server, principal: &Principal, draft: Invoice) -> Result<
 
 /// Reduces an invoice to what a list shows.
 fn brief(invoice: Invoice) -> Invoice {
-    let bill = Bill { lines: Vec::new(), ..invoice.bill };
+    let bill = Bill { lines: Vec::new(), credits: Vec::new(), ..invoice.bill };
     Invoice { bill, lines: Vec::new(), details: Vec::new(), ..invoice }
 }
 

@@ -9,6 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row};
 
+use super::promises;
 use super::rows::{Insert, Statement};
 use super::{
     Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null, within,
@@ -17,7 +18,7 @@ use crate::billing::Period;
 use crate::usage_spans::LastCounted;
 
 /// Parts of one question.
-const PARTS_MAX: usize = 250;
+pub(super) const PARTS_MAX: usize = 250;
 
 /// What a tenant's records between two moments add up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(crate) struct Sum {
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
-     task, tier, pool, model, gflops, suspended_ppm_ms)",
+     task, tier, pool, model, gflops, suspended_ppm_ms, wait_us, attained_ppm, credit_ppm, waits, waits_within)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
@@ -42,6 +43,7 @@ pub(super) async fn write_usage(transaction: &mut Tx<'_>, records: &[(UsageRecor
 }
 
 fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRecord, u64)) -> Statement<'q> {
+    let promise = record.promised.map(|of| of.promise);
     statement
         .bind(record.id.clone())
         .bind(signed(record.node))
@@ -69,6 +71,11 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(record.model.clone())
         .bind(signed(record.gflops))
         .bind(signed(record.suspended_ppm_ms()))
+        .bind(promise.map_or(0, |promise| signed(promise.wait_us)))
+        .bind(promise.map_or(0, |promise| i64::from(promise.attained_ppm)))
+        .bind(promise.map_or(0, |promise| i64::from(promise.credit_ppm)))
+        .bind(record.promised.map_or(0, |of| signed(of.waits)))
+        .bind(record.promised.map_or(0, |of| signed(of.within)))
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
@@ -288,6 +295,7 @@ impl Store {
                 bytes_in: unsigned(row, "bytes_in")?,
                 bytes_out: unsigned(row, "bytes_out")?,
                 memory_peak: unsigned(row, "memory_peak")?,
+                promised: promises::promised(row)?,
                 last: small(row, "last")? != 0,
             })
         };
@@ -298,51 +306,77 @@ impl Store {
 /// What usage is summed up by beforehand: `usage_hour.hour` counts these.
 const HOUR_MS: i64 = 3_600_000;
 
-/// One statement, so that all of it is of one moment. Whole hours are taken as they have been
-/// summed up, and so is the last hour of a part if nothing in it begins after the part; only what
-/// is left at its ends is added up here.
-fn sums_sql(parts: &[Period]) -> String {
-    // Rows that nothing is in, since there is no VALUES without rows.
-    let (mut hours, mut ends) = (vec!["(0, 0, 0, 0, 0)".to_owned()], vec!["(0, 0, 0, 0)".to_owned()]);
-    for (at, part) in parts.iter().enumerate() {
-        let (from, until) = (signed(part.from_ms), signed(part.until_ms));
-        // The first whole hour, and the one that the part ends in.
-        let (first, last) = (from / HOUR_MS + i64::from(from % HOUR_MS > 0), until / HOUR_MS);
-        if first > last {
-            ends.push(format!("({at}, {from}, {until}, 0)"));
-            continue;
+/// Parts of a time as tables that statements read by: whole hours, which are taken as they have
+/// been summed up, and what is left at their ends, which is added up record by record. So is the
+/// last hour of a part, unless nothing in it begins after the part.
+pub(super) struct PartRanges {
+    /// `WITH` and the tables `hours (at, first, until, after_ms, over_ms)` and
+    /// `ends (at, begins_ms, until_ms, over_ms)`.
+    pub(super) with: String,
+    /// Which hours of a table count, by its column `hour`.
+    pub(super) of_hours: String,
+    /// Which records count, by their column `from_ms`.
+    pub(super) of_records: String,
+}
+
+impl PartRanges {
+    pub(super) fn new(parts: &[Period]) -> PartRanges {
+        // Rows that nothing is in, since there is no VALUES without rows.
+        let (mut hours, mut ends) = (vec!["(0, 0, 0, 0, 0)".to_owned()], vec!["(0, 0, 0, 0)".to_owned()]);
+        for (at, part) in parts.iter().enumerate() {
+            let (from, until) = (signed(part.from_ms), signed(part.until_ms));
+            // The first whole hour, and the one that the part ends in.
+            let (first, last) = (from / HOUR_MS + i64::from(from % HOUR_MS > 0), until / HOUR_MS);
+            if first > last {
+                ends.push(format!("({at}, {from}, {until}, 0)"));
+                continue;
+            }
+            hours.push(format!("({at}, {first}, {last}, 0, 0)"));
+            ends.push(format!("({at}, {from}, {}, 0)", first.saturating_mul(HOUR_MS).min(until)));
+            let (begins, over) = (last * HOUR_MS, (last + 1).saturating_mul(HOUR_MS));
+            hours.push(format!("({at}, {last}, {}, {until}, {over})", last + 1));
+            ends.push(format!("({at}, {begins}, {until}, {over})"));
         }
-        hours.push(format!("({at}, {first}, {last}, 0, 0)"));
-        ends.push(format!("({at}, {from}, {}, 0)", first.saturating_mul(HOUR_MS).min(until)));
-        let (begins, over) = (last * HOUR_MS, (last + 1).saturating_mul(HOUR_MS));
-        hours.push(format!("({at}, {last}, {}, {until}, {over})", last + 1));
-        ends.push(format!("({at}, {begins}, {until}, {over})"));
+        let later = |from: &str, until: &str| {
+            format!(
+                "EXISTS (SELECT 1 FROM usage_record AS later WHERE later.from_ms >= {from} AND later.from_ms < {until})"
+            )
+        };
+        PartRanges {
+            with: format!(
+                "WITH hours (at, first, until, after_ms, over_ms) AS (VALUES {}), \
+                 ends (at, begins_ms, until_ms, over_ms) AS (VALUES {})",
+                hours.join(", "),
+                ends.join(", ")
+            ),
+            of_hours: format!(
+                "hour >= hours.first AND hour < hours.until AND NOT {}",
+                later("hours.after_ms", "hours.over_ms")
+            ),
+            of_records: format!(
+                "from_ms >= ends.begins_ms AND from_ms < ends.until_ms AND (ends.over_ms = 0 OR {})",
+                later("ends.until_ms", "ends.over_ms")
+            ),
+        }
     }
+}
+
+/// One statement, so that all of it is of one moment.
+fn sums_sql(parts: &[Period]) -> String {
+    let PartRanges { with, of_hours, of_records } = PartRanges::new(parts);
     // SQLite reads the tables of a CROSS JOIN in their order, so that it looks up
     // what a part has by its time.
     let goods = "tenant, tier, pool, model, gflops";
-    let later = |from: &str, until: &str| {
-        format!(
-            "EXISTS (SELECT 1 FROM usage_record AS later WHERE later.from_ms >= {from} AND later.from_ms < {until})"
-        )
-    };
     format!(
-        "WITH hours (at, first, until, after_ms, over_ms) AS (VALUES {hours}), \
-         ends (at, begins_ms, until_ms, over_ms) AS (VALUES {ends}) \
+        "{with} \
          SELECT CAST(at AS BIGINT) AS at, {goods}, CAST(SUM(records) AS BIGINT) AS records, {amounts} FROM ( \
          SELECT at, {goods}, records, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes, suspended_ppm_ms \
-         FROM hours CROSS JOIN usage_hour \
-         WHERE hour >= hours.first AND hour < hours.until AND NOT {after_hours} \
+         FROM hours CROSS JOIN usage_hour WHERE {of_hours} \
          UNION ALL \
          SELECT at, {goods}, 1, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, bytes_in + bytes_out, suspended_ppm_ms \
-         FROM ends CROSS JOIN usage_record \
-         WHERE from_ms >= ends.begins_ms AND from_ms < ends.until_ms AND (ends.over_ms = 0 OR {after_ends}) \
+         FROM ends CROSS JOIN usage_record WHERE {of_records} \
          ) AS each_of GROUP BY at, {goods} ORDER BY at, {goods}",
-        hours = hours.join(", "),
-        ends = ends.join(", "),
         amounts = amounts_sql("transfer_bytes"),
-        after_hours = later("hours.after_ms", "hours.over_ms"),
-        after_ends = later("ends.until_ms", "ends.over_ms"),
     )
 }
 
@@ -361,7 +395,7 @@ fn amounts_sql(bytes: &str) -> String {
 /// A sum for [`total`], in two columns: of the upper and of the lower halves of the numbers. All
 /// together may be more than a column holds, in what nodes say, and in what a large tenant uses
 /// within years. SUM of BIGINT is NUMERIC in PostgreSQL, hence the casts.
-fn total_sql(column: &str, name: &str) -> String {
+pub(super) fn total_sql(column: &str, name: &str) -> String {
     format!(
         "CAST(COALESCE(SUM(({column}) >> 32), 0) AS BIGINT) AS {name}_high, \
          CAST(COALESCE(SUM(({column}) & 4294967295), 0) AS BIGINT) AS {name}_low"
@@ -369,7 +403,7 @@ fn total_sql(column: &str, name: &str) -> String {
 }
 
 /// What no 64-bit number holds counts as the largest.
-fn total(row: &AnyRow, name: &str) -> Result<u64> {
+pub(super) fn total(row: &AnyRow, name: &str) -> Result<u64> {
     let half = |half: &str| {
         let number: i64 = row.try_get(&*format!("{name}_{half}"))?;
         u128::try_from(number).map_err(|_| StoreError::Content { what: "a sum", value: number.to_string() })
@@ -396,7 +430,7 @@ fn sum(row: &AnyRow) -> Result<Sum> {
     Ok(Sum { tenant, goods: goods(row)?, records, amounts })
 }
 
-fn goods(row: &AnyRow) -> Result<Goods> {
+pub(super) fn goods(row: &AnyRow) -> Result<Goods> {
     Ok(Goods {
         tier: parsed(row, "tier")?,
         pool: text(row, "pool")?,

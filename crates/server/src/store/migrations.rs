@@ -75,6 +75,14 @@ pub(super) const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (23, "autonomy", [include_str!("../../migrations/0023_autonomy.sql"); 2]),
     (24, "servers", [include_str!("../../migrations/0024_servers.sql"); 2]),
     (25, "audit of tenants", [include_str!("../../migrations/0025_audit_tenant.sql"); 2]),
+    (
+        26,
+        "promises",
+        [
+            include_str!("../../migrations/0026_promises.sqlite.sql"),
+            include_str!("../../migrations/0026_promises.postgres.sql"),
+        ],
+    ),
 ];
 
 impl Store {

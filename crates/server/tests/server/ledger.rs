@@ -1,5 +1,6 @@
 mod bills;
 mod prices;
+mod promises;
 
 use serde_json::Value;
 use sluice_api::audit::{Entry, Head, Verification};
@@ -42,6 +43,7 @@ pub(crate) fn record(node: u64, lease: u64, sequence: u32, tenant: &str, hours: 
         bytes_in: 1,
         bytes_out: 1,
         memory_peak: 1,
+        promised: None,
         last: false,
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use sluice_api::bill::{Bill, Correction, Currency, Line, NewCorrection};
+use sluice_api::bill::{Bill, Correction, Credit, Currency, Line, NewCorrection};
 use sluice_api::client::Client;
 
 use super::lists::{millionths, now_ms, show};
@@ -81,11 +81,14 @@ fn table(bill: &Bill) -> Result<()> {
     for Correction { tenant, micro, reason, .. } in &bill.corrections {
         println!("correction for {tenant}: {} ({reason})", signed(*micro));
     }
+    for credit @ Credit { tenant, micro, .. } in &bill.credits {
+        println!("credit for {tenant}: -{} ({})", millionths(*micro), credit.reason());
+    }
     println!("total {} from {} usage records", total(bill), bill.records);
     Ok(())
 }
 
-/// The header, and a row for each line and correction.
+/// The header, and a row for each line, correction and credit.
 fn rows(bill: &Bill) -> Vec<Vec<String>> {
     let header = [
         "tenant", "meter", "tier", "pool", "model", "gflops", "amount", "quantity", "unit", "price", "cost",
@@ -116,7 +119,15 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
             .map(String::from)
             .to_vec()
     };
+    let credit = |credit: &Credit| {
+        let Credit { tenant, tier, pool, micro, .. } = credit;
+        let (cost, reason) = (format!("-{}", millionths(*micro)), credit.reason());
+        let of =
+            [tenant.as_str(), "credit", tier.name(), pool, "", "", "", "", "", "", &cost, &reason, &currency];
+        of.map(String::from).to_vec()
+    };
     let rows = bill.lines.iter().map(line).chain(bill.corrections.iter().map(correction));
+    let rows = rows.chain(bill.credits.iter().map(credit));
     std::iter::once(header.map(String::from).to_vec()).chain(rows).collect()
 }
 

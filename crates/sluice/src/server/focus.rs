@@ -1,10 +1,10 @@
 //! Bills in the FinOps Open Cost and Usage Specification, FOCUS 1.3 (focus.finops.org): a row for
-//! each lease, node, meter and day, and for each correction.
+//! each lease, node, meter and day, for each correction, and for each credit.
 
 use std::collections::HashMap;
 
 use anyhow::{Context, Result};
-use sluice_api::bill::{Bill, Charge, Correction, Goods, Line, Meter, PricePer, Rate};
+use sluice_api::bill::{Bill, Charge, Correction, Credit, Goods, Line, Meter, PricePer, Rate};
 use sluice_api::invoice::Invoice;
 use sluice_api::tenant::TenantPath;
 
@@ -125,6 +125,10 @@ impl Export<'_> {
                 Row { from_ms, until_ms, currency: &currency, issuer }.of_correction(&self, correction),
             );
         }
+        for credit in &self.bill.credits {
+            let Credit { from_ms, until_ms, .. } = *credit;
+            rows.push(Row { from_ms, until_ms, currency: &currency, issuer }.of_credit(&self, credit));
+        }
         Ok(rows)
     }
 
@@ -223,6 +227,31 @@ impl Row<'_> {
                 "ChargeFrequency" => "One-Time".into(),
                 "InvoiceId" => export.number.or(number).map_or_else(String::new, |number| number.to_string()),
                 "SubAccountId" | "SubAccountName" => tenant.to_string(),
+                _ => return None,
+            })
+        })
+    }
+
+    fn of_credit(&self, export: &Export<'_>, credit: &Credit) -> Vec<String> {
+        let Credit { tenant, lease, tier, pool, micro, .. } = credit;
+        let cost = signed(-i64::try_from(*micro).unwrap_or(i64::MAX));
+        // One that came of usage that arrived later is not on the invoice of its period.
+        let invoice = export.invoice_of(tenant, self.from_ms, self.until_ms);
+        let invoice = invoice.filter(|invoice| invoice.bill.credits.contains(credit));
+        let number = export.number.or(invoice.map(|invoice| invoice.number));
+        self.render(export, |column| {
+            Some(match column {
+                "BilledCost" | "ContractedCost" | "EffectiveCost" | "ListCost" => cost.clone(),
+                "ChargeCategory" => "Credit".into(),
+                "ChargeDescription" => credit.reason(),
+                "ChargeFrequency" => "One-Time".into(),
+                "InvoiceId" => number.map_or_else(String::new, |number| number.to_string()),
+                "ResourceId" => format!("lease/{lease}"),
+                "ResourceType" => "GPU lease".into(),
+                "SubAccountId" | "SubAccountName" => tenant.to_string(),
+                "x_Lease" => lease.to_string(),
+                "x_Pool" => pool.clone(),
+                "x_Tier" => tier.name().into(),
                 _ => return None,
             })
         })

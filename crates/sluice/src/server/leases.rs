@@ -10,6 +10,7 @@ use sluice_api::lease::{
     Lease, LeaseEvent, LeaseHistory, LeaseState, LeaseUse, NewLease, Place, ResizeState, Resizing,
 };
 use sluice_api::moving::{MoveState, Moving};
+use sluice_api::pool::Promised;
 
 use super::lists::{asks_for, millionths, now_ms, since, starts};
 use crate::cli::Output;
@@ -89,6 +90,10 @@ fn facts(lease: &Lease, history: &LeaseHistory) -> Vec<(&'static str, String)> {
         facts.push(("notice", format!("until {}", Moment::from_ms(at_ms))));
     }
     facts.push(("used", used(&history.used)));
+    let of_none_yet = lease.promise.map(|promise| Promised { promise, waits: 0, within: 0 });
+    let of_none_yet = of_none_yet.filter(|none| history.promised.iter().all(|of| of.promise != none.promise));
+    let promised = history.promised.iter().copied().chain(of_none_yet);
+    facts.extend(promised.map(|promised| ("promised", promised.text())));
     facts
 }
 

@@ -11,9 +11,10 @@ use sluice_api::client::{Client, segment};
 use sluice_api::health::{Condition, FenceState};
 use sluice_api::lease::Lease;
 use sluice_api::node::{Gpu, GpuStatus, NvLinks, Rates, SessionStatus};
-use sluice_api::pool::{Access, PoolStatus};
+use sluice_api::pool::{Access, PoolStatus, PoolTier};
 use sluice_api::tenant::{Quota, TenantStatus};
 use sluice_api::token::Token;
+use sluice_api::written::percent;
 
 use super::{client, watch};
 use crate::cli::{LeaseListArgs, ListArgs, Output};
@@ -384,7 +385,7 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
     ];
     let cells = |pool: &PoolStatus| {
         let terms = pool.terms();
-        let tiers: Vec<&str> = terms.tiers.iter().map(|tier| tier.name()).collect();
+        let tiers: Vec<String> = terms.tiers.iter().map(tier_text).collect();
         vec![
             pool.declared.name.clone(),
             access(terms.access),
@@ -404,6 +405,18 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
         cells,
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `premium (20ms for 99%, credit 10%)`
+fn tier_text(of: &PoolTier) -> String {
+    let name = of.tier.name();
+    match of.promise {
+        None => name.into(),
+        Some(promise) if promise.credit_ppm == 0 => format!("{name} ({})", promise.text()),
+        Some(promise) => {
+            format!("{name} ({}, credit {})", promise.text(), percent(promise.credit_ppm.into()))
+        }
+    }
 }
 
 /// `private: acme, globex`

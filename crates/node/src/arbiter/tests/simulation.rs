@@ -50,7 +50,7 @@ impl Program {
 
     pub(super) fn weight(self) -> Weight {
         let limit_ppm = self.limit_ppm.unwrap_or(PPM as u32);
-        Weight { share_ppm: self.share_ppm, limit_ppm, premium: self.premium }
+        Weight { share_ppm: self.share_ppm, limit_ppm, premium: self.premium, wait_ns: 0 }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::connection::short_name;
 use crate::join::Metered;
 use crate::lease::Ask;
 use crate::registry::cuts::{Hold, Holding, Process};
+use crate::registry::joined::wait_ns;
 use crate::registry::{ClientOf, LeaseRecord, Ledger, Registry, SessionRecord};
 
 /// How long the other node may take from its offer until everything is here.
@@ -123,6 +124,7 @@ impl Registry {
             limit_ppm,
             promised_ppm: grant.as_ref().map_or(SHARE_WHOLE_PPM, |grant| grant.promised_ppm),
             premium: grant.as_ref().is_some_and(|grant| grant.tier == Tier::Premium),
+            wait_ns: grant.as_ref().map_or(0, wait_ns),
         };
         let gpu = grant.as_ref().map_or(gpu, |grant| grant.gpus.first().copied());
         let mut ledger = self.lock();

@@ -91,6 +91,7 @@ pub(super) fn check(
             return Err(of_pool("models: an empty name is part of every name".into()));
         }
         check_access(&pool.access, is_known).map_err(of_pool)?;
+        pool.check_tiers().map_err(|error| of_pool(error.to_string()))?;
         pool.check_overcommit().map_err(|error| of_pool(error.to_string()))?;
         if let Some(wrong) = pool.idle_after_ms.and_then(wrong_idle_after) {
             return Err(of_pool(format!("idle_after_ms: {wrong}")));

@@ -156,7 +156,7 @@ pub(in crate::http) async fn history(
     let after = options.cursor(|text| text.parse().ok())?.unwrap_or(0);
     let seen = |lease: &LeaseRecord| principal.may(Action::See, &lease.tenant);
     let lease = server.lease(id).await?.filter(seen).ok_or_else(|| no_lease(id))?;
-    let used = server.store.use_of(id).await?;
+    let (used, promised) = (server.store.use_of(id).await?, server.store.promised(id).await?);
     let Page { items, next } =
         page(server.store.audit_of(id, after, limit).await?, limit, |entry| entry.sequence.to_string());
     let event = |entry| {
@@ -164,7 +164,8 @@ pub(in crate::http) async fn history(
         let detail = serde_json::from_str(&detail).unwrap_or(serde_json::Value::String(detail));
         LeaseEvent { sequence, at_ms, actor, action, detail }
     };
-    Ok(Json(LeaseHistory { asked: lease.ask, used, items: items.into_iter().map(event).collect(), next }))
+    let items = items.into_iter().map(event).collect();
+    Ok(Json(LeaseHistory { asked: lease.ask, used, promised, items, next }))
 }
 
 /// The queue, tenant by tenant, each in the order of its line

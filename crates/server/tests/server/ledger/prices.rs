@@ -113,7 +113,7 @@ fn a_personality_has_prices_and_the_past_keeps_its_own() {
     let pools: Vec<PoolStatus> = server.token("acme", Role::Viewer).list("/pools").unwrap();
     let [pool] = &pools[..] else { panic!("{pools:?}") };
     assert_eq!((pool.personality.as_deref(), pool.until_ms), (Some("always"), None));
-    assert_eq!(pool.terms().tiers, [Tier::Basic]);
+    assert_eq!(pool.terms().tiers, [Tier::Basic.into()]);
     let first_ms = server_time(&server);
     assert_eq!(server.apply(&personality(8_000_000)).unwrap().changes, [] as [String; 0]);
     let changes = server.apply(&personality(4_000_000)).unwrap().changes;

@@ -268,6 +268,46 @@ fn bytes_that_were_moved_are_told_in_gib() {
 }
 
 #[test]
+fn credits_are_rows_of_their_day_and_lease() {
+    let (bill, charges) = november();
+    let credit = json!({
+        "tenant": "acme/a", "lease": 2, "tier": "premium", "pool": "default", "from_ms": NOVEMBER_MS + DAY_MS,
+        "until_ms": NOVEMBER_MS + 2 * DAY_MS, "wait_us": 20_000, "attained_ppm": 990_000, "credit_ppm": 100_000,
+        "waits": 1000, "within": 982, "reserved_micro": 666_667, "micro": 66_667,
+    });
+    let credits = vec![serde_json::from_value(credit).unwrap()];
+    let bill = Bill { credits, total_micro: bill.total_micro - 66_667, ..bill };
+    let invoice = |bill: &Bill| -> Invoice {
+        let issued_at_ms = bill.until_ms + 5;
+        serde_json::from_value(json!({ "number": 7, "issued_at_ms": issued_at_ms, "bill": bill })).unwrap()
+    };
+    let has_it = invoice(&bill);
+    let without = invoice(&Bill { credits: Vec::new(), ..bill.clone() });
+    for (invoice, number) in [(has_it, "7"), (without, "")] {
+        let export = Export {
+            bill: &bill,
+            number: None,
+            charges: charges.clone(),
+            invoices: std::slice::from_ref(&invoice),
+        };
+        let rows = export.rows().unwrap();
+        check(&rows);
+        assert_eq!(sum(&rows), bill.total_micro);
+        let row = rows.last().unwrap();
+        let cell = |column: &str| row[COLUMNS.iter().position(|c| *c == column).unwrap()].as_str();
+        assert_eq!(
+            ["BilledCost", "ChargeCategory", "ResourceId"].map(cell),
+            ["-0.066667", "Credit", "lease/2"]
+        );
+        assert_eq!(
+            ["ChargePeriodStart", "InvoiceId", "x_Tier"].map(cell),
+            ["2026-11-02T00:00:00Z", number, "premium"]
+        );
+        assert!(cell("ChargeDescription").contains("98.2% of 1000 waits; 99% within 20ms promised: missed"));
+    }
+}
+
+#[test]
 fn an_invoice_is_told_as_it_was_issued() {
     let (mut bill, mut charges) = november();
     let late = bill.corrections.pop().unwrap();

@@ -1,0 +1,26 @@
+// What a tier was promised about waits for the GPU, and what was kept of it.
+
+import { count, percent } from './format';
+
+export type Promised = { wait_us: number; attained_ppm: number; waits: number; within: number };
+
+/** Without a wait it was kept. */
+export function isKept(of: Promised): boolean {
+  return of.within * 1_000_000 >= of.waits * of.attained_ppm;
+}
+
+/** The part of the waits that were no longer than promised, never more than it was. */
+export function attained(of: Promised): string {
+  return of.within === of.waits ? '100 %' : percent(Math.floor((of.within / of.waits) * 10_000) * 100, 2);
+}
+
+export function waitText(us: number): string {
+  return us % 1_000_000 === 0 ? `${us / 1_000_000} s` : `${us / 1000} ms`;
+}
+
+/** `98.2 % of 1,824 waits were within 20 ms; 99 % are promised` */
+export function promiseText(of: Promised): string {
+  const promised = `${percent(of.attained_ppm, 4)} are promised`;
+  if (!of.waits) return `no waits yet; ${percent(of.attained_ppm, 4)} within ${waitText(of.wait_us)} are promised`;
+  return `${attained(of)} of ${count(of.waits)} waits were within ${waitText(of.wait_us)}; ${promised}`;
+}
