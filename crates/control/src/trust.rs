@@ -34,7 +34,7 @@ pub(crate) fn trust(address: &str, fingerprint: Option<Fingerprint>) -> Result<T
         (Some(fingerprint), _) => Ok(Trust::Fingerprint(fingerprint)),
         (None, Some(authorities)) => Trust::authorities(&authorities),
         (None, None) => Err(format!(
-            "it is not on this machine, and nothing says how to know it: write its fingerprint behind the address \
+            "its address is not one of this machine's, and nothing says how to know it: write its fingerprint behind the address \
              ({address}/FINGERPRINT, as `sluice node` prints it), or name a file with its authority in {CA_VARIABLE}, \
              or say plain-text:{address} where the network is trusted"
         )),

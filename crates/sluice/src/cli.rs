@@ -71,9 +71,9 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Lend this machine's GPUs (or a software GPU) to programs on other machines
     Node(NodeArgs),
-    /// List the GPUs of a node and what is free on them
+    /// List the GPUs of a node or a server, and what is free on them
     Gpus(QueryArgs),
-    /// List the programs that use a node's GPUs now
+    /// List the programs that use the GPUs of a node or a server now
     Sessions(QueryArgs),
     /// Watch GPUs and sessions on this terminal: sort, filter, end
     Top(TopArgs),
@@ -159,10 +159,10 @@ pub(crate) enum Command {
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// End a lease, or have it make room for others
+    /// List leases and show what became of one; end one, or have it make room for others
     #[command(subcommand)]
     Lease(LeaseCommand),
-    /// Take GPUs out of use, and back
+    /// Take GPUs out of use, and back; show what is known of them
     #[command(subcommand)]
     Gpu(GpuCommand),
     /// Check the log of all changes

@@ -22,7 +22,7 @@ use crate::quantity::{Memory, Share, Units};
 use crate::report::Report;
 use crate::sanitize::{self, Sanitize};
 use crate::server::estimate;
-use crate::server::lease::{Claimed, ServerLease, Talk};
+use crate::server::lease::{Claimed, Described, ServerLease, Talk};
 use crate::server::lists::now_ms;
 use crate::surroundings::{Libraries, NVIDIA_SMI, Scratch};
 use crate::tasks::{Outcome, Tasks};
@@ -134,7 +134,9 @@ fn lease_on(
         name: name(arguments),
     };
     let (connection, lease) = ask_node(address, request).map_err(failed)?;
-    Ok(HeldLease { task: None, address: connection.node().clone(), connection, lease, place })
+    let (address, share_ppm, limit_ppm) =
+        (connection.node().clone(), arguments.share().ppm(), limit_ppm(arguments));
+    Ok(HeldLease { task: None, address, connection, lease, place, share_ppm, limit_ppm })
 }
 
 /// What each node gives at most; it is the node that says whether that makes sense.
@@ -213,8 +215,8 @@ fn run_through(
     let mut lease = lease.map_err(failed_with)?;
     loop {
         let claimed = lease.claim(kernel_timeout_ms(arguments), &ask.name).map_err(failed_with)?;
-        let describe = lease.describe();
-        let held = claimed.into_iter().map(|claimed| HeldLease::of(claimed, &describe));
+        let described = lease.described();
+        let held = claimed.into_iter().map(|claimed| HeldLease::of(claimed, &described));
         // The parts of one program are tasks to the server, which grants all or none.
         let tasks = match arguments.nodes {
             Some(_) => vec![held.collect()],
@@ -246,14 +248,18 @@ pub(crate) struct HeldLease {
     pub(crate) lease: LeaseGranted,
     /// For people to read.
     pub(crate) place: String,
+    /// What it has of each GPU's compute, in millionths, and the most that it gets.
+    pub(crate) share_ppm: u32,
+    pub(crate) limit_ppm: u32,
 }
 
 impl HeldLease {
     /// A task of the lease that is described so.
-    pub(crate) fn of(claimed: Claimed, describe: &str) -> HeldLease {
+    pub(crate) fn of(claimed: Claimed, described: &Described) -> HeldLease {
         let Claimed { task, node, address, connection, granted } = claimed;
-        let place = format!("node {node}, {describe}");
-        HeldLease { task: Some(task), address, connection, lease: granted, place }
+        let &Described { ref name, share_ppm, limit_ppm } = described;
+        let place = format!("node {node}, {name}");
+        HeldLease { task: Some(task), address, connection, lease: granted, place, share_ppm, limit_ppm }
     }
 }
 
@@ -331,19 +337,23 @@ pub(crate) fn program_name(words: &[OsString]) -> String {
     name.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()
 }
 
-pub(crate) fn granted_line(lease: &LeaseGranted, arguments: &RunArgs, place: &str) -> String {
+/// What a program is about to run on. A lease of a server may have another share than this command
+/// asks for: it was resized, is taken up by its number, or was sized by `sluice iq`.
+pub(crate) fn granted_line(held: &HeldLease) -> String {
+    let HeldLease { lease, place, share_ppm, limit_ppm, .. } = held;
+    let share = share_text(*share_ppm);
     let gpus = match lease.devices.as_slice() {
-        [device] => format!("{} of {}", arguments.share(), device.name),
+        [device] => format!("{share} of {}", device.name),
         devices => {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-            format!("{} of each of {} GPUs ({})", arguments.share(), names.len(), names.join(", "))
+            format!("{share} of each of {} GPUs ({})", names.len(), names.join(", "))
         }
     };
     let memory = lease.devices.first().map_or(0, |device: &DeviceSnapshot| device.memory);
-    let cap = match arguments.limit {
-        Some(limit) => format!(", never more than {limit}"),
-        None if arguments.cap == Cap::Hard => ", never more".to_owned(),
-        None => String::new(),
+    let cap = match *limit_ppm {
+        SHARE_WHOLE_PPM.. => String::new(),
+        limit_ppm if limit_ppm == *share_ppm => ", never more".to_owned(),
+        limit_ppm => format!(", never more than {}", share_text(limit_ppm)),
     };
     format!("{gpus}{cap}, {} of memory, on {place}", Memory::from_bytes(memory))
 }

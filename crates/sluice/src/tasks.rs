@@ -164,8 +164,9 @@ impl<'a> Tasks<'a> {
         let (mut sessions, mut software, mut keepers) = (Vec::new(), false, Vec::new());
         // Nodes copy to each other over the network.
         let is_alone = held.len() == 1;
-        for HeldLease { address, connection, lease, place, .. } in held {
-            let place = granted_line(&lease, self.arguments, &place);
+        for held in held {
+            let place = granted_line(&held);
+            let HeldLease { address, connection, lease, .. } = held;
             if !self.arguments.quiet {
                 eprintln!("sluice: {place}");
             }
@@ -361,9 +362,9 @@ impl<'a> Tasks<'a> {
         let Some(rank) = free_rank(&taken, self.ranks_max()) else {
             return claimed.connection.close();
         };
-        let describe = self.claim.as_ref().map(|claim| claim.describe.clone()).unwrap_or_default();
+        let described = self.claim.as_ref().map(|claim| claim.described.clone()).unwrap_or_default();
         self.children.more();
-        let started = self.start(rank, taken.len() + 1, vec![HeldLease::of(claimed, &describe)]);
+        let started = self.start(rank, taken.len() + 1, vec![HeldLease::of(claimed, &described)]);
         self.children.all_started();
         if asked_to_end() {
             // A terminal's signal may have come just before there was a program to get it.

@@ -7,7 +7,7 @@ pub enum Refusal {
     Share,
     #[error("a limit of compute is not below the share ({share}), and this one is {limit}")]
     Limit { share: String, limit: String },
-    #[error("a lease has at least one GPU, and this node has {0}")]
+    #[error("a lease has 1 to {0} GPUs here, since this node has no more")]
     Count(usize),
     #[error("{asked} of memory are more than any GPU of this node has; the largest has {largest}")]
     LargerThanAnyGpu { asked: String, largest: String },

@@ -203,6 +203,14 @@ impl Plan {
             })
         };
         let lets_in = |terms: &Terms<'_>| terms.access.lets_in(tenant, None);
+        let is_open = |pool: &str| {
+            let serves = |pool: &Pool| pool.all_terms().any(|terms| lets_in(&terms));
+            self.atlas.pools().any(|known| known == pool) && fleet.pools().get(pool).is_none_or(serves)
+        };
+        if let Some(pool) = ask.pool.as_deref().filter(|pool| !is_open(pool)) {
+            // The same whether there is such a pool: a tenant does not learn the names of pools of others.
+            return Some(format!("no pool {pool} with GPUs serves {tenant}; `sluice pools` lists the pools"));
+        }
         if !some_pool(&lets_in) {
             return Some(format!("no pool that has GPUs serves {tenant}"));
         }

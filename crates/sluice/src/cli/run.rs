@@ -12,13 +12,14 @@ use crate::quantity::{Memory, Period, Share, Units};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The program's output, exit code and signals pass through untouched. Sluice's own messages go to stderr, and its own
-failures have exit code 125; a program that cannot be started gives 126, one that does not exist 127. With --require-gpu,
-123 means that the program succeeded without a kernel; with --sanitize, 122 that it succeeded and its kernels have errors.
+The program's output, exit code and signals pass through untouched. Sluice's own messages go to stderr, \
+and its own failures have exit code 125; a program that cannot be started gives 126, one that does not \
+exist 127. With --require-gpu, 123 means that the program succeeded without a kernel; with --sanitize, \
+122 that it succeeded and its kernels have errors.
 
-A node beyond this machine is known by the fingerprint behind its address, or by an authority named in SLUICE_TLS_CA (a PEM
-file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and SLUICE_TLS_KEY, one with --token-file by
-SLUICE_NODE_TOKEN. plain-text:HOST:PORT speaks plain text.")]
+A node beyond this machine is known by the fingerprint behind its address, or by an authority named in \
+SLUICE_TLS_CA (a PEM file); a node with --tls-client-ca knows its users by SLUICE_TLS_CERT and \
+SLUICE_TLS_KEY, one with --token-file by SLUICE_NODE_TOKEN. plain-text:HOST:PORT speaks plain text.")]
 pub(crate) struct RunArgs {
     /// How many GPUs
     #[arg(short = 'n', long = "gpu-count", value_name = "GPUS", default_value_t = 1)]

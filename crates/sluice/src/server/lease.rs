@@ -21,7 +21,7 @@ use crate::output::with_causes;
 use crate::run::say_cut;
 use crate::tasks::Event;
 
-pub(crate) use watcher::{Claim, Claimed, grace_left};
+pub(crate) use watcher::{Claim, Claimed, Described, grace_left};
 
 use progress::Progress;
 use retry::{Backoff, end_early, insist, random_key};
@@ -129,8 +129,9 @@ impl ServerLease {
         self.finished = true;
     }
 
-    pub(crate) fn describe(&self) -> String {
-        format!("lease {} of {}", self.id, self.seen.tenant)
+    pub(crate) fn described(&self) -> Described {
+        let Lease { share_ppm, limit_ppm, .. } = self.seen;
+        Described { name: format!("lease {} of {}", self.id, self.seen.tenant), share_ppm, limit_ppm }
     }
 
     /// Waits until its nodes have its tasks, which come in their order.
@@ -212,7 +213,7 @@ impl ServerLease {
             client: self.client.clone(),
             id: self.id,
             attempt: self.seen.attempt,
-            describe: self.describe(),
+            described: self.described(),
             kernel_timeout_ms,
             name: name.to_owned(),
         }

@@ -188,8 +188,8 @@ pub(crate) const DEFAULT_SERVER_LISTEN: &str = "127.0.0.1:7580";
 #[cfg(feature = "full")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Then, on this machine: export SLUICE_SERVER=http://127.0.0.1:7580. The administrator's token is in the data folder, in a
-file that only this user can read; `sluice` takes it from there.")]
+Then, on this machine: export SLUICE_SERVER=http://127.0.0.1:7580. The administrator's token is in the data \
+folder, in a file that only this user can read; `sluice` takes it from there.")]
 pub(crate) struct UpArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,

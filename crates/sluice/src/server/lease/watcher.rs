@@ -33,6 +33,16 @@ pub(crate) struct Claimed {
     pub(crate) granted: LeaseGranted,
 }
 
+/// What `sluice run` says of a lease before its program starts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Described {
+    /// Which one it is, such as `lease 7 of acme`.
+    pub(crate) name: String,
+    /// What it has of each GPU's compute, in millionths, and the most that it gets.
+    pub(crate) share_ppm: u32,
+    pub(crate) limit_ppm: u32,
+}
+
 /// Percent of a budget from which on its users are notified.
 const BUDGET_MARK: u64 = 80;
 
@@ -112,8 +122,7 @@ pub(crate) struct Claim {
     pub(super) client: Client,
     pub(super) id: LeaseId,
     pub(crate) attempt: u32,
-    /// The lease, for people to read.
-    pub(crate) describe: String,
+    pub(crate) described: Described,
     pub(super) kernel_timeout_ms: u32,
     pub(super) name: String,
 }
