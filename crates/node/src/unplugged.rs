@@ -139,6 +139,8 @@ impl Unplugged {
 
     pub fn answered(&mut self, sent: &Sent, answer: ReportAnswer) {
         self.reporter.answered(&self.registry, &sent.0, answer);
+        // It has no sessions that could move.
+        self.registry.refuse_moves("an unplugged node has no programs");
     }
 
     /// Whether a report that was refused so means that the node has to join again.

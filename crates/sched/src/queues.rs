@@ -75,7 +75,7 @@ pub use amounts::{Amounts, Resource};
 pub use decay::{DecayedUse, Millis};
 pub use fair::{Claim, Division, MAX_USAGE_PERCENT, MAX_WEIGHT, divide};
 pub use forecast::Forecast;
-pub use job::{Job, JobId, JobSpec, SubmitError, TASKS_MAX, Topology};
+pub use job::{Job, JobId, JobSpec, Mobility, SubmitError, TASKS_MAX, Topology};
 pub use replace::{AddQueueError, HomelessWork};
 pub use scheduler::{AdoptError, Config, Scheduler};
 pub use tree::{Figures, Queue, QueueError, QueueId, QueueSpec, QueueTree};

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sluice_sched::queues::{
-    Action, Amounts, Blocked, Config, Evicted, Figures, JobId, JobSpec, No, QueueId, QueueSpec, QueueTree,
-    Resource, Scheduler, Topology,
+    Action, Amounts, Blocked, Config, Evicted, Figures, JobId, JobSpec, Mobility, No, QueueId, QueueSpec,
+    QueueTree, Resource, Scheduler, Topology,
 };
 use sluice_sched::{
     DomainId, LabelSet, ModelId, NodeId, NodeSpec, Placement, Placer, Policy, Request, WHOLE_GPU_MILLI,
@@ -110,9 +110,14 @@ fn job() -> impl Strategy<Value = JobSpec> {
         2 => Just(Topology { required: Some(0), ..Topology::ANY }),
         2 => Just(Topology { apart: Some(0), ..Topology::ANY }),
     ];
-    let shape = (1..4u32, 0..3u32, -2..3i32, prop::bool::weighted(0.8), topology);
+    let mobility =
+        prop_oneof![3 => Just(Mobility::Restarts), 3 => Just(Mobility::Live), 1 => Just(Mobility::Held)];
+    let shape = (1..4u32, 0..3u32, -2..3i32, prop::bool::weighted(0.8), topology, mobility);
     (task, shape).prop_map(
-        |((gpus, milli, memory, cpu, by_units), (tasks_min, more, priority, preemptible, topology))| {
+        |(
+            (gpus, milli, memory, cpu, by_units),
+            (tasks_min, more, priority, preemptible, topology, mobility),
+        )| {
             let request = Request::cpu(cpu, 1024);
             let request = match gpus {
                 0 => request,
@@ -130,6 +135,7 @@ fn job() -> impl Strategy<Value = JobSpec> {
                 tasks_max: tasks_min + more,
                 priority,
                 preemptible,
+                mobility,
                 topology,
                 ..JobSpec::new(queue, request)
             }

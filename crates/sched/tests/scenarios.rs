@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde::Deserialize;
-use sluice_sched::queues::{Action, Config, JobId, JobSpec, QueueSpec, QueueTree, Scheduler, Topology};
+use sluice_sched::queues::{
+    Action, Config, JobId, JobSpec, Mobility, QueueSpec, QueueTree, Scheduler, Topology,
+};
 use sluice_sched::{
     DomainId, GpuSet, LabelId, LabelSet, ModelId, ModelSet, NodeId, NodeSpec, Placement, Placer, Policy,
     Request, WHOLE_GPU_MILLI,
@@ -96,6 +98,12 @@ struct Work {
     /// May not be evicted.
     #[serde(default)]
     fixed: bool,
+    /// Continues elsewhere when it is moved.
+    #[serde(default)]
+    live: bool,
+    /// Is on its way, and not moved now.
+    #[serde(default)]
+    held: bool,
     required: Option<u8>,
     preferred: Option<u8>,
     apart: Option<u8>,
@@ -316,6 +324,11 @@ fn submit(world: &mut World, work: &Work) -> Result<(), Failed> {
         tasks_max: work.tasks_max.unwrap_or(work.tasks),
         priority: work.priority,
         preemptible: !work.fixed,
+        mobility: match (work.live, work.held) {
+            (true, _) => Mobility::Live,
+            (false, true) => Mobility::Held,
+            (false, false) => Mobility::Restarts,
+        },
         topology: Topology { required: work.required, preferred: work.preferred, apart: work.apart },
     })?;
     let mut tasks = Vec::new();

@@ -13,6 +13,7 @@ mod events;
 mod expiry;
 mod health;
 mod lease;
+mod live;
 mod moves;
 mod nodes;
 mod overcommit;
@@ -40,7 +41,8 @@ pub(crate) use events::{Event, FOR_OTHERS};
 pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
 #[cfg(test)]
 pub(crate) use lease::SeatMove;
-pub(crate) use lease::{LeaseRecord, LinePlace, Seat, Size};
+pub(crate) use lease::{LeaseRecord, LinePlace, MoveCause, Seat, Size};
+pub(crate) use live::{MOVE_MS_MAX, Stays};
 pub(crate) use moves::OrderToMove;
 pub(crate) use nodes::Node;
 pub(crate) use overcommit::is_fixed as memory_is_fixed;

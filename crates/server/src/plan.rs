@@ -5,7 +5,7 @@
 //!            Fleet::take_news                     Scheduler::cycle
 //!  Fleet ───────────────────────▶ follow ──▶ jobs ────────────────▶ bind, evict, move
 //!    ▲                                                                    │
-//!    └────── grant once the place is clear ◀── bound ◀── preempt ◀────────┘
+//!    └── grant once the place is clear ◀── bound ◀── preempt, or move ◀───┘
 //! ```
 //! The scheduler counts what it decides as done. Here it takes time: a lease that has to make room
 //! has a grace time, and its node says when it is over. What was bound to that room waits for it in
@@ -26,6 +26,7 @@ mod enter;
 mod estimate;
 mod fenced;
 mod follow;
+mod live;
 mod moves;
 pub(crate) mod never;
 mod pools;
@@ -46,6 +47,7 @@ use crate::fleet::{Fleet, LeaseRecord};
 use clearance::Clearance;
 use enter::bare_request;
 use estimate::Estimates;
+use live::Due;
 use pools::{Pools, Turns};
 use sites::{Atlas, Site};
 
@@ -74,6 +76,8 @@ pub(crate) struct Plan {
     leases: HashMap<JobId, LeaseId>,
     /// Have a place that they have not been granted yet.
     bound: BTreeSet<LeaseId>,
+    /// Are to move to another place while they run, and have not been told to.
+    due: BTreeMap<LeaseId, Due>,
     /// Are kept from the scheduler, and why.
     held_back: BTreeMap<LeaseId, String>,
     /// Leases that have not been notified why they wait.
@@ -147,6 +151,7 @@ impl Plan {
             work: BTreeMap::new(),
             leases: HashMap::new(),
             bound: BTreeSet::new(),
+            due: BTreeMap::new(),
             held_back: BTreeMap::new(),
             fresh: Vec::new(),
             counts: HashMap::new(),
@@ -196,6 +201,7 @@ impl Plan {
             self.let_go(fleet);
             self.leave_fenced(fleet);
         }
+        self.notice_overdue(fleet, clock);
         self.resize_waiting(fleet, clock);
         let mut more = true;
         for _ in 0..ROUNDS_MAX {

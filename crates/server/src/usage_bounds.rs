@@ -168,7 +168,7 @@ mod tests {
         check(|record, lease| promise(record, lease, PROMISE), None);
         // It has moved on since, or comes from another node that has not reported that yet.
         check(|_, lease| (lease.seats[0].node, lease.seats[0].earlier) = (2, vec![1]), None);
-        let comes = SeatMove::Sent { node: 1, gpus: vec![0], has_left: false };
+        let comes = SeatMove::Sent { node: 1, gpus: vec![0], has_left: false, cause: None };
         check(|_, lease| (lease.seats[0].node, lease.seats[0].moving) = (2, Some(comes)), None);
         // Earlier attempts, and leases that were resized, had places and sizes that are not kept.
         check(|_, lease| (lease.attempt, lease.seats) = (2, Vec::new()), None);

@@ -8,6 +8,7 @@ mod disk;
 mod gangs;
 mod health;
 mod iq;
+mod live;
 mod meters;
 mod metrics;
 mod moves;
@@ -62,6 +63,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a lease moves to another node", moves::a_lease_moves),
     ("teams: running programs leave a node", moves::a_node_is_emptied),
     ("teams: the server dies while a lease moves", moves::the_server_dies_meanwhile),
+    ("teams: a program moves so that another fits", live::a_program_moves_so_that_another_fits),
+    ("teams: a program that cannot move starts again", live::a_program_that_cannot_move_starts_again),
+    ("teams: a preempted program moves", live::a_preempted_program_moves),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("iq: large requests are found", iq::large_requests_are_found),

@@ -4,7 +4,7 @@ use super::amounts::Amounts;
 use super::candidates::{could_fit, weight};
 use super::decay::Millis;
 use super::gang::Placed;
-use super::job::JobId;
+use super::job::{JobId, Mobility};
 use super::pending::ClassId;
 use super::rights::{Right, Taker};
 use super::room::Room;
@@ -14,11 +14,11 @@ use super::why::{Action, Bound, No};
 use crate::{NodeId, Placement, fit};
 
 /// A task that left its place, and where it is now.
-struct Moved {
-    job: JobId,
-    task: u32,
-    from: Placement,
-    to: Placement,
+pub(super) struct Moved {
+    pub(super) job: JobId,
+    pub(super) task: u32,
+    pub(super) from: Placement,
+    pub(super) to: Placement,
 }
 
 impl Scheduler {
@@ -138,16 +138,18 @@ impl Scheduler {
 
     /// Nodes on which movable work stands in the way of one task, the least to move first.
     fn cheapest_to_clear(&self, taker: &Taker, scope: &[NodeId]) -> Vec<NodeId> {
-        let mut nodes: Vec<(u64, NodeId)> = Vec::new();
+        let mut nodes: Vec<((u64, u64), NodeId)> = Vec::new();
         for &node in scope.iter().filter(|&&node| could_fit(self.cluster.node(node), &taker.class.request)) {
             let mut room = Room::of(self.cluster.node(node));
             let request = taker.class.request.on(self.cluster.node(node).spec());
-            let mut cost = 0;
-            for (_, _, placement) in self.movable(taker, node) {
+            // What restarts loses more than what does not.
+            let (mut restarts, mut all) = (0, 0);
+            for (job, _, placement) in self.movable(taker, node) {
                 room.give_back(&placement);
-                cost += weight(&placement.request);
+                all += weight(&placement.request);
+                restarts += if self.moves_live(job) { 0 } else { weight(&placement.request) };
                 if room.slots(&request, 1) == 1 {
-                    nodes.push((cost, node));
+                    nodes.push(((restarts, all), node));
                     break;
                 }
             }
@@ -156,23 +158,29 @@ impl Scheduler {
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// Tasks on a node that may be moved, the smallest first: preemptible, beyond their minimum run
-    /// time, and of whole gangs.
+    pub(super) fn moves_live(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.spec.mobility == Mobility::Live)
+    }
+
+    /// Tasks on a node that may be moved, those first that need not restart for it, then the
+    /// smallest: preemptible, beyond their minimum run time, and of whole gangs.
     fn movable(&self, taker: &Taker, node: NodeId) -> Vec<(JobId, u32, Placement)> {
-        let mut movable: Vec<(u64, JobId, u32, Placement)> = Vec::new();
+        let mut movable: Vec<(bool, u64, JobId, u32, Placement)> = Vec::new();
         for &(id, number) in self.on_node[node.index()].iter().filter(|(id, _)| *id != taker.job) {
             let Some(job) = self.jobs.get(&id) else { continue };
             let free = job.started.saturating_add(self.tree.preempt_min_runtime(job.spec.queue)) <= self.now;
             if let Some(placement) = job.tasks[number as usize]
                 && job.spec.preemptible
+                && job.spec.mobility != Mobility::Held
                 && free
                 && job.stale_since.is_none()
             {
-                movable.push((weight(&placement.request), id, number, placement));
+                let restarts = job.spec.mobility == Mobility::Restarts;
+                movable.push((restarts, weight(&placement.request), id, number, placement));
             }
         }
-        movable.sort_unstable_by_key(|&(weight, id, number, _)| (weight, id, number));
-        movable.into_iter().map(|(_, id, number, placement)| (id, number, placement)).collect()
+        movable.sort_unstable_by_key(|&(restarts, weight, id, number, _)| (restarts, weight, id, number));
+        movable.into_iter().map(|(_, _, id, number, placement)| (id, number, placement)).collect()
     }
 
     /// Takes movable work off the node until the job's next task fits, puts that there, and the
@@ -222,7 +230,7 @@ impl Scheduler {
     ///
     /// On another model a share may be more units, and units a larger share: what would take more
     /// of anything there stays, since its queue has a limit of that.
-    fn elsewhere(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
+    pub(super) fn elsewhere(&mut self, id: JobId, from: &Placement) -> Option<Placement> {
         let takes = |placement: &Placement| Amounts::of(&placement.request, 1);
         self.other_place(id, from).filter(|to| takes(to).exceeds(&takes(from)).is_none())
     }
@@ -243,7 +251,7 @@ impl Scheduler {
     }
 
     /// Takes back all moves after the first `keep`.
-    fn move_back(&mut self, moved: &mut Vec<Moved>, keep: usize) {
+    pub(super) fn move_back(&mut self, moved: &mut Vec<Moved>, keep: usize) {
         // All leave before any returns, since they may have traded places; a task that moved twice
         // returns to the first.
         let mut back: Vec<Moved> = Vec::new();
@@ -260,7 +268,7 @@ impl Scheduler {
     }
 
     /// Makes moves known, each task once from where it really is.
-    fn tell_moves(&mut self, for_job: JobId, moved: Vec<Moved>) {
+    pub(super) fn tell_moves(&mut self, for_job: JobId, moved: Vec<Moved>) {
         let mut told: Vec<Moved> = Vec::new();
         for next in moved {
             match told.iter_mut().find(|first| (first.job, first.task) == (next.job, next.task)) {

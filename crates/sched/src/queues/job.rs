@@ -33,7 +33,21 @@ pub struct JobSpec {
     /// Whether it may be evicted or moved for the sake of others. Work that may not gets only what
     /// its queue deserves.
     pub preemptible: bool,
+    pub mobility: Mobility,
     pub topology: Topology,
+}
+
+/// What it means for a job's tasks to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mobility {
+    /// They stop, and start again elsewhere.
+    #[default]
+    Restarts,
+    /// They continue elsewhere, after a pause: they move before others have to restart, and rather
+    /// than being evicted.
+    Live,
+    /// They are on their way already, or about to be changed: they stay until that is over.
+    Held,
 }
 
 impl JobSpec {
@@ -46,6 +60,7 @@ impl JobSpec {
             tasks_max: 1,
             priority: 0,
             preemptible: true,
+            mobility: Mobility::Restarts,
             topology: Topology::ANY,
         }
     }

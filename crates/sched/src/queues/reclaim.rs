@@ -6,7 +6,7 @@ use super::pending::ClassId;
 use super::rights::{Right, Taker};
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
-use super::why::{Bound, Evicted, No};
+use super::why::{Action, Bound, Evicted, No};
 
 /// In this order: a queue above its share gives first, and gives no more than that if possible;
 /// what is deserved comes last, since it may take from queues within their share. Who gives is the
@@ -96,9 +96,15 @@ impl Scheduler {
             let before = self.actions.len();
             match self.take(&Taker { job, queue, class, right }, &candidates, because(job)) {
                 Ok(placed) => {
+                    let has_taken =
+                        self.actions[before..].iter().any(|it| matches!(it, Action::Evict { .. }));
                     // What an earlier search freed may be enough for this one.
-                    let bound = if self.actions.len() > before { bound } else { Bound::Free };
-                    if let (Some(job), true) = (self.jobs.get_mut(&job), bound != Bound::Free) {
+                    let bound = match (has_taken, self.actions.len() > before) {
+                        (true, _) => bound,
+                        (false, true) => Bound::Consolidated,
+                        (false, false) => Bound::Free,
+                    };
+                    if let (Some(job), true) = (self.jobs.get_mut(&job), has_taken) {
                         job.losses.took(self.changes);
                     }
                     self.bind(job, placed, bound);

@@ -4,7 +4,8 @@
 //! 2. Price each node: what has to go there before one more task of the job fits?
 //! 3. Take from the cheapest nodes until all tasks fit, asking before each step whether shares
 //!    still allow it; then, if a limit stands in the way, from the queues below that limit.
-//! 4. Put the job in its place, and put back whatever need not have gone.
+//! 4. Put the job in its place, and put back whatever need not have gone: where it was, or, if it
+//!    moves while it runs, elsewhere.
 //!
 //! All of it happens in the scheduler's own state and is taken back unless it succeeds.
 
@@ -13,6 +14,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::amounts::Amounts;
 use super::candidates::{Candidates, Price, Unit, could_fit, missing_milli};
+use super::consolidate::Moved;
 use super::domains::{Apart, fit_apart};
 use super::gang::Placed;
 use super::job::{Class, JobId};
@@ -63,11 +65,16 @@ impl Scheduler {
             match self.make_room(taker, candidates, &scope, &bounds, &mut taken) {
                 Ok(placed) => {
                     self.put_back_unneeded(&bounds, &mut taken);
-                    if self.may_stay(taker, &taken) {
+                    let mut moved = self.move_unneeded(&bounds, &mut taken);
+                    // Where all of it has moved, nothing comes back.
+                    let all_moved = taken.is_empty() && !moved.is_empty();
+                    if all_moved || self.may_stay(taker, &taken) {
                         self.evict(taken, because);
+                        self.tell_moves(taker.job, moved);
                         return Ok(placed);
                     }
                     self.undo(taker.job, placed);
+                    self.move_back(&mut moved, 0);
                 }
                 Err(most) => fit = fit.max(most),
             }
@@ -412,17 +419,60 @@ impl Scheduler {
             }
             done += 1;
         }
-        let Some(job) = self.jobs.get(id) else { return false };
-        // A task above the minimum is of no use when the rest of its job has gone.
-        let whole = done == tasks.len() && job.running >= job.spec.tasks_min;
-        let within = self.books.over_limit(&self.tree, job.spec.queue, Amounts::ZERO).is_none();
-        if whole && within && self.over_bounds(bounds, Amounts::ZERO).is_none() {
+        if done == tasks.len() && self.goes_on_within(bounds, *id) {
             return true;
         }
         tasks[..done].iter().for_each(|&(number, _)| {
             self.take_off(*id, number);
         });
         false
+    }
+
+    /// Lets work that moves while it runs continue elsewhere, if there is a place for it that is as
+    /// good: the worthiest first. Nobody who waits is passed over by that. What had room there has
+    /// got it before.
+    fn move_unneeded(&mut self, bounds: &[(QueueId, Amounts)], taken: &mut Vec<Taken>) -> Vec<Moved> {
+        let mut moved = Vec::new();
+        let mut index = taken.len();
+        while index > 0 {
+            index -= 1;
+            if self.moves_live(taken[index].job) && self.move_one(bounds, &taken[index], &mut moved) {
+                taken.remove(index);
+            }
+        }
+        moved
+    }
+
+    /// Puts all these tasks elsewhere, or none.
+    fn move_one(
+        &mut self,
+        bounds: &[(QueueId, Amounts)],
+        Taken { job: id, tasks }: &Taken,
+        moved: &mut Vec<Moved>,
+    ) -> bool {
+        let keep = moved.len();
+        for &(task, from) in tasks {
+            let to = self.elsewhere(*id, &from).filter(|&to| self.put_on(*id, task, to).is_ok());
+            let Some(to) = to else { break };
+            moved.push(Moved { job: *id, task, from, to });
+        }
+        let all_moved = moved.len() - keep == tasks.len();
+        if all_moved && self.goes_on_within(bounds, *id) {
+            return true;
+        }
+        for Moved { job, task, .. } in moved.drain(keep..) {
+            self.take_off(job, task);
+        }
+        false
+    }
+
+    /// Whether a job has its minimum of tasks, and no queue more than it may have.
+    fn goes_on_within(&self, bounds: &[(QueueId, Amounts)], id: JobId) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
+        // A task above the minimum is of no use when the rest of its job has gone.
+        job.running >= job.spec.tasks_min
+            && self.books.over_limit(&self.tree, job.spec.queue, Amounts::ZERO).is_none()
+            && self.over_bounds(bounds, Amounts::ZERO).is_none()
     }
 
     /// Makes it known that work was taken.

@@ -147,6 +147,11 @@ impl Account {
         self.moving_to.get(&node).into_iter().flatten().copied().collect()
     }
 
+    /// Leases that move to whichever node.
+    pub(super) fn moving(&self) -> Vec<LeaseId> {
+        self.moving_to.values().flatten().copied().collect()
+    }
+
     /// From 1.
     pub(super) fn position(&self, lease: &LeaseRecord) -> Option<u32> {
         let line = self.lines.get(&lease.tenant).filter(|_| lease.waits())?;

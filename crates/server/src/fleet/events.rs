@@ -42,12 +42,17 @@ impl Fleet {
     /// Why a lease or some of its tasks have to make room, until when, and for whom.
     pub(super) fn notice(&self, id: LeaseId, reason: &str, at_ms: u64, taker: Option<LeaseId>) -> Value {
         let mut detail = json!({ "reason": reason, "until_ms": at_ms });
+        self.name_taker(&mut detail, id, taker);
+        detail
+    }
+
+    /// Says which lease gets the place of another one.
+    pub(super) fn name_taker(&self, detail: &mut Value, id: LeaseId, taker: Option<LeaseId>) {
         if let Some(taker) = taker {
             let top_level = |id| self.leases.get(&id).map(|lease| top(&lease.tenant));
             let name = if top_level(taker) == top_level(id) { "for" } else { FOR_OTHERS };
             detail[name] = taker.into();
         }
-        detail
     }
 }
 

@@ -129,6 +129,9 @@ pub(crate) enum SeatMove {
         /// Its node has it no more and has not said why: the other one knows.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_left: bool,
+        /// Why the server moves it, unless a person wants that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<MoveCause>,
     },
     /// Its node is the other one. What was copied is not known where that one said so. Until the
     /// new node has listed the lease, `awaited` counts its reports that do not.
@@ -139,7 +142,23 @@ pub(crate) enum SeatMove {
         awaited: Option<u8>,
     },
     /// It stays where it was.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+        #[serde(default)]
+        at_ms: u64,
+    },
+}
+
+/// Why the server moves a lease by itself.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct MoveCause {
+    /// As the lease would be told if it had to start again.
+    pub(crate) reason: String,
+    /// The lease that gets its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) taker: Option<LeaseId>,
+    /// What is not known to have moved by then gets notice.
+    pub(crate) until_ms: u64,
 }
 
 /// A report that was in flight when the lease moved cannot list it, nor can the one that was made

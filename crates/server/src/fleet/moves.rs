@@ -22,7 +22,7 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::moving::{LeaseMoving, MoveResult, MoveState, Moving};
 use sluice_api::node::{Attempt, NodeId};
 
-use super::lease::{SeatMove, SeatResize, Stage};
+use super::lease::{MoveCause, SeatMove, SeatResize, Stage};
 use super::resize::GRANT_MS;
 use super::{Fleet, LeaseRecord, Seat, WHY_MAX, printable};
 
@@ -56,6 +56,9 @@ impl Fleet {
         if seat.target().is_some() {
             return Err(format!("lease {id} is moving already"));
         }
+        if matches!(seat.moving, Some(SeatMove::Moved { awaited: Some(_), .. })) {
+            return Err(format!("lease {id} has only just moved: ask again"));
+        }
         if matches!(&seat.resizing, Some(SeatResize { stage: Stage::Sent, .. })) {
             return Err(format!("lease {id} is being resized: ask again when that has come to its end"));
         }
@@ -66,22 +69,32 @@ impl Fleet {
     }
 
     /// Has its node move a task. There is room for it.
-    pub(crate) fn start_move(&mut self, id: LeaseId, task: u32, node: NodeId, gpus: Vec<u32>) {
-        let detail = json!({ "task": task, "node": self.name_of(node), "gpus": gpus });
+    pub(crate) fn start_move(
+        &mut self,
+        id: LeaseId,
+        task: u32,
+        (node, gpus): (NodeId, Vec<u32>),
+        cause: Option<MoveCause>,
+    ) {
+        let mut detail = json!({ "task": task, "node": self.name_of(node), "gpus": gpus });
+        if let Some(cause) = &cause {
+            detail["reason"] = cause.reason.as_str().into();
+            self.name_taker(&mut detail, id, cause.taker);
+        }
         self.tell(id, "lease.moving", detail);
         self.change_seat(id, task, |seat| {
             seat.moves += 1;
-            seat.moving = Some(SeatMove::Sent { node, gpus, has_left: false });
+            seat.moving = Some(SeatMove::Sent { node, gpus, has_left: false, cause });
         });
     }
 
     /// Notes why a lease stays where it is.
-    pub(crate) fn refuse_move(&mut self, id: LeaseId, reason: &str) {
+    pub(crate) fn refuse_move(&mut self, id: LeaseId, reason: &str, at_ms: u64) {
         let reason: String = reason.chars().take(WHY_MAX).map(printable).collect();
         self.tell(id, "lease.move_refused", json!({ "reason": reason }));
         self.change(id, |lease| {
             for seat in lease.seats.iter_mut().filter(|seat| !seat.over && seat.target().is_none()) {
-                seat.moving = Some(SeatMove::Refused { reason: reason.clone() });
+                seat.moving = Some(SeatMove::Refused { reason: reason.clone(), at_ms });
             }
         });
     }
@@ -95,7 +108,9 @@ impl Fleet {
     pub(crate) fn move_orders(&self, node: NodeId, now_ms: u64) -> Vec<OrderToMove> {
         let leases = self.account.on_node(node).into_iter().filter_map(|id| self.leases.get(&id));
         let order = |lease: &LeaseRecord| -> Vec<OrderToMove> {
-            let here = lease.held().filter(|(_, seat)| seat.node == node);
+            // What has notice meanwhile need not move any more.
+            let goes_on = lease.state == LeaseState::Running;
+            let here = lease.held().filter(|(_, seat)| goes_on && seat.node == node && seat.stays());
             here.filter_map(|(task, seat)| {
                 let (target, _) = seat.target()?;
                 let address = self.nodes.get(&target)?.address.clone();
@@ -110,7 +125,7 @@ impl Fleet {
     }
 
     /// Takes over what a node says became of the leases that it was to give away.
-    pub(super) fn settle_moves(&mut self, node: NodeId, results: &[MoveResult]) {
+    pub(super) fn settle_moves(&mut self, node: NodeId, results: &[MoveResult], now_ms: u64) {
         for result in results {
             let Attempt { lease: id, attempt, task } = result.attempt;
             let Some(lease) = self.leases.get(&id).filter(|lease| lease.attempt == attempt) else { continue };
@@ -121,7 +136,7 @@ impl Fleet {
             }
             match &result.refused {
                 None => self.has_moved(id, task, Some(result)),
-                Some(reason) => self.stays_after_all(id, task, reason),
+                Some(reason) => self.stays_after_all(id, task, reason, now_ms),
             }
         }
     }
@@ -201,9 +216,9 @@ impl Fleet {
     }
 
     /// The place that was held for it is free again: the plan had it there already.
-    fn stays_after_all(&mut self, id: LeaseId, task: u32, reason: &str) {
+    fn stays_after_all(&mut self, id: LeaseId, task: u32, reason: &str, now_ms: u64) {
         self.change_seat(id, task, |seat| seat.moving = None);
-        self.refuse_move(id, reason);
+        self.refuse_move(id, reason, now_ms);
         self.news.all = true;
     }
 
@@ -230,7 +245,7 @@ impl Fleet {
             &SeatMove::Moved { bytes, stall_us, .. } => {
                 Some(Moving { bytes, stall_us, ..at(MoveState::Moved, seat.node, &seat.gpus) })
             }
-            SeatMove::Refused { reason } => {
+            SeatMove::Refused { reason, .. } => {
                 let (state, reason) = (MoveState::Refused, Some(reason.clone()));
                 Some(Moving { state, reason, node: None, gpu: None, bytes: None, stall_us: None })
             }

@@ -136,7 +136,7 @@ impl Fleet {
             ..report
         };
         self.settle_resizes(node, &resized);
-        self.settle_moves(node, &moved);
+        self.settle_moves(node, &moved, now_ms);
         if is_current {
             self.compare_moving(node, &held, &arriving, now_ms);
         }

@@ -48,6 +48,7 @@ impl Fleet {
                 seat.granted_at_ms = moved(seat.granted_at_ms);
             }
         }
+        self.move_times_of_moves(by_ms);
         for id in self.noticed(|_| true) {
             let set = |at_ms: &mut u64| *at_ms = at_ms.saturating_add_signed(by_ms);
             self.change(id, |lease| lease.notices_mut().for_each(set));

@@ -112,7 +112,8 @@ fn move_all(change: &mut Change<'_>, node: NodeId) {
             continue;
         }
         if let Err(reason) = change.move_lease(id, (None, None)) {
-            change.fleet().refuse_move(id, &reason);
+            let now_ms = change.now_ms;
+            change.fleet().refuse_move(id, &reason, now_ms);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! From the scheduler to the fleet: what it decided is carried out, as far as the places are clear.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, LeaseState};
@@ -8,16 +9,17 @@ use sluice_sched::queues::{Action, Evicted, JobId};
 use sluice_sched::{GpuSet, Placement, Request};
 
 use super::clearance::Clearance;
+use super::live::Due;
 use super::{Clock, Plan, keeps_its_place};
 use crate::fleet::{Fleet, Seat, top};
 
 /// What of a lease has to make room.
-struct Leaving {
+pub(super) struct Leaving {
     /// By the lease's numbers.
-    tasks: Vec<u32>,
-    reason: String,
+    pub(super) tasks: Vec<u32>,
+    pub(super) reason: String,
     /// Who gets it.
-    taker: Option<LeaseId>,
+    pub(super) taker: Option<LeaseId>,
 }
 
 /// The job for which another is evicted.
@@ -34,27 +36,43 @@ impl Plan {
         // One notice says all of it.
         let mut leaving: BTreeMap<LeaseId, Leaving> = BTreeMap::new();
         for action in actions {
-            let (job, task, reason, taker) = match action {
+            let (job, task) = match action {
                 Action::Bind { job, .. } => {
                     self.bound.extend(lease_of(self, job));
                     continue;
                 }
-                Action::Evict { job, task, because, .. } => {
-                    let taker = taker(because).and_then(|job| lease_of(self, job));
-                    (job, task, self.notice(fleet, job, because), taker)
-                }
-                Action::Move { job, task, for_job, .. } => {
-                    self.bound.extend(lease_of(self, job));
-                    let other = self.named(fleet, job, for_job);
-                    let reason = format!("it starts again elsewhere, so that {other} fits in its place");
-                    (job, task, reason, lease_of(self, for_job))
-                }
+                Action::Evict { job, task, .. } | Action::Move { job, task, .. } => (job, task),
             };
             let Some(lease) = lease_of(self, job) else { continue };
-            // One that was bound and not granted yet just continues waiting.
-            if let Some(seat) = self.work.get_mut(&lease).and_then(|work| work.seated.remove(&task)) {
-                let tasks = Vec::new();
-                leaving.entry(lease).or_insert(Leaving { tasks, reason, taker }).tasks.push(seat);
+            let seat = self.work.get(&lease).and_then(|work| work.seated.get(&task).copied());
+            let left = match action {
+                Action::Move { from, to, for_job, .. } => {
+                    // One that was bound and not granted yet just continues waiting.
+                    let Some(seat) = seat else {
+                        self.bound.insert(lease);
+                        continue;
+                    };
+                    let other = self.named(fleet, job, for_job);
+                    let due = Due::new(task, seat, other, lease_of(self, for_job));
+                    match self.is_due(fleet, lease, (&from, &to), due) {
+                        Ok(()) => continue,
+                        Err((due, why)) => {
+                            self.bound.insert(lease);
+                            due.restart_because(&why)
+                        }
+                    }
+                }
+                Action::Evict { because, .. } => {
+                    let Some(seat) = seat else { continue };
+                    let taker = taker(because).and_then(|job| lease_of(self, job));
+                    Leaving { tasks: vec![seat], reason: self.notice(fleet, job, because), taker }
+                }
+                Action::Bind { .. } => continue,
+            };
+            self.work.get_mut(&lease).into_iter().for_each(|work| _ = work.seated.remove(&task));
+            match leaving.entry(lease) {
+                Entry::Vacant(first) => _ = first.insert(left),
+                Entry::Occupied(mut known) => known.get_mut().tasks.extend(left.tasks),
             }
         }
         for (lease, leaving) in leaving {
@@ -68,7 +86,8 @@ impl Plan {
 
     /// Tells a lease that holds its place to make room: these tasks of it, if the others are enough
     /// to continue.
-    fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, leaving: Leaving, clock: Clock) {
+    pub(super) fn give_notice(&mut self, fleet: &mut Fleet, id: LeaseId, leaving: Leaving, clock: Clock) {
+        self.due.remove(&id);
         let Leaving { tasks, reason, taker } = leaving;
         let (Some(work), Some(lease)) = (self.work.get_mut(&id), fleet.lease(id)) else { return };
         let at_ms = clock.now_ms + clock.grace_ms;
@@ -127,6 +146,7 @@ impl Plan {
 
     /// Grants what is bound and whose place is clear.
     pub(super) fn grant(&mut self, fleet: &mut Fleet, clock: Clock) {
+        self.start_due(fleet, clock);
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
             let Some(lease) = fleet.lease(id) else { continue };
             let places = self.unseated(id);

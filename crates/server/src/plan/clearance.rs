@@ -62,11 +62,18 @@ fn in_the_way(
         let leaves = |seat: &Seat| lease.preempt_at_ms.is_some() || seat.leave_at_ms.is_some();
         lease.held().any(|(_, seat)| seat.node == id && seat.gpus.contains(&gpu) && leaves(seat))
     };
-    let noticed = fleet.on_node(id).into_iter().find(|&other| fleet.lease(other).is_some_and(is_noticed));
-    Some(match noticed {
-        Some(other) => {
-            format!("its place on {} is being cleared: lease {other} has been given notice", node.name)
-        }
-        None => format!("its place on {} is being cleared", node.name),
+    let moves = |lease: &LeaseRecord| {
+        lease.held().any(|(_, seat)| {
+            seat.node == id && seat.gpus.contains(&gpu) && seat.target().is_some_and(|(to, _)| to != id)
+        })
+    };
+    let such = |such: &dyn Fn(&LeaseRecord) -> bool| {
+        fleet.on_node(id).into_iter().find(|&other| fleet.lease(other).is_some_and(such))
+    };
+    let cleared = format!("its place on {} is being cleared", node.name);
+    Some(match (such(&is_noticed), such(&moves)) {
+        (Some(other), _) => format!("{cleared}: lease {other} has been given notice"),
+        (None, Some(other)) => format!("{cleared}: lease {other} moves to another node"),
+        (None, None) => cleared,
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{LeaseId, Level, Link, NewLease};
 use sluice_api::tenant::{Quota, TenantPath};
-use sluice_sched::queues::{JobId, JobSpec, QueueId, Topology};
+use sluice_sched::queues::{JobId, JobSpec, Mobility, QueueId, Topology};
 use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::never::is_fixed;
@@ -52,7 +52,10 @@ impl Plan {
             self.scheduler.adopt(started, job, &placements, started).is_ok()
         });
         match self.work.get_mut(&lease.id) {
-            Some(work) if adopted => (work.granted, work.seated) = (Some(lease.attempt), seated),
+            Some(work) if adopted => {
+                (work.granted, work.seated) = (Some(lease.attempt), seated);
+                self.follow_mobility(fleet, lease.id);
+            }
             // A node came back with other GPUs than it had: the lease ends there by itself.
             _ => self.forget(lease.id),
         }
@@ -189,6 +192,8 @@ pub(super) fn spec(lease: &LeaseRecord, queue: QueueId, request: Request, (min, 
         tasks_max: max,
         priority: lease.priority(),
         preemptible: lease.is_preemptible(),
+        // Until it runs.
+        mobility: Mobility::Restarts,
         topology: Topology {
             required: lease.ask.same.map(level),
             preferred: lease.ask.near.map(level),

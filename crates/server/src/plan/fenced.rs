@@ -4,19 +4,21 @@ use sluice_api::lease::NewLease;
 use sluice_api::tenant::TenantPath;
 
 use super::Plan;
-use crate::fleet::{Fleet, Node, Seat};
+use crate::fleet::{Fleet, Seat};
 
 /// GPUs that a reason names; the others are counted.
 const NAMED_MAX: usize = 3;
 
 impl Plan {
-    /// Has what was bound to a GPU that is fenced now, or to a node that is drained, look for
+    /// Has what was bound to a GPU that is fenced now, or to a node that takes nothing new, look for
     /// another place.
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
+        if self.is_due_to_closed(fleet) {
+            return self.begin_anew(fleet);
+        }
         for id in self.bound.iter().copied().collect::<Vec<_>>() {
-            let is_drained = |node: &Node| node.drain.is_some();
             let is_fenced = |seat: &Seat| {
-                fleet.nodes().get(&seat.node).is_some_and(is_drained)
+                fleet.nodes().get(&seat.node).is_some_and(|node| !node.takes_work())
                     || seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu))
             };
             if self.unseated(id).iter().any(|(_, seat)| is_fenced(seat)) {

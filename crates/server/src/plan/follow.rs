@@ -190,6 +190,7 @@ impl Plan {
         } else if keeps_its_place(lease) {
             self.follow_size(lease);
             self.follow_tasks(fleet, lease);
+            self.follow_mobility(fleet, id);
         }
     }
 
@@ -245,6 +246,7 @@ impl Plan {
     pub(super) fn forget(&mut self, id: LeaseId) {
         self.held_back.remove(&id);
         self.bound.remove(&id);
+        self.due.remove(&id);
         if let Some(work) = self.work.remove(&id) {
             self.scheduler.finish(work.job);
             self.leases.remove(&work.job);

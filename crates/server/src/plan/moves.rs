@@ -44,7 +44,9 @@ impl Plan {
             let is_clear = Clearance::of(fleet, lease, vec![(0, place.clone())]).in_the_way.is_none();
             let takes_work = fleet.nodes().get(&place.node).is_some_and(|node| node.takes_work());
             let is_fenced = place.gpus.iter().any(|&gpu| fleet.is_fenced(place.node, gpu));
-            let is_open = takes_work && !is_fenced && is_clear;
+            // One that was named says itself why not.
+            let may_take = node.is_some() || fleet.exchanges(place.node).is_ok();
+            let is_open = takes_work && !is_fenced && is_clear && may_take;
             if is_open && self.scheduler.relocate(self.now_ms, job, number, to).is_ok() {
                 return Ok((place.node, place.gpus));
             }

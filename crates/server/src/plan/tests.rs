@@ -1,20 +1,22 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use sluice_api::GPU_PPM;
 use sluice_api::bill::{Budget, BudgetEnd, BudgetPeriod};
 use sluice_api::health::{Clearing, FenceState, GpuFence};
+use sluice_api::moving::MoveResult;
 use sluice_api::node::{Attempt, Gpu, Join, Report};
 use sluice_api::tenant::{Quota, Tenant};
 
 use super::*;
-use crate::fleet::Spent;
+use crate::fleet::{OrderToMove, Spent};
 use crate::history::History;
 
 mod cards;
 mod faults;
 mod gangs;
 mod links;
+mod live;
 mod pools;
 mod rest;
 
@@ -23,6 +25,10 @@ struct World {
     fleet: Fleet,
     plan: Plan,
     now_ms: u64,
+    /// Leases that their nodes do not move, and why.
+    stuck: BTreeMap<LeaseId, String>,
+    /// Nodes that have not said what became of moves.
+    slow: BTreeSet<NodeId>,
     /// What leases held of GPUs when that was checked last.
     taken_ppm: BTreeMap<(NodeId, u32), u64>,
 }
@@ -38,8 +44,14 @@ impl World {
             bill_to: None,
         });
         let fleet = Fleet::new(tenants.collect(), Vec::new(), Vec::new(), Vec::new(), 0, 0, 0);
-        let mut world =
-            World { plan: Plan::new(&fleet, 0, None), fleet, now_ms: 0, taken_ppm: BTreeMap::new() };
+        let mut world = World {
+            plan: Plan::new(&fleet, 0, None),
+            fleet,
+            now_ms: 0,
+            stuck: BTreeMap::new(),
+            slow: BTreeSet::new(),
+            taken_ppm: BTreeMap::new(),
+        };
         for (at, &gpus) in nodes.iter().enumerate() {
             world.join(&format!("node{at}"), gpus, &format!("r{}", at / 2));
         }
@@ -93,11 +105,29 @@ impl World {
                 leases.extend(here.map(|(task, _)| lease.attempt_of(task as usize)));
             }
             leases.retain(|attempt| !gone.contains(&(attempt.lease, attempt.task)));
+            let moved = self.moved(node);
+            let has_left =
+                |attempt: &Attempt| moved.iter().any(|it| it.attempt == *attempt && it.refused.is_none());
+            leases.retain(|attempt| !has_left(attempt));
             let report = |leases, sequence| Report { sequence, leases, ..Report::default() };
-            let end = self.fleet.report(node, report(leases.clone(), self.now_ms * 2), self.now_ms).unwrap();
+            let first = Report { moved, ..report(leases.clone(), self.now_ms * 2) };
+            let end = self.fleet.report(node, first, self.now_ms).unwrap();
             leases.retain(|attempt| !end.contains(attempt));
             self.fleet.report(node, report(leases, self.now_ms * 2 + 1), self.now_ms);
         }
+    }
+
+    /// What becomes of the orders to a node.
+    fn moved(&self, node: NodeId) -> Vec<MoveResult> {
+        if self.slow.contains(&node) {
+            return Vec::new();
+        }
+        let result = |order: OrderToMove| {
+            let OrderToMove { attempt, number, .. } = order;
+            let refused = self.stuck.get(&attempt.lease).cloned();
+            MoveResult { attempt, number, refused, bytes: 1, stall_us: 1 }
+        };
+        self.fleet.move_orders(node, self.now_ms).into_iter().map(result).collect()
     }
 
     fn ask(&mut self, tenant: &str, ask: Value) -> LeaseId {
@@ -161,11 +191,14 @@ impl World {
         for (id, work) in &self.plan.work {
             let Some(lease) = self.fleet.lease(*id) else { continue };
             if work.granted.is_some() && keeps_its_place(lease) {
+                if self.plan.due.contains_key(id) {
+                    continue;
+                }
                 let job = self.plan.scheduler.job(work.job).unwrap();
                 for (task, placement) in job.tasks().filter(|(task, _)| work.seated.contains_key(task)) {
                     let site = &self.plan.sites[placement.node.index()];
                     let gpus: Vec<u32> = placement.gpus.iter().map(|gpu| site.gpus[gpu]).collect();
-                    let seat = &lease.seats[work.seated[&task] as usize];
+                    let seat = &lease.seats[work.seated[&task] as usize].at_target();
                     assert_eq!((site.node, &gpus), (seat.node, &seat.gpus), "lease {id}");
                 }
                 let mut seated: Vec<u32> = work.seated.values().copied().collect();

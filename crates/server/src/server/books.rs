@@ -190,11 +190,12 @@ impl Books {
         id: LeaseId,
         to: (Option<NodeId>, Option<u32>),
     ) -> Result<(), String> {
-        let (task, _) = self.fleet.movable(id)?;
+        let (task, seat) = self.fleet.movable(id)?;
+        self.fleet.exchanges(seat.node)?;
         let Books { fleet, plan, .. } = self;
         let plan = plan.as_mut().ok_or("the server has only begun to lead: ask again")?;
         let (node, gpus) = plan.place_elsewhere(fleet, id, task, to)?;
-        fleet.start_move(id, task, node, gpus);
+        fleet.start_move(id, task, (node, gpus), None);
         Ok(())
     }
 

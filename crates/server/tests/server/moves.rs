@@ -50,10 +50,15 @@ impl Started {
 
     /// A lease whose program runs on node one.
     fn running(&mut self, ask: &NewLease) -> Lease {
-        let path = "/nodes/two/drain";
+        self.running_on(0, ask)
+    }
+
+    /// The same on either node.
+    fn running_on(&mut self, node: usize, ask: &NewLease) -> Lease {
+        let path = ["/nodes/two/drain", "/nodes/one/drain"][node];
         let _: NodeStatus = self.admin().post(path, &json!({})).unwrap();
         let lease = request(&self.member, ask);
-        self.nodes[0].claim(&wait_for_state(&self.member, lease.id, LeaseState::Granted));
+        self.nodes[node].claim(&wait_for_state(&self.member, lease.id, LeaseState::Granted));
         let _: NodeStatus = self.admin().delete(path).unwrap();
         wait_for_state(&self.member, lease.id, LeaseState::Running)
     }
@@ -70,14 +75,37 @@ impl Started {
 
     /// Node one says what became of an order.
     fn answer(&mut self, order: &MoveOrder, refused: Option<&str>) {
+        self.answer_from(0, order, refused);
+    }
+
+    /// The same of either node.
+    fn answer_from(&mut self, node: usize, order: &MoveOrder, refused: Option<&str>) {
         let (attempt, number) = (order.attempt, order.number);
+        let node = &mut self.nodes[node];
         if refused.is_none() {
-            self.nodes[0].report.leases.retain(|other| *other != attempt);
+            node.report.leases.retain(|other| *other != attempt);
         }
         let refused = refused.map(str::to_owned);
-        self.nodes[0].report.moved = vec![MoveResult { attempt, number, refused, bytes: GIB, stall_us: 7 }];
-        self.nodes[0].say();
-        self.nodes[0].report.moved.clear();
+        node.report.moved = vec![MoveResult { attempt, number, refused, bytes: GIB, stall_us: 7 }];
+        node.say();
+        node.report.moved.clear();
+    }
+
+    /// A lease on each node, and one that fits only if that of node one moves.
+    fn in_the_way(&mut self) -> [Lease; 3] {
+        let ask = NewLease { memory: GIB, ..ask(250_000) };
+        let (on_one, on_two) = (self.running(&ask), self.running_on(1, &ask));
+        let whole = request(&self.member, &crate::ask(1_000_000));
+        wait_for(&self.member, on_one.id, |lease| lease.moving.is_some());
+        [on_one, on_two, whole]
+    }
+
+    /// What became of a lease, without what comes before a move, and why.
+    fn events(&self, id: u64) -> Vec<(String, String)> {
+        let history: LeaseHistory = self.member.get(&format!("/leases/{id}/history")).unwrap();
+        let events = history.items.into_iter().skip_while(|event| event.action != "lease.moving");
+        let reason = |detail: &serde_json::Value| detail["reason"].as_str().unwrap_or_default().to_owned();
+        events.map(|event| (event.action["lease.".len()..].to_owned(), reason(&event.detail))).collect()
     }
 
     fn leased(&self) -> [(u32, u64); 2] {
@@ -357,4 +385,89 @@ fn a_drain_moves_what_can_move() {
     let _: NodeStatus = all.admin().post("/nodes/one/drain", &json!({ "grace_ms": 60_000 })).unwrap();
     wait_for_state(&all.member, large.id, LeaseState::Preempting);
     assert!(leases.iter().all(|lease| all.lease(lease.id).state == LeaseState::Running));
+}
+
+#[test]
+fn a_lease_moves_so_that_another_one_fits() {
+    let mut all = start();
+    let [on_one, on_two, whole] = all.in_the_way();
+    let waits = all.lease(whole.id);
+    let reason = waits.reason.unwrap();
+    let moves = format!("its place on one is being cleared: lease {} moves to another node", on_one.id);
+    assert!(waits.state == LeaseState::Queued && reason == moves, "{reason}");
+    let order = all.order();
+    assert_eq!((order.attempt, order.number), (attempt_of(&on_one), 1));
+    assert_eq!(all.leased(), [(250_000, GIB), (500_000, 2 * GIB)], "the room is held at both places");
+    all.answer(&order, None);
+    all.nodes[1].report.leases.push(attempt_of(&on_one));
+    all.nodes[1].say();
+    let granted = wait_for_state(&all.member, whole.id, LeaseState::Granted);
+    assert_eq!(granted.places[0].node, "one");
+    let moved = all.lease(on_one.id);
+    assert_eq!((moved.state, moved.attempt, &*moved.places[0].node), (LeaseState::Running, 1, "two"));
+    assert_eq!(all.lease(on_two.id).moving, None);
+    let why = format!("so that lease {} of acme/research fits in its place", whole.id);
+    let pairs = [("moving".to_owned(), why), ("moved".to_owned(), String::new())];
+    assert_eq!(all.events(on_one.id), pairs);
+}
+
+#[test]
+fn a_lease_that_its_node_does_not_move_starts_again_so_that_another_one_fits() {
+    let mut all = start();
+    let [on_one, on_two, whole] = all.in_the_way();
+    let order = all.order();
+    all.answer(&order, Some("it holds graphs"));
+    // The other one might move as well.
+    wait_for(&all.member, on_two.id, |lease| lease.moving.is_some());
+    let [order] = &all.nodes[1].say().moves[..] else { panic!("one order") };
+    all.answer_from(1, &order.clone(), Some("it holds arrays"));
+    wait_for_state(&all.member, on_one.id, LeaseState::Preempting);
+    let events = all.events(on_one.id);
+    let why = "it does not move there while it runs: it holds graphs";
+    let [moving, refused, preempted] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&*moving.0, &*refused.0, &*preempted.0), ("moving", "move_refused", "preempted"));
+    assert!(refused.1 == "it holds graphs" && preempted.1.ends_with(why), "{events:?}");
+    // Its program ends.
+    all.nodes[0].report.leases.clear();
+    all.nodes[0].say();
+    let granted = wait_for_state(&all.member, whole.id, LeaseState::Granted);
+    let again = wait_for_state(&all.member, on_one.id, LeaseState::Granted);
+    assert_eq!((&*granted.places[0].node, &*again.places[0].node, again.attempt), ("one", "two", 2));
+    assert!(all.nodes[0].say().moves.is_empty());
+}
+
+#[test]
+fn a_server_that_starts_again_grants_the_place_of_what_moves_when_it_has_left() {
+    let mut all = start();
+    let [on_one, _, whole] = all.in_the_way();
+    let order = all.order();
+    all.restart_server();
+    all.nodes[1].say();
+    let again = all.order();
+    assert_eq!((again.attempt, again.number), (order.attempt, order.number));
+    wait_for(&all.member, whole.id, |lease| {
+        lease.reason.as_ref().is_some_and(|reason| reason.contains("moves to another node"))
+    });
+    assert_eq!(all.lease(whole.id).state, LeaseState::Queued);
+    all.answer(&order, None);
+    all.nodes[1].report.leases.push(attempt_of(&on_one));
+    all.nodes[1].say();
+    assert_eq!(wait_for_state(&all.member, whole.id, LeaseState::Granted).places[0].node, "one");
+    assert_eq!(all.lease(on_one.id).attempt, 1);
+}
+
+#[test]
+fn a_lease_that_ends_while_it_moves_makes_room_all_the_same() {
+    let mut all = start();
+    let [on_one, _, whole] = all.in_the_way();
+    all.order();
+    let _: Lease = all.member.delete(&format!("/leases/{}", on_one.id)).unwrap();
+    assert_eq!(all.nodes[0].say().end, [attempt_of(&on_one)]);
+    all.nodes[1].report.arriving = vec![attempt_of(&on_one)];
+    assert_eq!(all.nodes[1].say().end, [attempt_of(&on_one)]);
+    all.nodes[0].report.leases.clear();
+    all.nodes[1].report.arriving.clear();
+    (all.nodes[0].say(), all.nodes[1].say());
+    assert_eq!(wait_for_state(&all.member, whole.id, LeaseState::Granted).places[0].node, "one");
+    assert_eq!(all.leased()[1], (250_000, GIB));
 }

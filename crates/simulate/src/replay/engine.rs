@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use sluice_sched::queues::{Action, Config, Evicted, JobId, JobSpec, Scheduler, SubmitError, Topology};
+use sluice_sched::queues::{
+    Action, Config, Evicted, JobId, JobSpec, Mobility, Scheduler, SubmitError, Topology,
+};
 use sluice_sched::{ClusterError, TrainingError};
 
 use super::estimates::{EstimateReport, Estimates};
@@ -127,6 +129,7 @@ impl<'a> Engine<'a> {
                 tasks_max: job.members,
                 priority: job.priority,
                 preemptible: job.preemptible,
+                mobility: if moves_live(job, plan) { Mobility::Live } else { Mobility::Restarts },
                 topology: topology(job),
                 ..JobSpec::new(queue, *request)
             };
@@ -291,6 +294,11 @@ impl<'a> Engine<'a> {
             Evicted::Drained => {} // No node leaves during a replay.
         }
     }
+}
+
+/// Whether a job continues where it is moved to, as servers move the leases of one GPU.
+fn moves_live(job: &Job, plan: &ReplayPlan) -> bool {
+    plan.migrate && job.members == 1 && job.gpus == 1
 }
 
 fn topology(job: &Job) -> Topology {

@@ -197,6 +197,17 @@ fn used(used: &LeaseUse) -> String {
     )
 }
 
+/// `from one to two/0; 350 MiB were copied, and it stood still for 0.99 s`
+fn move_of(detail: &Value) -> Option<String> {
+    let to = format!("to {}/{}", detail["node"].as_str()?, detail["gpus"][0].as_u64()?);
+    let from = detail["from"].as_str().map(|from| format!("from {from} "));
+    let copied = detail["bytes"].as_u64().zip(detail["stall_us"].as_u64()).map(|(bytes, stall_us)| {
+        let (bytes, stall_s) = (Memory::from_bytes(bytes), stall_us as f64 / 1e6);
+        format!("; {bytes} were copied, and it stood still for {stall_s:.2} s")
+    });
+    Some([from, Some(to), copied].into_iter().flatten().collect())
+}
+
 /// `attempt 2: on one/0`; `attempt 1: lease 8 of red has a higher priority; for lease 8`
 fn how(event: &LeaseEvent) -> String {
     let detail = &event.detail;
@@ -209,6 +220,7 @@ fn how(event: &LeaseEvent) -> String {
         })
         .collect();
     words.extend((!on.is_empty()).then(|| format!("on {}", on.join(", "))));
+    words.extend(move_of(detail));
     let size = ["share_ppm", "limit_ppm", "memory"].map(|amount| detail[amount].as_u64());
     if let [Some(share_ppm), Some(limit_ppm), Some(memory)] = size {
         words.push(size_text(share_ppm as u32, limit_ppm as u32, memory));
@@ -252,6 +264,14 @@ mod tests {
         check(
             json!({ "attempt": 1, "share_ppm": 500_000, "limit_ppm": 1_000_000, "memory": 8u64 << 30, "tasks": [0] }),
             "attempt 1: 50% of each GPU and 8 GiB of its memory; tasks 0",
+        );
+        check(
+            json!({ "attempt": 1, "task": 0, "node": "two", "gpus": [1], "reason": "so that it fits", "for": 8 }),
+            "attempt 1: to two/1; so that it fits; for lease 8",
+        );
+        check(
+            json!({ "attempt": 1, "from": "one", "node": "two", "gpus": [1], "bytes": 350 << 20, "stall_us": 990_000 }),
+            "attempt 1: from one to two/1; 350 MiB were copied, and it stood still for 0.99 s",
         );
         check(json!("of a later release"), "");
     }

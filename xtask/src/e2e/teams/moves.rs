@@ -10,7 +10,7 @@ tenants: [{path: red, quota: {limit: 1}}, {path: blue}]
 prices:
   - {meter: reserved, price: 3600}
 ";
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// A node whose GPU is of another kind than those of the other nodes, and too small for programs
 /// that ask for more.
 const SMALL: &[&str] = &["--gpus", "software:1,1GiB"];
@@ -18,8 +18,19 @@ const LARGE: &str = "2GiB";
 
 /// A program that holds so much memory.
 fn start(account: &Account, name: &str, held: u64, options: &[&str], more: &[&str]) -> Result<Process> {
+    start_on_share(account, name, held, &[&["-p", "0.3"], options].concat(), more)
+}
+
+/// The same on a share that the options name.
+pub(super) fn start_on_share(
+    account: &Account,
+    name: &str,
+    held: u64,
+    options: &[&str],
+    more: &[&str],
+) -> Result<Process> {
     let mut command = account.command(&["run"]);
-    command.args(["-p", "0.3"]).args(options).args(["--", "python3"]).arg(program_file("moved.py"));
+    command.args(options).args(["--", "python3"]).arg(program_file("moved.py"));
     command.args([&held.to_string(), "7"]).args(more).env(SHARED_MEMORY_VARIABLE, "off");
     let mut program = Process::start(name, &mut command)?;
     program.expect_line("ready")?;
@@ -34,19 +45,19 @@ fn messages_of(command: &mut Command) -> Result<String> {
     Ok(said)
 }
 
-fn does(program: &mut Process, lines: &[(&str, &str)]) -> Result<()> {
+pub(super) fn does(program: &mut Process, lines: &[(&str, &str)]) -> Result<()> {
     lines.iter().try_for_each(|(line, answer)| {
         program.tell(line)?;
         program.expect_line(answer)
     })
 }
 
-fn computes(program: &mut Process) -> Result<()> {
+pub(super) fn computes(program: &mut Process) -> Result<()> {
     does(program, &[("compute", "computed"), ("check", "right")])
 }
 
 /// The lease that was asked for last.
-fn last_lease(account: &Account) -> Result<(String, String)> {
+pub(super) fn last_lease(account: &Account) -> Result<(String, String)> {
     let running = |leases: &Value| leases[0]["state"] == "running";
     let lease = account.wait_for(&["lease", "list"], running)?[0].clone();
     Ok((lease["id"].to_string(), place(&lease)))
@@ -56,19 +67,19 @@ fn place(lease: &Value) -> String {
     lease["places"][0]["node"].as_str().unwrap_or_default().to_owned()
 }
 
-fn place_of(account: &Account, id: &str) -> Result<String> {
+pub(super) fn place_of(account: &Account, id: &str) -> Result<String> {
     Ok(place(&account.json(&["lease", "show", id])?["lease"]))
 }
 
 /// Millionths of the GPU of a node that are leased.
-fn leased(account: &Account, node: &str) -> Result<u64> {
+pub(super) fn leased(account: &Account, node: &str) -> Result<u64> {
     let gpus = account.json(&["gpus"])?;
     let gpu = gpus.as_array().into_iter().flatten().find(|gpu| gpu["node"] == node);
     gpu.and_then(|gpu| gpu["share_leased_ppm"].as_u64()).with_context(|| gpus.to_string())
 }
 
 /// The records of a lease's one attempt, wherever it was, follow one another without a gap.
-fn records_tile(records: &[Value], lease: &str, nodes: usize) -> Result<()> {
+pub(super) fn records_tile(records: &[Value], lease: &str, nodes: usize) -> Result<()> {
     let number = |record: &Value, name: &str| record[name].as_u64().unwrap_or_default();
     let lease: u64 = lease.parse()?;
     let mut of: Vec<&Value> = records.iter().filter(|record| number(record, "lease") == lease).collect();

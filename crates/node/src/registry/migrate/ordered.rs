@@ -81,6 +81,12 @@ impl Orders {
         self.lock().results.clone()
     }
 
+    /// Refuses all that has not begun.
+    fn refuse_all(&self, reason: &str) {
+        let waiting = std::mem::take(&mut self.lock().waiting);
+        waiting.iter().for_each(|order| self.fail(order, reason));
+    }
+
     fn confirm(&self, sent: &[MoveResult]) {
         self.lock().results.retain(|result| !sent.contains(result));
     }
@@ -102,6 +108,11 @@ impl Registry {
     /// The server has these results.
     pub(crate) fn results_confirmed(&self, sent: &[MoveResult]) {
         self.orders.confirm(sent);
+    }
+
+    /// Makes none of the moves that the server has ordered.
+    pub(crate) fn refuse_moves(&self, reason: &str) {
+        self.orders.refuse_all(reason);
     }
 
     /// Makes the moves that the server orders, for ever. `own` is where this node is reached.
