@@ -202,6 +202,7 @@ impl Plan {
             self.leave_fenced(fleet);
         }
         self.notice_overdue(fleet, clock);
+        self.leave_faulty(fleet, clock);
         self.resize_waiting(fleet, clock);
         let mut more = true;
         for _ in 0..ROUNDS_MAX {

@@ -66,6 +66,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: a program moves so that another fits", live::a_program_moves_so_that_another_fits),
     ("teams: a program that cannot move starts again", live::a_program_that_cannot_move_starts_again),
     ("teams: a preempted program moves", live::a_preempted_program_moves),
+    ("teams: programs leave a faulty GPU", live::programs_leave_a_faulty_gpu),
     ("teams: prices, budgets and invoices", books::prices_budgets_and_invoices),
     ("teams: the same work costs the same", meters::the_same_work_costs_the_same),
     ("iq: large requests are found", iq::large_requests_are_found),

@@ -5,7 +5,8 @@
 //! GPU; both end here. A fenced GPU is not lent. What runs there finishes, leaves within the grace
 //! time, or ends within seconds, as the fault or the operator says; what has to go waits
 //! in the queue again, as after preemption, and of an elastic gang that is the tasks there alone,
-//! if the others are enough.
+//! if the others are enough. Where there is a grace time, what can move to another node while it
+//! runs does so instead, if there is room ([`Fleet::leaves_faulty`]).
 //!
 //! When many GPUs of a pool become faulty within minutes it is more likely that something common to
 //! them is wrong, or what finds faults: a driver update, a sensor, this program. A breaker then
@@ -23,7 +24,7 @@ use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
 use sluice_api::text::is_deceptive;
 
-use super::{Fleet, Incident, LeaseRecord, Node, Seat};
+use super::{Fleet, Incident, LeaseRecord, Node, Seat, Stays};
 
 /// Of the GPUs of a pool, this part may become faulty within [`WINDOW_MS`]: one in five, and one in
 /// any case.
@@ -307,6 +308,7 @@ impl Fleet {
                     self.ask_back(id, &tasks, reason.clone(), end_at_ms);
                 }
                 _ if fence.sessions == Clearing::Finish => continue,
+                LeaseState::Running if fence.sessions == Clearing::Preempt && self.may_leave(id, now_ms) => {}
                 LeaseState::Granted | LeaseState::Running => {
                     self.clear_of(id, is_there, reason.clone(), end_at_ms);
                 }
@@ -318,6 +320,55 @@ impl Fleet {
             leaving.push(id);
         }
         leaving
+    }
+
+    /// Whether the plan looks for another place for what runs there, before it has notice.
+    fn may_leave(&self, id: LeaseId, now_ms: u64) -> bool {
+        match self.moves_live(id, now_ms) {
+            Ok((_, seat)) => {
+                let mut others = self.nodes.keys().filter(|&&other| other != seat.node);
+                others.any(|&other| self.exchanges(other).is_ok())
+            }
+            Err(Stays::Held(_)) => true,
+            Err(Stays::Restarts(_)) => false,
+        }
+    }
+
+    /// Leases that run on GPUs which they have a grace time to leave, and have neither notice nor a
+    /// place elsewhere: each with the reason.
+    pub(crate) fn leaves_faulty(&self) -> Vec<(LeaseId, String)> {
+        let nodes: BTreeSet<NodeId> = self.health.cards.keys().map(|(node, _)| *node).collect();
+        let nodes = nodes.iter().filter_map(|id| self.nodes.get(id));
+        let gpus = nodes.flat_map(|node| (0..node.gpus.len() as u32).map(|gpu| (node.id, gpu)));
+        let of_gpu = |(node, gpu): (NodeId, u32)| {
+            let fence = self.fence_of(node, gpu).filter(|fence| has_grace(fence))?;
+            let reason = format!("its GPU {} is fenced: {}", self.gpu_name(node, gpu), fence.why);
+            let stays = move |lease: &LeaseRecord| {
+                let is_there = |seat: &Seat| seat.node == node && seat.gpus.contains(&gpu);
+                let stays = |seat: &Seat| is_there(seat) && seat.stays() && seat.target().is_none();
+                lease.state == LeaseState::Running && lease.held().any(|(_, seat)| stays(seat))
+            };
+            let leases = self.on_gpu(node, gpu).into_iter();
+            let leases = leases.filter(move |id| self.leases.get(id).is_some_and(stays));
+            Some(leases.map(move |id| (id, reason.clone())))
+        };
+        gpus.filter_map(of_gpu).flatten().collect()
+    }
+
+    /// Gives notice to what runs on GPUs that it has a grace time to leave.
+    pub(crate) fn clear_faulty(&mut self, id: LeaseId, reason: String, end_at_ms: u64) {
+        let Some(lease) = self.leases.get(&id) else { return };
+        let is_faulty =
+            |seat: &Seat| seat.gpus.iter().any(|&gpu| self.fence_of(seat.node, gpu).is_some_and(has_grace));
+        let there: Vec<(NodeId, Vec<u32>)> = lease
+            .seats
+            .iter()
+            .filter(|seat| is_faulty(seat))
+            .map(|seat| (seat.node, seat.gpus.clone()))
+            .collect();
+        let is_there =
+            |seat: &Seat| there.iter().any(|(node, gpus)| (*node, gpus) == (seat.node, &seat.gpus));
+        self.clear_of(id, is_there, reason, end_at_ms);
     }
 
     /// Leases that hold a part of the GPU.
@@ -349,6 +400,11 @@ impl Fleet {
         self.news.nodes.insert(id.0);
         self.health.changed.insert(id);
     }
+}
+
+/// Whether what runs on a GPU has to leave it, and has a grace time for that.
+fn has_grace(fence: &GpuFence) -> bool {
+    fence.state == FenceState::Fenced && fence.sessions == Clearing::Preempt
 }
 
 impl CardRecord {

@@ -152,6 +152,29 @@ impl Plan {
         }
     }
 
+    /// Has what runs on a faulty GPU move to another node, or gives it notice.
+    pub(super) fn leave_faulty(&mut self, fleet: &mut Fleet, clock: Clock) {
+        for (id, reason) in fleet.leaves_faulty() {
+            let place = match fleet.moves_live(id, clock.now_ms).map(|(task, _)| task) {
+                // Another move, or a change of its size, comes to its end before.
+                Err(Stays::Held(_)) => continue,
+                Err(Stays::Restarts(why)) => Err(why),
+                Ok(task) => self.place_elsewhere(fleet, id, task, (None, None)).map(|place| (task, place)),
+            };
+            match place {
+                Ok((task, place)) => {
+                    let until_ms = clock.now_ms + MOVE_MS_MAX;
+                    let cause = MoveCause { reason: format!("since {reason}"), taker: None, until_ms };
+                    fleet.start_move(id, task, place, Some(cause));
+                }
+                Err(why) => {
+                    let reason = format!("{reason}; it does not move while it runs: {why}");
+                    fleet.clear_faulty(id, reason, clock.now_ms + clock.grace_ms);
+                }
+            }
+        }
+    }
+
     /// Tells the scheduler what it would mean for a lease to be moved.
     pub(super) fn follow_mobility(&mut self, fleet: &Fleet, id: LeaseId) {
         let Some((lease, work)) = fleet.lease(id).zip(self.work.get(&id)) else { return };

@@ -1,4 +1,5 @@
-//! Programs that a server moves by itself, so that others fit in their place.
+//! Programs that a server moves by itself, so that others fit in their place, or away from a faulty
+//! GPU.
 
 use super::moves::{MIB, computes, does, last_lease, leased, place_of, records_tile, start_on_share};
 use super::*;
@@ -110,6 +111,34 @@ pub(super) fn a_preempted_program_moves() -> Result<()> {
     [&mut moves, &mut stays, &mut waits].into_iter().try_for_each(computes)?;
     [&mut moves, &mut stays, &mut waits].into_iter().try_for_each(|program| program.end_its_input())?;
     let records = installation.wait_for_records(4)?;
+    records_tile(&records, &id, 2)?;
+    installation.check_bill(&records)
+}
+
+/// What runs on a GPU that is fenced goes on elsewhere; what cannot move starts again there.
+pub(super) fn programs_leave_a_faulty_gpu() -> Result<()> {
+    let installation = Installation::start("leaves-faulty", TENANTS, &["two"], &[])?;
+    let (admin, red) = (&installation.admin, &installation.red);
+    let on_one = |more| start_on(&installation, ("one", "two"), red, &["-p", "0.3"], more);
+    let ((mut moves, id), (mut again, stuck)) = (on_one(&[])?, on_one(&["graph"])?);
+    moves.tell("compute")?;
+    admin.text(&["gpu", "fence", "one/0", "--why", "ticket 4711"])?;
+    moves.expect_line("computed")?;
+    does(&mut moves, &[("check", "right")])?;
+    again.expect_message("it does not move while it runs: ")?;
+    again.expect_line("ready")?;
+    [&mut moves, &mut again].into_iter().try_for_each(computes)?;
+    ensure!([&id, &stuck].map(|id| place_of(red, id).ok()) == [Some("two".into()), Some("two".into())]);
+    ensure!((leased(admin, "one")?, leased(admin, "two")?) == (0, 600_000), "nothing is left on the GPU");
+    for (id, words) in [
+        (&id, ["running, attempt 1", "to two/0; since its GPU one/0 is fenced: ticket 4711"]),
+        (&stuck, ["running, attempt 2", "it holds graphs"]),
+    ] {
+        let shown = red.text(&["lease", "show", id])?;
+        ensure!(words.iter().all(|words| shown.contains(words)), "{words:?}: {shown}");
+    }
+    [&mut moves, &mut again].into_iter().try_for_each(|program| program.end_its_input())?;
+    let records = installation.wait_for_records(2)?;
     records_tile(&records, &id, 2)?;
     installation.check_bill(&records)
 }

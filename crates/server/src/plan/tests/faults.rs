@@ -54,6 +54,61 @@ fn what_ran_on_a_fenced_gpu_goes_on_elsewhere_and_nothing_new_comes_to_it() {
 }
 
 #[test]
+fn what_runs_on_a_fenced_gpu_moves_and_what_cannot_has_notice() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
+    let leases = [(); 2].map(|()| world.ask("acme", share(250_000)));
+    world.settle();
+    let [faulty] = world.nodes_of(leases[0])[..] else { panic!("one task") };
+    assert_eq!(world.nodes_of(leases[1]), [faulty]);
+    world.fleet.take_events();
+    world.stuck.insert(leases[1], "it holds graphs".into());
+    fence(&mut world, faulty, 0, Clearing::Preempt);
+    world.settle();
+    world.check();
+    let of = |id: LeaseId| {
+        (world.state(id), world.fleet.lease(id).unwrap().attempt, world.nodes_of(id) == [faulty])
+    };
+    assert_eq!(leases.map(of), [(RUNS, 1, false), (RUNS, 2, false)]);
+    let events = world.fleet.take_events();
+    let why = |id: LeaseId, action: &str| {
+        let event = events.iter().find(|event| event.lease == id && event.action == action).unwrap();
+        event.detail["reason"].as_str().unwrap().to_owned()
+    };
+    let name = &world.fleet.nodes()[&faulty].name;
+    assert_eq!(why(leases[0], "lease.moving"), format!("since its GPU {name}/0 is fenced: Xid 79"));
+    let notice =
+        format!("its GPU {name}/0 is fenced: Xid 79; it does not move while it runs: it holds graphs");
+    assert_eq!(why(leases[1], "lease.preempted"), notice);
+    assert!(!events.iter().any(|event| event.lease == leases[0] && event.action == "lease.preempted"));
+}
+
+#[test]
+fn without_a_place_elsewhere_what_runs_on_a_fenced_gpu_has_notice() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
+    let leases = [(); 2].map(|()| world.ask("acme", share(1_000_000)));
+    world.settle();
+    let [faulty] = world.nodes_of(leases[0])[..] else { panic!("one task") };
+    fence(&mut world, faulty, 0, Clearing::Preempt);
+    world.settle();
+    world.check();
+    assert_eq!(leases.map(|id| world.state(id)), [WAITS, RUNS]);
+    assert_eq!(world.fleet.lease(leases[0]).unwrap().attempt, 2);
+}
+
+#[test]
+fn a_gpu_whose_programs_compute_nothing_right_gives_none_of_them_away() {
+    let mut world = World::new(&[1, 1], &[("acme", json!({}))]);
+    let lease = world.ask("acme", share(250_000));
+    world.settle();
+    let [faulty] = world.nodes_of(lease)[..] else { panic!("one task") };
+    fence(&mut world, faulty, 0, Clearing::End);
+    world.decide();
+    assert_eq!(world.state(lease), LeaseState::Preempting);
+    world.settle();
+    assert_eq!((world.state(lease), world.fleet.lease(lease).unwrap().attempt), (RUNS, 2));
+}
+
+#[test]
 fn a_task_of_an_elastic_gang_goes_on_elsewhere_while_the_others_stay() {
     let mut world = World::new(&[1, 1, 1], &[("acme", json!({}))]);
     let gang = world.ask("acme", json!({ "tasks": 1, "tasks_max": 2 }));
