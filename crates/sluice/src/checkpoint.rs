@@ -1,13 +1,14 @@
 //! `sluice checkpoint`: a copy of a running program's session, in a folder of this machine.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use sluice_checkpoint::{Amounts, Failure, Folder, TakenSession};
 use sluice_control::{Cause, Connection, Copying};
 use sluice_wire::address::Endpoint;
 use sluice_wire::checkpoint::Manifest;
-use sluice_wire::control::{CheckpointBegun, Checkpointed, LeaseName};
+use sluice_wire::control::{CheckpointBegun, Checkpointed, Control, LeaseName, StatusRequest};
 
 use crate::cli::CheckpointArgs;
 use crate::place::Provider;
@@ -24,6 +25,49 @@ pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
         ),
         Provider::Private => bail!("which node? Say --node HOST:PORT, or set SLUICE_NODE"),
     };
+    match arguments.every {
+        Some(every) => again_and_again(&node, arguments, every.duration())?,
+        None => make(&node, arguments)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The lease is looked at this often between two checkpoints.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Makes checkpoints until the lease ends. The first one has to succeed, so that a mistake is seen
+/// at once.
+fn again_and_again(node: &Endpoint, arguments: &CheckpointArgs, every: Duration) -> Result<()> {
+    let (number, folder) = (arguments.number, arguments.folder.display());
+    make(node, arguments)?;
+    loop {
+        let due = Instant::now() + every;
+        while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            std::thread::sleep(left.min(LOOK_EVERY));
+            // A node that does not answer now may do so later.
+            if is_there(node, number).is_ok_and(|is_there| !is_there) {
+                eprintln!(
+                    "sluice: no program runs under {number} any more; {folder} has its last checkpoint"
+                );
+                return Ok(());
+            }
+        }
+        if let Err(error) = make(node, arguments) {
+            eprintln!("sluice: no checkpoint now: {error:#}; {folder} has the last one");
+        }
+    }
+}
+
+/// Whether a program runs under the lease, or session, of this number.
+fn is_there(node: &Endpoint, number: u64) -> Result<bool> {
+    let mut connection = Connection::open(node)?;
+    let Control::Status(status) = connection.ask(StatusRequest {})? else {
+        return Err(connection.unexpected().into());
+    };
+    Ok(status.sessions.iter().any(|session| session.lease == number || session.session == number))
+}
+
+fn make(node: &Endpoint, arguments: &CheckpointArgs) -> Result<()> {
     let folder = Folder::make(&arguments.folder)?;
     let mut former = folder.manifest()?;
     if let Some(stops) = former.as_mut().filter(|former| waits(former)) {
@@ -43,12 +87,11 @@ pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
         // The program will rest on these, and does not stand still yet.
         folder.remove_damaged(former)?;
     }
-    let connection = Connection::open(&node)?;
+    let connection = Connection::open(node)?;
     let (copying, begun) = Copying::begin(connection, LeaseName::Numbered(arguments.number))?;
     let node = copying.connection().node().clone();
     let making = Making { folder: &folder, former: former.as_ref(), node, begun };
-    if arguments.stop { making.stop(copying) } else { making.copy(copying) }?;
-    Ok(ExitCode::SUCCESS)
+    if arguments.stop { making.stop(copying) } else { making.copy(copying) }
 }
 
 /// Whether the only copy of a session may be in the folder.

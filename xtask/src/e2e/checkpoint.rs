@@ -15,6 +15,7 @@ use crate::relay::{End, Fate, Relay};
 
 pub(crate) const TESTS: &[Test] = &[
     ("checkpoint: a program continues, and only what has changed is copied again", goes_on),
+    ("checkpoint: one after the other, until the program ends", one_after_the_other),
     ("checkpoint: a stopped program continues on another node", to_another_node),
     ("checkpoint: a stopped program continues on its own node", on_its_node),
     ("checkpoint: the daemon is killed after a stop", daemon_is_gone),
@@ -76,6 +77,26 @@ fn stop(node: &Node, folder: &Path) -> Result<()> {
     let said = said(&mut checkpoint(&node.address, &lease_of(node)?, folder, &["--stop"]))?;
     ensure!(said.contains("has left its node"), "{said}");
     node.wait_until_free()
+}
+
+/// Each is said, and the last one is whole. A node that refuses one gets the next one all the same.
+fn one_after_the_other() -> Result<()> {
+    let (node, saved) = (start_node()?, Saved::new()?);
+    let mut program = start(&mut run(&node))?;
+    let lease = lease_of(&node)?;
+    let mut command = checkpoint(&node.address, &lease, &saved.path(), &["--every", "1s"]);
+    let mut saving = Process::start("checkpoints", &mut command)?;
+    for count in 1..4 {
+        does(&mut program, &[("compute", "computed"), ("check", "right")])?;
+        saving.expect_messages(" it stood still for ", count)?;
+    }
+    does(&mut program, &[("check", "right")])?;
+    program.end_its_input()?;
+    saving.expect_message("any more; ")?;
+    saving.expect_success()?;
+    let mut again = checkpoint(&node.address, &lease, &saved.path(), &["--every", "1s"]);
+    expect_failure(&mut again, "a lease that has ended", 1, &["sluice: "])?;
+    Ok(())
 }
 
 fn goes_on() -> Result<()> {

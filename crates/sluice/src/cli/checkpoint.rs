@@ -4,11 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::quantity::Period;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   sluice checkpoint 7 saved            a copy of the running program of lease 7, which continues
   sluice checkpoint 7 saved            the same folder again: only what has changed is written
+  sluice checkpoint 7 saved --every 10min
+                                       a copy every ten minutes, until the lease ends
   sluice checkpoint 7 saved --stop     it leaves its GPU, and waits for `sluice restore saved`
 
 What cannot move to another GPU (`sluice migrate`) cannot be in a checkpoint either; the refusal says \
@@ -27,6 +31,11 @@ pub(crate) struct CheckpointArgs {
     /// Take the program off its GPU once all is in the folder; its calls wait for `sluice restore`
     #[arg(long)]
     pub(crate) stop: bool,
+
+    /// Make a checkpoint now and after each such time, until the lease ends or the command is
+    /// interrupted; one that fails is said, and the next one comes at its time
+    #[arg(long, value_name = "TIME", conflicts_with = "stop")]
+    pub(crate) every: Option<Period>,
 
     /// The node that has the lease, as `sluice node` prints it [default: $SLUICE_NODE]
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]

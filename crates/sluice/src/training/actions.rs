@@ -143,6 +143,7 @@ fn take(folder: &std::path::Path, lease: Option<&Lease>) -> Result<()> {
         )
     };
     checkpoint::run(&CheckpointArgs {
+        every: None,
         number: lease.number,
         folder: folder.to_owned(),
         stop: true,

@@ -74,8 +74,13 @@ impl Process {
 
     /// Waits until its messages contain this.
     pub(crate) fn expect_message(&self, part: &str) -> Result<()> {
+        self.expect_messages(part, 1)
+    }
+
+    /// Waits until its messages contain this as often as that.
+    pub(crate) fn expect_messages(&self, part: &str, count: usize) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while !said(&self.messages).contains(part) {
+        while said(&self.messages).matches(part).count() < count {
             ensure!(
                 Instant::now() < deadline,
                 "{} did not say {part:?}: {}",
