@@ -26,6 +26,31 @@ pub struct NewMove {
     pub gpu: Option<u32>,
 }
 
+/// What a move would do, as far as is known. Nothing was moved for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MovePlan {
+    /// The name of the node with room for the lease, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// The index of its GPU there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Bytes of device memory that the program had a moment ago, which are copied while it stands
+    /// still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The time for which the program would stand still, in microseconds, if the bytes are copied
+    /// as fast as by the last move; not known before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall_us: Option<u64>,
+    /// What keeps the lease where it is; it would move without any.
+    pub reasons: Vec<String>,
+    /// Whether the lease's node has said what keeps the program; else it may have reasons of its
+    /// own.
+    pub is_asked: bool,
+}
+
 /// The last move of a lease: under way, done, or refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

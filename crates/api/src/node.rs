@@ -256,6 +256,9 @@ pub struct GpuReport {
 pub struct SessionReport {
     pub session: u64,
     pub lease: LeaseId,
+    /// What kept it from moving to another GPU a few seconds ago; not known without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmovable: Option<Vec<String>>,
     pub name: String,
     /// The client's process id and address, as far as they mean something.
     pub process: u32,

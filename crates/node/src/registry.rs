@@ -130,6 +130,8 @@ struct Ledger {
     planners: Vec<Planner>,
     /// When each planner has to decide again at the latest.
     plan_at_ns: Vec<Option<u64>>,
+    /// When the workers were last asked what keeps their sessions from moving, for a report.
+    asked_movable_at: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -259,6 +261,7 @@ impl Registry {
             openings: Openings::default(),
             plan_at_ns: vec![None; planners.len()],
             planners,
+            asked_movable_at: None,
         };
         Registry {
             inventory,

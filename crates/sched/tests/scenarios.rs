@@ -101,7 +101,7 @@ struct Work {
     /// Continues elsewhere when it is moved.
     #[serde(default)]
     live: bool,
-    /// Is on its way, and not moved now.
+    /// Is moved already, and stays for now.
     #[serde(default)]
     held: bool,
     required: Option<u8>,

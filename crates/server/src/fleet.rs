@@ -53,6 +53,7 @@ pub(crate) use tenants::{Guarantee, Tenants, top};
 use account::Account;
 use budgets::Budgets;
 use health::Health;
+use live::MoveRate;
 use silence::Silence;
 
 #[derive(Debug)]
@@ -72,6 +73,8 @@ pub(crate) struct Fleet {
     account: Account,
     silence: Silence,
     health: Health,
+    /// Of the last move that says so; not stored.
+    move_rate: Option<MoveRate>,
     /// Of the server that this is in the memory of; nodes say in which they were answered last.
     pub(crate) leadership: u64,
     last_lease: LeaseId,
@@ -129,6 +132,7 @@ impl Fleet {
             account,
             silence: Silence::new(now_ms),
             health: Health::default(),
+            move_rate: None,
             leadership: 0,
             last_lease,
             revision,
@@ -172,6 +176,7 @@ impl Fleet {
             }
         }
         self.refusals = std::mem::take(&mut earlier.refusals);
+        self.move_rate = earlier.move_rate;
         self.silence.hear_as(&mut earlier.silence);
     }
 

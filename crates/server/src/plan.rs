@@ -76,7 +76,7 @@ pub(crate) struct Plan {
     leases: HashMap<JobId, LeaseId>,
     /// Have a place that they have not been granted yet.
     bound: BTreeSet<LeaseId>,
-    /// Are to move to another place while they run, and have not been told to.
+    /// Move to another place while they run, as soon as that is clear.
     due: BTreeMap<LeaseId, Due>,
     /// Are kept from the scheduler, and why.
     held_back: BTreeMap<LeaseId, String>,

@@ -38,8 +38,11 @@ fn at_server(client: &Client, arguments: &MigrateArgs) -> Result<ExitCode> {
         arguments.gpu.is_none() || arguments.to.is_some(),
         "a lease of a server moves to another node: say --to NODE, of which this is the GPU"
     );
-    ensure!(!arguments.dry_run, "--dry-run is for nodes without a server");
-    server::migrate(client, lease, &NewMove { node: arguments.to.clone(), gpu: arguments.gpu })?;
+    let to = NewMove { node: arguments.to.clone(), gpu: arguments.gpu };
+    match arguments.dry_run {
+        true => server::plan(client, lease, &to)?,
+        false => server::migrate(client, lease, &to)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

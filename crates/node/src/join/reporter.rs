@@ -67,6 +67,7 @@ impl Reporter {
         let usage = state.journal.pending(RECORDS_MAX);
         drop(state);
         self.sequence += 1;
+        registry.ask_for_report();
         let (faults, lasting) = registry.faults.all();
         let (boot, release) = (self.boot.clone(), self.join.release.clone());
         let (sequence, leadership) = (self.sequence, Some(self.leadership));

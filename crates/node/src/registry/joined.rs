@@ -273,7 +273,10 @@ impl Registry {
         let attempt = |id: u64| here(id)?.metered.as_ref().map(Metered::attempt);
         let arriving = |record: &LeaseRecord| record.arriving.as_ref().map(Metered::attempt);
         let resized = |record: &LeaseRecord| record.metered.as_ref()?.resized().cloned();
-        let session = |status: SessionStatus| Some(session_report(attempt(status.lease)?, status));
+        let session = |status: SessionStatus| {
+            let unmovable = ledger.what_keeps(status.session);
+            Some(SessionReport { unmovable, ..session_report(attempt(status.lease)?, status) })
+        };
         Report {
             gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
             leases: ledger.leases.keys().filter_map(|&id| attempt(id)).collect(),
@@ -329,6 +332,7 @@ fn session_report(attempt: Attempt, status: SessionStatus) -> SessionReport {
     SessionReport {
         session: status.session,
         lease: attempt.lease,
+        unmovable: None,
         name: status.name,
         process: status.process,
         peer: status.peer,

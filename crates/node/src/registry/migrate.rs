@@ -59,6 +59,8 @@ pub(super) struct Migration {
     refusal: Option<String>,
     /// What keeps it from moving, once its worker has said so after being asked.
     reasons: Option<Vec<String>>,
+    /// Its worker has yet to answer that.
+    is_asked: bool,
     /// GPU time that it had on other GPUs before, in nanoseconds.
     elsewhere_ns: u64,
     /// Since when it stands still for the present move.

@@ -46,7 +46,7 @@ pub enum Mobility {
     /// They continue elsewhere, after a pause: they move before others have to restart, and rather
     /// than being evicted.
     Live,
-    /// They are on their way already, or about to be changed: they stay until that is over.
+    /// They are moved already, or are about to be changed, and stay until that is over.
     Held,
 }
 

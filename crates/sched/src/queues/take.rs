@@ -429,8 +429,8 @@ impl Scheduler {
     }
 
     /// Lets work that moves while it runs continue elsewhere, if there is a place for it that is as
-    /// good: the worthiest first. Nobody who waits is passed over by that. What had room there has
-    /// got it before.
+    /// good: the worthiest first. What waits is not passed over by that: it would have
+    /// got the place before.
     fn move_unneeded(&mut self, bounds: &[(QueueId, Amounts)], taken: &mut Vec<Taken>) -> Vec<Moved> {
         let mut moved = Vec::new();
         let mut index = taken.len();

@@ -429,6 +429,7 @@ fn has_sessions(plane: &Plane, nodes: &[Mutex<Node>], count: usize) -> Result<()
         let session = |session| SessionReport {
             session,
             lease,
+            unmovable: None,
             name: "python3 train.py".into(),
             process: 4711,
             peer: "198.51.100.7:40000".into(),

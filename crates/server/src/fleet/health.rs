@@ -322,7 +322,7 @@ impl Fleet {
         leaving
     }
 
-    /// Whether the plan looks for another place for what runs there, before it has notice.
+    /// Whether the plan looks for another place for what runs there, before it is preempted.
     fn may_leave(&self, id: LeaseId, now_ms: u64) -> bool {
         match self.moves_live(id, now_ms) {
             Ok((_, seat)) => {
@@ -402,7 +402,7 @@ impl Fleet {
     }
 }
 
-/// Whether what runs on a GPU has to leave it, and has a grace time for that.
+/// Whether what runs on a GPU leaves it within a grace time.
 fn has_grace(fence: &GpuFence) -> bool {
     fence.state == FenceState::Fenced && fence.sessions == Clearing::Preempt
 }

@@ -152,7 +152,7 @@ pub(crate) enum SeatMove {
 /// Why the server moves a lease by itself.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct MoveCause {
-    /// As the lease would be told if it had to start again.
+    /// As it stands in the notice of a lease that starts again.
     pub(crate) reason: String,
     /// The lease that gets its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]

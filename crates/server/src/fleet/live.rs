@@ -1,20 +1,47 @@
 //! Leases that the server moves by itself while their programs run: so that others fit in their
 //! place, or because something is wrong with their GPU.
 //!
-//! What cannot move, or was to and has not, has notice instead, and waits in the queue again. What
-//! is asked first is what the server knows; the node knows the rest, and refuses.
+//! What cannot move, or was to and has not, is preempted instead, and waits in the queue again. The
+//! server checks what it knows; the node knows the rest, and refuses.
+
+use std::collections::BTreeMap;
 
 use sluice_api::lease::{LeaseId, LeaseState};
-use sluice_api::node::NodeId;
+use sluice_api::moving::MovePlan;
+use sluice_api::node::{NodeId, Report, SessionReport};
 
 use super::lease::{MoveCause, SeatMove, SeatResize, Stage};
-use super::{Fleet, LeaseRecord, Node, Seat};
+use super::{Fleet, LeaseRecord, Node, Seat, WHY_MAX, printable};
 
 /// A program that a node has refused to move is not tried again so soon: it starts again elsewhere.
 const REFUSED_MS: u64 = 10 * 60_000;
-/// A move may take so long before its lease has notice. A node makes one move after the other, each
-/// within 0.8 of its `--linger`.
+/// A move may take this time before its lease is preempted. A node makes one move after the other,
+/// each within 0.8 of its `--linger`.
 pub(crate) const MOVE_MS_MAX: u64 = 10 * 60_000;
+
+/// Smaller moves say nothing of how fast memory is copied.
+const RATED_BYTES_MIN: u64 = 16 << 20;
+/// Reasons of a program that are shown.
+const REASONS_MAX: usize = 4;
+
+/// Bytes that a move has copied, and for how many microseconds its program stood still.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoveRate {
+    bytes: u64,
+    stall_us: u64,
+}
+
+impl MoveRate {
+    /// None where too little was copied to tell.
+    pub(super) fn of(bytes: u64, stall_us: u64) -> Option<MoveRate> {
+        (bytes >= RATED_BYTES_MIN && stall_us > 0).then_some(MoveRate { bytes, stall_us })
+    }
+
+    fn stall_us(self, bytes: u64) -> u64 {
+        let stall_us = u128::from(bytes) * u128::from(self.stall_us) / u128::from(self.bytes);
+        u64::try_from(stall_us).unwrap_or(u64::MAX)
+    }
+}
 
 /// Why a lease does not move by itself now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +76,62 @@ impl Fleet {
             return Err(Stays::Restarts(reason.clone()));
         }
         self.exchanges(seat.node).map_err(Stays::Restarts)?;
-        Ok((task, seat))
+        match self.kept_by(id, seat.node) {
+            reasons if reasons.is_empty() => Ok((task, seat)),
+            reasons => Err(Stays::Restarts(reasons.join("; "))),
+        }
+    }
+
+    /// What keeps the programs of a lease where they are, as their node last said.
+    fn kept_by(&self, id: LeaseId, node: NodeId) -> Vec<String> {
+        let sessions = self.nodes.get(&node).map_or(&[][..], |node| &node.report.sessions);
+        let own: Vec<&SessionReport> = sessions.iter().filter(|session| session.lease == id).collect();
+        if own.len() > 1 {
+            let count = own.len();
+            return vec![format!("{count} programs run under it, and only a lease of one program can move")];
+        }
+        let reasons = own.iter().filter_map(|session| session.unmovable.as_ref()).flatten();
+        let shown = |reason: &String| reason.chars().take(WHY_MAX).map(printable).collect();
+        reasons.take(REASONS_MAX).map(shown).collect()
+    }
+
+    /// What a move of a lease would do; the place is for the caller to find.
+    pub(crate) fn move_plan(&self, id: LeaseId) -> MovePlan {
+        let mut plan = MovePlan::default();
+        let seat = match self.movable(id) {
+            Ok((_, seat)) => seat,
+            Err(reason) => {
+                plan.reasons.push(reason);
+                return plan;
+            }
+        };
+        plan.reasons.extend(self.exchanges(seat.node).err());
+        plan.reasons.extend(self.kept_by(id, seat.node));
+        let sessions = self.nodes.get(&seat.node).map_or(&[][..], |node| &node.report.sessions);
+        let mut own = sessions.iter().filter(|session| session.lease == id).peekable();
+        if own.peek().is_some() {
+            plan.is_asked = own.clone().all(|session| session.unmovable.is_some());
+            let bytes = own.map(|session| session.memory_used).sum();
+            plan.bytes = Some(bytes);
+            plan.stall_us = self.move_rate.map(|rate| rate.stall_us(bytes));
+        } else {
+            plan.reasons.push("no program of it has used its GPU yet".into());
+        }
+        plan
+    }
+
+    /// Has the plan look at leases of a node which something new keeps from moving, or nothing any
+    /// more.
+    pub(super) fn note_movable(&mut self, node: NodeId, report: &Report) {
+        let kept = |sessions: &[SessionReport]| -> BTreeMap<LeaseId, bool> {
+            let is_kept =
+                |session: &SessionReport| session.unmovable.as_ref().is_some_and(|it| !it.is_empty());
+            sessions.iter().map(|session| (session.lease, is_kept(session))).collect()
+        };
+        let before = self.nodes.get(&node).map(|node| kept(&node.report.sessions)).unwrap_or_default();
+        let changed = kept(&report.sessions).into_iter();
+        let changed = changed.filter(|(id, is_kept)| before.get(id).is_some_and(|it| *it) != *is_kept);
+        self.news.leases.extend(changed.map(|(id, _)| id));
     }
 
     /// Whether programs can move from a node and to it, as far as is known; the error says why not.
@@ -79,7 +161,7 @@ impl Fleet {
         self.account.moving().into_iter().filter_map(overdue).collect()
     }
 
-    /// A clock was set, or nobody listened: moves under way have as much time as before.
+    /// A clock was set, or no server listened: moves under way have as much time as before.
     pub(super) fn move_times_of_moves(&mut self, by_ms: i64) {
         for id in self.account.moving() {
             self.change(id, |lease| {

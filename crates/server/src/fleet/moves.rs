@@ -23,6 +23,7 @@ use sluice_api::moving::{LeaseMoving, MoveResult, MoveState, Moving};
 use sluice_api::node::{Attempt, NodeId};
 
 use super::lease::{MoveCause, SeatMove, SeatResize, Stage};
+use super::live::MoveRate;
 use super::resize::GRANT_MS;
 use super::{Fleet, LeaseRecord, Seat, WHY_MAX, printable};
 
@@ -108,7 +109,7 @@ impl Fleet {
     pub(crate) fn move_orders(&self, node: NodeId, now_ms: u64) -> Vec<OrderToMove> {
         let leases = self.account.on_node(node).into_iter().filter_map(|id| self.leases.get(&id));
         let order = |lease: &LeaseRecord| -> Vec<OrderToMove> {
-            // What has notice meanwhile need not move any more.
+            // What is preempted meanwhile need not move any more.
             let goes_on = lease.state == LeaseState::Running;
             let here = lease.held().filter(|(_, seat)| goes_on && seat.node == node && seat.stays());
             here.filter_map(|(task, seat)| {
@@ -203,6 +204,8 @@ impl Fleet {
         if let Some((bytes, stall_us)) = bytes.zip(stall_us) {
             (detail["bytes"], detail["stall_us"]) = (bytes.into(), stall_us.into());
         }
+        self.move_rate =
+            bytes.zip(stall_us).and_then(|(bytes, us)| MoveRate::of(bytes, us)).or(self.move_rate);
         self.tell(id, "lease.moved", detail);
         self.change_seat(id, task, |seat| {
             if !seat.earlier.contains(&seat.node) {

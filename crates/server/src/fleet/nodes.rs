@@ -121,6 +121,8 @@ impl Fleet {
         if std::mem::take(&mut entry.missed) {
             self.silence.reports_again(&entry.name);
         }
+        self.note_movable(node, &report);
+        let entry = self.nodes.get_mut(&node)?;
         let resized = report.resized.clone();
         let (moved, arriving) = (report.moved.clone(), report.arriving.iter().copied().collect());
         let mut idle = report.idle;

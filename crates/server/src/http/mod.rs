@@ -71,6 +71,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(leases::read::list, leases::request::create))
         .routes(routes!(leases::read::get, leases::change::end, leases::change::resize))
         .routes(routes!(moves::move_lease))
+        .routes(routes!(moves::plan_move))
         .routes(routes!(leases::read::history))
         .routes(routes!(ledger::lease_bill))
         .routes(routes!(leases::change::refused))

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
+use serde::Deserialize;
 use sluice_api::lease::{Lease, LeaseId};
-use sluice_api::moving::NewMove;
+use sluice_api::moving::{MovePlan, NewMove};
 use sluice_api::node::NodeId;
 use sluice_api::problem::{Kind, Problem};
 
 use super::answer::Answer;
-use super::extract::{Body, Name};
+use super::extract::{Body, Name, Options};
 use super::leases::{unchanged, view};
 use crate::auth::Principal;
 use crate::fleet::Fleet;
 use crate::policy::Action;
-use crate::server::{Change, Server};
+use crate::server::{Books, Change, Server};
 
 /// Move a running lease to another node
 ///
@@ -45,6 +46,40 @@ pub(super) async fn move_lease(
     change.audit_leases(&principal);
     change.commit().await?;
     view(&server, &principal, id).await
+}
+
+/// Where a lease would move to.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Target {
+    /// The name of the node; any with a free GPU of the same kind unless said.
+    #[serde(default)]
+    node: Option<String>,
+    /// The index of that node's GPU; any unless said.
+    #[serde(default)]
+    gpu: Option<u32>,
+}
+
+/// What a move of a lease would do
+///
+/// Nothing is moved. The answer says where the lease would go, how much would be copied and for how
+/// long its program would stand still, as far as is known, and what keeps it where it is.
+#[utoipa::path(get, path = "/leases/{id}/moves/plan", tag = "leases",
+    params(("id" = u64, Path), Target), responses((status = 200, body = MovePlan)))]
+pub(super) async fn plan_move(
+    State(server): State<Arc<Server>>,
+    principal: Principal,
+    Name(id): Name<LeaseId>,
+    Options(to): Options<Target>,
+) -> Answer<MovePlan> {
+    let Json(lease) = view(&server, &principal, id).await?;
+    principal.need(Action::Preempt, &lease.tenant)?;
+    let plan = |books: &mut Books, now_ms: u64| {
+        let node = to.node.as_ref().map(|name| target(&books.fleet, name, now_ms)).transpose()?;
+        Ok(books.plan_move(id, (node, to.gpu)))
+    };
+    let planned: Result<MovePlan, Problem> = server.hear(plan).await?;
+    Ok(Json(planned?))
 }
 
 fn start(change: &mut Change<'_>, id: LeaseId, new: &NewMove) -> Result<(), Problem> {

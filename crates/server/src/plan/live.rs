@@ -4,12 +4,12 @@
 //! ```text
 //!                            place clear           moved: follow sees it at its place
 //!  Action::Move ──▶ due ──────────────────▶ ordered
-//!       │            │                          │  refused: the plan begins anew, and would restart it
-//!       │            │ it cannot any more       │  nothing heard in time
+//!       │            │                          │  refused: the plan begins anew
+//!       │            │ it cannot any more       │  no answer in time
 //!       └────────────┴──────────────────────────┴──▶ notice: it starts again elsewhere
 //! ```
 //! The scheduler counts the lease at its new place from the decision on. What is to have its old
-//! place waits in `bound` until the fleet's books say that it has left.
+//! place waits in `bound` until the fleet says that it has left.
 
 use sluice_api::lease::LeaseId;
 use sluice_sched::queues::Mobility;
@@ -20,7 +20,7 @@ use super::clearance::Clearance;
 use super::{Clock, Plan, keeps_its_place};
 use crate::fleet::{Fleet, LeaseRecord, MOVE_MS_MAX, MoveCause, Seat, Stays};
 
-/// A move whose order has not been given: its place may still have to be cleared.
+/// A move that is not ordered yet: its place may not be clear.
 #[derive(Clone, Debug)]
 pub(super) struct Due {
     /// The attempt of its lease.
@@ -38,7 +38,7 @@ impl Due {
         Due { attempt: 0, task, seat, other, taker }
     }
 
-    /// What a lease is told that has to start again.
+    /// The notice of a lease that starts again.
     pub(super) fn restart_because(&self, why: &str) -> Leaving {
         let reason = format!(
             "it starts again elsewhere, so that {} fits in its place; it does not move there while it runs: {why}",
@@ -140,7 +140,7 @@ impl Plan {
         })
     }
 
-    /// Gives notice to leases of which nothing has been heard since they were to move.
+    /// Gives notice to leases whose node has not answered an order in time.
     pub(super) fn notice_overdue(&mut self, fleet: &mut Fleet, clock: Clock) {
         for (id, cause) in fleet.overdue_moves(clock.now_ms) {
             let minutes = MOVE_MS_MAX / 60_000;
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// Tells the scheduler what it would mean for a lease to be moved.
+    /// Has the scheduler know what a move means for a lease.
     pub(super) fn follow_mobility(&mut self, fleet: &Fleet, id: LeaseId) {
         let Some((lease, work)) = fleet.lease(id).zip(self.work.get(&id)) else { return };
         let mobility = self.mobility(fleet, lease);

@@ -3,6 +3,7 @@
 
 use sluice_api::lease::LeaseId;
 use sluice_api::node::NodeId;
+use sluice_sched::queues::JobId;
 use sluice_sched::{GpuSet, Placement};
 
 use super::clearance::Clearance;
@@ -10,15 +11,40 @@ use super::{Plan, sites};
 use crate::fleet::{Fleet, Seat};
 
 impl Plan {
-    /// Finds a place for a task of a lease on another node: on this one, and on this GPU of it, if
-    /// one is named. Its GPU is of the same kind, so prices and quotas stay as they are. The
-    /// scheduler counts the task there when this returns.
+    /// Finds a place for a task of a lease as [`Plan::find_elsewhere`] does. The scheduler counts
+    /// the task there when this returns.
     pub(crate) fn place_elsewhere(
         &mut self,
         fleet: &Fleet,
         id: LeaseId,
         task: u32,
+        to: (Option<NodeId>, Option<u32>),
+    ) -> Result<(NodeId, Vec<u32>), String> {
+        self.look_elsewhere(fleet, id, task, to, |plan, job, number, to| {
+            plan.scheduler.relocate(plan.now_ms, job, number, to).is_ok()
+        })
+    }
+
+    /// Finds a place for a task of a lease on another node: on this one, and on this GPU of it, if
+    /// one is named. Its GPU is of the same kind, so prices and quotas stay as they are.
+    pub(crate) fn find_elsewhere(
+        &mut self,
+        fleet: &Fleet,
+        id: LeaseId,
+        task: u32,
+        to: (Option<NodeId>, Option<u32>),
+    ) -> Result<(NodeId, Vec<u32>), String> {
+        self.look_elsewhere(fleet, id, task, to, |_, _, _, _| true)
+    }
+
+    /// The first good place that the caller can take.
+    fn look_elsewhere(
+        &mut self,
+        fleet: &Fleet,
+        id: LeaseId,
+        task: u32,
         (node, gpu): (Option<NodeId>, Option<u32>),
+        take: impl Fn(&mut Plan, JobId, u32, Placement) -> bool,
     ) -> Result<(NodeId, Vec<u32>), String> {
         let again = || "the scheduler does not know the lease yet: ask again".to_owned();
         let (lease, work) = fleet.lease(id).zip(self.work.get(&id)).ok_or_else(again)?;
@@ -47,7 +73,7 @@ impl Plan {
             // One that was named says itself why not.
             let may_take = node.is_some() || fleet.exchanges(place.node).is_ok();
             let is_open = takes_work && !is_fenced && is_clear && may_take;
-            if is_open && self.scheduler.relocate(self.now_ms, job, number, to).is_ok() {
+            if is_open && take(self, job, number, to) {
                 return Ok((place.node, place.gpus));
             }
             sites.retain(|&site| site != to.node);
@@ -81,7 +107,7 @@ impl Plan {
     /// The best place on these sites, or on this GPU of theirs.
     fn place_on(
         &mut self,
-        job: sluice_sched::queues::JobId,
+        job: JobId,
         number: u32,
         sites: &[sluice_sched::NodeId],
         gpu: Option<u32>,

@@ -6,6 +6,7 @@ use sluice_api::audit::Head;
 use sluice_api::bill::Seller;
 use sluice_api::identity::Identity;
 use sluice_api::lease::{Lease, LeaseId, LeaseState, NewLease, ResizeLease};
+use sluice_api::moving::MovePlan;
 use sluice_api::node::NodeId;
 use sluice_api::recommendation::RunDefault;
 use sluice_api::tenant::TenantPath;
@@ -197,6 +198,22 @@ impl Books {
         let (node, gpus) = plan.place_elsewhere(fleet, id, task, to)?;
         fleet.start_move(id, task, (node, gpus), None);
         Ok(())
+    }
+
+    /// Predicts what [`Books::move_lease`] would lead to.
+    pub(crate) fn plan_move(&mut self, id: LeaseId, to: (Option<NodeId>, Option<u32>)) -> MovePlan {
+        let mut planned = self.fleet.move_plan(id);
+        let Books { fleet, plan, .. } = self;
+        let Ok(task) = fleet.movable(id).map(|(task, _)| task) else { return planned };
+        let again = || "the server has only begun to lead: ask again".to_owned();
+        match plan.as_mut().ok_or_else(again).and_then(|plan| plan.find_elsewhere(fleet, id, task, to)) {
+            Ok((node, gpus)) => {
+                planned.node = fleet.nodes().get(&node).map(|node| node.name.clone());
+                planned.gpu = gpus.first().copied();
+            }
+            Err(reason) => planned.reasons.push(reason),
+        }
+        planned
     }
 
     /// Predicts what a request would lead to, with the GPUs that it accepts. There is no prediction

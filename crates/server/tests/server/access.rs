@@ -48,6 +48,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     }),
     ("preempt", "preempt", |c, t| c.post(&format!("/leases/{}/preemptions", t.lease), &json!({}))),
     ("move", "move_lease", |c, t| c.post(&format!("/leases/{}/moves", t.lease), &json!({}))),
+    ("plan move", "plan_move", |c, t| c.get(&format!("/leases/{}/moves/plan", t.lease))),
     ("resize", "resize", |c, t| c.patch(&format!("/leases/{}", t.lease), &json!({ "share_ppm": 1 }))),
     ("bill", "bill", |c, _| c.get("/bill?tenant=acme")),
     ("bill days", "bill_days", |c, _| {

@@ -48,10 +48,11 @@ fn a_lease_is_granted_claimed_used_and_ended() {
     assert_eq!(again.state, LeaseState::Ended);
 }
 
-fn session(lease: u64) -> SessionReport {
+pub(crate) fn session(lease: u64) -> SessionReport {
     SessionReport {
         session: 1,
         lease,
+        unmovable: None,
         name: "a program".into(),
         process: 1,
         peer: "10.0.0.8:1".into(),

@@ -4,8 +4,8 @@ use serde_json::json;
 use sluice_api::client::{Client, Failure};
 use sluice_api::grant::{Grant, Verifier};
 use sluice_api::lease::{Lease, LeaseHistory, LeaseState, NewLease};
-use sluice_api::moving::{MoveOrder, MoveResult, MoveState};
-use sluice_api::node::{Attempt, GpuStatus, NodeStatus};
+use sluice_api::moving::{MoveOrder, MovePlan, MoveResult, MoveState};
+use sluice_api::node::{Attempt, GpuStatus, NodeStatus, SessionReport};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
@@ -53,7 +53,7 @@ impl Started {
         self.running_on(0, ask)
     }
 
-    /// The same on either node.
+    /// A lease whose program runs on this node of the two.
     fn running_on(&mut self, node: usize, ask: &NewLease) -> Lease {
         let path = ["/nodes/two/drain", "/nodes/one/drain"][node];
         let _: NodeStatus = self.admin().post(path, &json!({})).unwrap();
@@ -78,7 +78,7 @@ impl Started {
         self.answer_from(0, order, refused);
     }
 
-    /// The same of either node.
+    /// This node of the two says what became of an order.
     fn answer_from(&mut self, node: usize, order: &MoveOrder, refused: Option<&str>) {
         let (attempt, number) = (order.attempt, order.number);
         let node = &mut self.nodes[node];
@@ -467,7 +467,72 @@ fn a_lease_that_ends_while_it_moves_makes_room_all_the_same() {
     assert_eq!(all.nodes[1].say().end, [attempt_of(&on_one)]);
     all.nodes[0].report.leases.clear();
     all.nodes[1].report.arriving.clear();
-    (all.nodes[0].say(), all.nodes[1].say());
+    all.nodes[0].say();
+    all.nodes[1].say();
     assert_eq!(wait_for_state(&all.member, whole.id, LeaseState::Granted).places[0].node, "one");
     assert_eq!(all.leased()[1], (250_000, GIB));
+}
+
+/// A program of a lease, as its node reports it.
+fn program(lease: &Lease, unmovable: Option<&[&str]>) -> SessionReport {
+    let unmovable = unmovable.map(|reasons| reasons.iter().map(|&reason| reason.to_owned()).collect());
+    SessionReport { unmovable, memory_used: GIB, ..crate::leases::session(lease.id) }
+}
+
+#[test]
+fn a_plan_of_a_move_says_what_is_known_and_moves_nothing() {
+    let mut all = start();
+    let lease = all.running(&four_gib());
+    let path = format!("/leases/{}/moves/plan", lease.id);
+    let plan =
+        |all: &Started, options: &str| -> MovePlan { all.admin().get(&format!("{path}{options}")).unwrap() };
+    let says = |all: &mut Started, unmovable| {
+        all.nodes[0].report.sessions = vec![program(&lease, unmovable)];
+        all.nodes[0].say();
+        plan(all, "")
+    };
+    assert_eq!(plan(&all, "").reasons, ["no program of it has used its GPU yet"]);
+    let unknown = says(&mut all, None);
+    assert!(unknown.reasons.is_empty() && !unknown.is_asked, "{unknown:?}");
+    let (node, gpu) = (Some("two".to_owned()), Some(0));
+    let expect = MovePlan { node, gpu, bytes: Some(GIB), is_asked: true, ..MovePlan::default() };
+    assert_eq!(says(&mut all, Some(&[])), expect);
+    assert_eq!(plan(&all, "?node=two&gpu=0"), expect);
+    let kept = says(&mut all, Some(&["it holds graphs", "it has device resources"]));
+    assert_eq!(kept.reasons, ["it holds graphs", "it has device resources"]);
+    let here = plan(&all, "?node=one");
+    assert!(here.reasons.last().unwrap().contains("on that node already"), "{here:?}");
+    let nowhere = problem(all.admin().get::<MovePlan>(&format!("{path}?node=nine")));
+    assert!(nowhere.is(Kind::Conflict) && nowhere.detail.contains("there is no node nine"), "{nowhere:?}");
+    assert!(all.nodes[0].say().moves.is_empty() && all.lease(lease.id).moving.is_none());
+
+    // What the last move took says what the next one takes.
+    says(&mut all, Some(&[]));
+    all.migrate(&lease, json!({})).unwrap();
+    let order = all.order();
+    all.answer(&order, None);
+    let moved = plan(&all, "");
+    assert!(moved.reasons[0].contains("has only just moved"), "{moved:?}");
+    all.nodes[0].report.sessions.clear();
+    all.nodes[1].report.leases = vec![attempt_of(&lease)];
+    all.nodes[1].report.sessions = vec![program(&lease, Some(&[]))];
+    all.nodes[0].say();
+    all.nodes[1].say();
+    let back = plan(&all, "");
+    assert_eq!((back.node.as_deref(), back.stall_us, &back.reasons[..]), (Some("one"), Some(7), &[][..]));
+}
+
+#[test]
+fn what_its_node_says_cannot_move_is_not_moved_so_that_another_fits() {
+    let mut all = start();
+    let ask = NewLease { memory: GIB, ..ask(250_000) };
+    let (on_one, on_two) = (all.running(&ask), all.running_on(1, &ask));
+    all.nodes[0].report.sessions = vec![program(&on_one, Some(&["it holds graphs"]))];
+    all.nodes[1].report.sessions = vec![program(&on_two, Some(&[]))];
+    all.nodes[0].say();
+    all.nodes[1].say();
+    request(&all.member, &crate::ask(1_000_000));
+    let moving = wait_for(&all.member, on_two.id, |lease| lease.moving.is_some());
+    assert_eq!(moving.moving.unwrap().node.as_deref(), Some("one"));
+    assert_eq!(all.lease(on_one.id).moving, None);
 }

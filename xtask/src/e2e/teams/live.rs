@@ -82,12 +82,11 @@ pub(super) fn a_program_that_cannot_move_starts_again() -> Result<()> {
         ensure!(shown.contains(words), "{words}: {shown}");
     }
     [&mut again, &mut stays, &mut whole].into_iter().try_for_each(|program| program.end_its_input())?;
-    let records = installation.wait_for_records(3)?;
+    let records = installation.wait_for_records(4)?;
     installation.check_bill(&records)
 }
 
-/// Of two that have to give way to a higher priority, the one that has a place elsewhere goes on
-/// there.
+/// Of two victims of a higher priority, the one that has a place elsewhere continues there.
 pub(super) fn a_preempted_program_moves() -> Result<()> {
     let installation = Installation::start("gives-way", TENANTS, &["two"], &[])?;
     let blue = &installation.blue;
@@ -101,7 +100,7 @@ pub(super) fn a_preempted_program_moves() -> Result<()> {
     let mut high = start_on_share(blue, "high", 8 * MIB, &["-p", "1", "--priority", "90"], &[])?;
     waits.expect_message("has a higher priority")?;
     [&mut moves, &mut stays, &mut high].into_iter().try_for_each(computes)?;
-    ensure!(place_of(blue, &id)? == "two", "it goes on there");
+    ensure!(place_of(blue, &id)? == "two", "it continues there");
     let shown = blue.text(&["lease", "show", &id])?;
     ensure!(shown.contains("running, attempt 1") && shown.contains("fits in its place"), "{shown}");
     let shown = blue.json(&["lease", "show", &waiting])?;
@@ -110,12 +109,12 @@ pub(super) fn a_preempted_program_moves() -> Result<()> {
     waits.expect_line("ready")?;
     [&mut moves, &mut stays, &mut waits].into_iter().try_for_each(computes)?;
     [&mut moves, &mut stays, &mut waits].into_iter().try_for_each(|program| program.end_its_input())?;
-    let records = installation.wait_for_records(4)?;
+    let records = installation.wait_for_records(5)?;
     records_tile(&records, &id, 2)?;
     installation.check_bill(&records)
 }
 
-/// What runs on a GPU that is fenced goes on elsewhere; what cannot move starts again there.
+/// What runs on a GPU that is fenced continues elsewhere; what cannot move starts again there.
 pub(super) fn programs_leave_a_faulty_gpu() -> Result<()> {
     let installation = Installation::start("leaves-faulty", TENANTS, &["two"], &[])?;
     let (admin, red) = (&installation.admin, &installation.red);
@@ -138,7 +137,7 @@ pub(super) fn programs_leave_a_faulty_gpu() -> Result<()> {
         ensure!(words.iter().all(|words| shown.contains(words)), "{words:?}: {shown}");
     }
     [&mut moves, &mut again].into_iter().try_for_each(|program| program.end_its_input())?;
-    let records = installation.wait_for_records(2)?;
+    let records = installation.wait_for_records(3)?;
     records_tile(&records, &id, 2)?;
     installation.check_bill(&records)
 }

@@ -21,7 +21,7 @@ fn start(account: &Account, name: &str, held: u64, options: &[&str], more: &[&st
     start_on_share(account, name, held, &[&["-p", "0.3"], options].concat(), more)
 }
 
-/// The same on a share that the options name.
+/// A program on a share that the options name.
 pub(super) fn start_on_share(
     account: &Account,
     name: &str,
@@ -43,6 +43,20 @@ fn messages_of(command: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     ensure!(done.status.success(), "{} failed: {said}", process::show(command));
     Ok(said)
+}
+
+/// Whether a lease would move, and what is said of it, once its node has said what keeps it.
+fn planned(account: &Account, id: &str) -> Result<(bool, String)> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let done = account.command(&["migrate", id, "--dry-run"]).output()?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        if !said.contains("has not said yet") {
+            return Ok((done.status.success(), said));
+        }
+        ensure!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 pub(super) fn does(program: &mut Process, lines: &[(&str, &str)]) -> Result<()> {
@@ -101,6 +115,9 @@ pub(super) fn a_lease_moves() -> Result<()> {
     let other = if first == "one" { "two" } else { "one" };
     let mut refused = red.command(&["migrate", &id]);
     expect_failure(&mut refused, "a member", 1, &["does not allow that"])?;
+    let (would_move, said) = planned(admin, &id)?;
+    let text = format!("lease {id} would move to GPU 0 of {other}, and stand still while 20");
+    ensure!(would_move && said.contains(&text), "{said}");
     for (from, to, more) in [(&*first, other, &["--to", other][..]), (other, &*first, &[])] {
         program.tell("compute")?;
         let mut command = admin.command(&["migrate", &id]);
@@ -113,6 +130,8 @@ pub(super) fn a_lease_moves() -> Result<()> {
         let sessions = red.wait_for(&["sessions"], |all| all[0]["node"] == to)?;
         ensure!(sessions.as_array().is_some_and(|all| all.len() == 1), "{sessions}");
     }
+    let (would_move, said) = planned(admin, &id)?;
+    ensure!(would_move && said.contains(", and stand still for about "), "{said}");
     // A process that begins now has the address of the first node from its parent.
     does(&mut program, &[("child", "child right")])?;
     computes(&mut program)?;
@@ -128,6 +147,11 @@ pub(super) fn a_lease_moves() -> Result<()> {
     let (with_graph, node) = last_lease(red)?;
     let mut refused = admin.command(&["migrate", &with_graph]);
     expect_failure(&mut refused, "a graph", 1, &["it holds graphs"])?;
+    let (would_move, said) = planned(admin, &with_graph)?;
+    ensure!(
+        !would_move && said.contains(&format!("lease {with_graph} would stay: it holds graphs")),
+        "{said}"
+    );
     ensure!(place_of(red, &with_graph)? == node && leased(admin, &node)? == 300_000, "it stays on {node}");
     let gpus = admin.json(&["gpus"])?;
     let sum: u64 =

@@ -12,6 +12,8 @@ use crate::registry::{Ledger, Registry, one_line};
 
 /// A worker says what keeps its session within this time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// For reports to a server, workers are asked again after this time.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 /// A list of sessions waits for their workers no longer than this.
 const LIST_LIMIT: Duration = Duration::from_millis(200);
 
@@ -108,11 +110,36 @@ impl Registry {
         }
     }
 
+    /// Asks the workers of all sessions what keeps them from moving, if it is time to. The answers
+    /// come by themselves.
+    pub(crate) fn ask_for_report(&self) {
+        let now = self.clock.running();
+        let mut ledger = self.lock();
+        if ledger.asked_movable_at.is_some_and(|at| now.saturating_sub(at) < ASK_EVERY) {
+            return;
+        }
+        ledger.asked_movable_at = Some(now);
+        for record in ledger.sessions.values_mut() {
+            if record.is_up && !record.migration.is_moving && !record.migration.is_asked {
+                // An error means that it has ended.
+                record.migration.is_asked = record.link.send_now(&Packet::AskMovable).is_ok();
+            }
+        }
+    }
+
     /// A worker has said what keeps its session from moving.
     pub(in crate::registry) fn session_is_movable(&self, session: u64, reasons: Vec<String>) {
         if let Some(record) = self.lock().sessions.get_mut(&session) {
+            record.migration.is_asked = false;
             record.migration.reasons = Some(reasons.iter().map(|reason| one_line(reason)).collect());
         }
         self.memory_moved.notify_all();
+    }
+}
+
+impl Ledger {
+    /// What kept a session from moving when its worker was asked last.
+    pub(in crate::registry) fn what_keeps(&self, session: u64) -> Option<Vec<String>> {
+        self.sessions.get(&session)?.migration.reasons.clone()
     }
 }

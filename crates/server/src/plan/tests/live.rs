@@ -1,4 +1,4 @@
-//! What the scheduler moves goes on while it runs, where it can.
+//! What the scheduler moves continues, where it can.
 
 use sluice_api::node::Drain;
 
@@ -51,7 +51,7 @@ fn what_is_in_the_way_goes_on_elsewhere_and_the_place_is_granted_when_it_has_lef
     world.settle();
     world.check();
     assert_eq!((world.state(large), world.state(moving)), (RUNS, RUNS));
-    assert_eq!(world.fleet.lease(moving).unwrap().attempt, 1, "it goes on");
+    assert_eq!(world.fleet.lease(moving).unwrap().attempt, 1, "it continues");
     let reason = format!("so that lease {large} of acme fits in its place");
     assert_eq!(told(&mut world, moving), [("lease.moving", reason), ("lease.moved", String::new())]);
 }
