@@ -10,7 +10,7 @@ use crate::fleet::{Fleet, Seat};
 const NAMED_MAX: usize = 3;
 
 impl Plan {
-    /// Has what was bound to a GPU that is fenced now, or to a node that takes nothing new, look for
+    /// Has what was bound to a GPU that is fenced now, or to a node that takes nothing new, find
     /// another place.
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
         if self.is_due_to_closed(fleet) {
