@@ -298,7 +298,7 @@ pub(crate) mod tests {
 
     #[test]
     fn another_process_knows_what_one_was_told() {
-        let file = scratch("told");
+        let file = scratch("shared");
         let first = kept(&file);
         assert!(first.log(&subject(1)).is_none());
         first.learn(lesson(1));

@@ -208,7 +208,7 @@ impl Plan {
             self.atlas.pools().any(|known| known == pool) && fleet.pools().get(pool).is_none_or(serves)
         };
         if let Some(pool) = ask.pool.as_deref().filter(|pool| !is_open(pool)) {
-            // The same whether there is such a pool: a tenant does not learn the names of pools of others.
+            // This does not say whether there is such a pool: it may be one of other tenants.
             return Some(format!("no pool {pool} with GPUs serves {tenant}; `sluice pools` lists the pools"));
         }
         if !some_pool(&lets_in) {
