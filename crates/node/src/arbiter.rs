@@ -278,9 +278,10 @@ impl Arbiter {
             i64::try_from(self.pace.quantum_ns.saturating_add(used_ns)).unwrap_or(i64::MAX)
         };
         lease.refilled_at_ns = lease.refilled_at_ns.max(now_ns);
-        lease.precedence = match lease.weight.premium {
-            true => lease.precedence.refilled(now_ns, lease.weight, self.pace.burst_ns),
-            false => Precedence::full(now_ns, weight, self.pace.burst_ns),
+        // What was used beyond the share stays used, unless the lease becomes a premium one.
+        lease.precedence = match weight.premium && !lease.weight.premium {
+            true => Precedence::full(now_ns, weight, self.pace.burst_ns),
+            false => lease.precedence.refilled(now_ns, lease.weight, self.pace.burst_ns),
         };
         lease.weight = weight;
         lease.virtual_time = self.virtual_now + weight.virtual_of(ahead_ns);
@@ -295,9 +296,12 @@ impl Arbiter {
         }
         let Some(session) = self.sessions.remove(&session) else { return };
         let quantum_ns = self.pace.quantum_ns;
+        let is_busy = self.has_turn(session.lease);
         if let Some(lease) = self.leases.get_mut(&session.lease) {
             lease.waits.add(session.waited_ns(now_ns));
-            if let State::Waiting { since_ns, .. } = session.state {
+            if let State::Waiting { since_ns, .. } = session.state
+                && !is_busy
+            {
                 lease.end_without_turn(since_ns, now_ns, quantum_ns);
             }
         }
@@ -316,12 +320,23 @@ impl Arbiter {
     fn end_wait(&mut self, now_ns: u64, session: SessionKey) {
         let Some(session) = self.sessions.get(&session) else { return };
         let quantum_ns = self.pace.quantum_ns;
+        let is_busy = self.has_turn(session.lease);
         if let (Some(lease), State::Waiting { since_ns, .. }) =
             (self.leases.get_mut(&session.lease), session.state)
         {
             lease.waits.count(session.waited_ns(now_ns));
-            lease.end_with_turn(since_ns, now_ns, quantum_ns);
+            if !is_busy {
+                lease.end_with_turn(since_ns, now_ns, quantum_ns);
+            }
         }
+    }
+
+    /// Whether a session of a lease has the GPU: what others of it wait for then is its own work,
+    /// about which nothing is promised.
+    fn has_turn(&self, lease: LeaseKey) -> bool {
+        self.sessions
+            .values()
+            .any(|session| session.lease == lease && session.state.running_since().is_some())
     }
 
     /// A lease has ended or left this GPU: nothing of it is remembered. The answer is how long its

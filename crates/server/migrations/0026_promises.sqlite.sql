@@ -4,7 +4,6 @@ ALTER TABLE usage_record ADD COLUMN attained_ppm BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE usage_record ADD COLUMN credit_ppm BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE usage_record ADD COLUMN waits BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE usage_record ADD COLUMN waits_within BIGINT NOT NULL DEFAULT 0;
-CREATE INDEX usage_record_promised ON usage_record (from_ms) WHERE wait_us > 0;
 
 -- The same in each hour since 1970, lease by lease: only of leases that were promised something. The database itself keeps it.
 CREATE TABLE promised_hour (

@@ -12,6 +12,8 @@ use crate::fleet::{LeaseRecord, Node};
 const CLOCKS_MS: u64 = 60 * 60_000;
 /// GPU time is counted when work ends, so a record may have some of the time before it.
 const COUNTED_LATE_MS: u64 = 10 * 60_000;
+/// A turn on a GPU takes at least ten microseconds.
+const WAITS_PER_MS_MAX: u64 = 100;
 const MIB: u64 = 1 << 20;
 
 /// Says why a record cannot be true. `lease` is the lease that it names, if there is one.
@@ -74,8 +76,14 @@ fn by_capacity(record: &UsageRecord, node: &Node) -> Option<String> {
         return Some(format!("the GPUs of the node have {memory} MiB, not {}", record.memory_mib));
     }
     let device_ms = u64::from(record.gpus) * (record.held_ms() + COUNTED_LATE_MS);
-    (record.used_ppm_ms > device_ms.saturating_mul(GPU_PPM.into()))
-        .then(|| "it has more GPU time than passed on its GPUs".to_owned())
+    if record.used_ppm_ms > device_ms.saturating_mul(GPU_PPM.into()) {
+        return Some("it has more GPU time than passed on its GPUs".to_owned());
+    }
+    let waits_max = device_ms.saturating_mul(WAITS_PER_MS_MAX);
+    record
+        .promised
+        .is_some_and(|of| of.waits > waits_max)
+        .then(|| "it has more waits for the GPU than fit into its time".to_owned())
 }
 
 fn by_time(record: &UsageRecord, lease: &LeaseRecord, now_ms: u64) -> Option<String> {
@@ -200,6 +208,14 @@ mod tests {
             Some("the node has 2 GPUs"),
         );
         check(|record, _| record.used_ppm_ms = 2 * GPU_HOUR_PPM_MS, Some("more GPU time than passed"));
+        check(
+            |record, lease| {
+                promise(record, lease, PROMISE);
+                let waits = 1 << 46;
+                record.promised = Some(Promised { promise: PROMISE, waits, within: waits });
+            },
+            Some("more waits for the GPU"),
+        );
         check(|record, _| record.until_ms += 2 * HOUR_MS, Some("in the future"));
         check(|record, _| record.from_ms -= 24 * HOUR_MS, Some("before lease 7"));
         let unknown = implausible(&record(), None, &node(), NOW_MS);

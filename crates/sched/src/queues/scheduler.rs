@@ -327,8 +327,8 @@ impl Scheduler {
         job.spec.mobility = mobility;
         // Searches may find it now. That is nothing from outside, which would let work that lost
         // its place take it again: what is decided here makes jobs move.
-        self.version += 1;
         if was_held {
+            self.version += 1;
             let nodes = job.tasks().map(|(_, placement)| placement.node);
             nodes.for_each(|node| self.releases.push(node));
         }

@@ -227,9 +227,23 @@ fn lines(bill: &Bill, carried: &[Carried], digits: u8) -> Vec<InvoiceLine> {
     let corrections = bill.corrections.iter().map(|correction| {
         plain(format!("{}{}", of_tenant(&correction.tenant), correction.reason), correction.micro)
     });
-    let credits = bill.credits.iter().map(|credit| {
-        let micro = i64::try_from(credit.micro).unwrap_or(i64::MAX);
-        plain(format!("{}Credit: {}", of_tenant(&credit.tenant), credit.reason()), -micro)
+    // Most are parts of a cent, so they are added up before they are rounded.
+    let mut missed: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for credit in &bill.credits {
+        let promise = (&credit.tenant, credit.tier, credit.pool.as_str(), credit.promised.promise);
+        let (days, micro) = missed.entry(promise).or_default();
+        *days += 1;
+        *micro = micro.saturating_add(credit.micro);
+    }
+    let credits = missed.into_iter().map(|((tenant, tier, pool, promise), (days, micro))| {
+        let days = if days == 1 { "1 day of a lease".to_owned() } else { format!("{days} days of leases") };
+        let text = format!(
+            "{}Credit: {}, pool {pool}: {} promised, missed on {days}",
+            of_tenant(tenant),
+            tier.name(),
+            promise.text()
+        );
+        plain(text, -i64::try_from(micro).unwrap_or(i64::MAX))
     });
     let late = carried.iter().filter(|carried| carried.micro != 0).map(|carried| {
         plain(format!("Late for invoice {}: {}", carried.invoice, carried.reason), carried.micro)
@@ -292,8 +306,9 @@ pub(crate) fn period_text(bill: &Bill) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sluice_api::bill::Correction;
+    use sluice_api::bill::{Correction, Credit};
     use sluice_api::invoice::Tax;
+    use sluice_api::pool::{Promise, Promised};
 
     use super::*;
 
@@ -329,6 +344,26 @@ mod tests {
         // An invoice that was taken back leaves it to the next one.
         let taken_back = Invoice { state: InvoiceState::Credited, ..second };
         assert_eq!(differences(&first, &now, &[first.clone(), taken_back]).len(), 2);
+    }
+
+    #[test]
+    fn credits_of_parts_of_a_cent_are_added_up_before_they_are_rounded() {
+        let promise = Promise { wait_us: 20_000, attained_ppm: 990_000, credit_ppm: 100_000 };
+        let credit = |lease| Credit {
+            tenant: "acme/a".parse().unwrap(),
+            lease,
+            tier: Tier::Premium,
+            pool: "p".into(),
+            from_ms: 0,
+            until_ms: 10,
+            promised: Promised { promise, waits: 2, within: 1 },
+            reserved_micro: 40_000,
+            micro: 4_000,
+        };
+        let bill = Bill { credits: (1..=1000).map(credit).collect(), ..bill(-4_000_000, 1000, Vec::new()) };
+        let lines = lines(&bill, &[], 2);
+        let text = "acme/a: Credit: premium, pool p: 20ms for 99% promised, missed on 1000 days of leases";
+        assert_eq!((lines.len(), lines[0].text.as_str(), lines[0].amount_minor), (1, text, -400));
     }
 
     #[test]

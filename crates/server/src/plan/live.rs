@@ -31,11 +31,13 @@ pub(super) struct Due {
     /// For whom: `lease 7 of acme`.
     other: String,
     taker: Option<LeaseId>,
+    /// When it starts again if its place is not clear: two moves may wait for each other.
+    until_ms: u64,
 }
 
 impl Due {
     pub(super) fn new(task: u32, seat: u32, other: String, taker: Option<LeaseId>) -> Due {
-        Due { attempt: 0, task, seat, other, taker }
+        Due { attempt: 0, task, seat, other, taker, until_ms: 0 }
     }
 
     /// The notice of a lease that starts again.
@@ -62,7 +64,7 @@ impl Plan {
             Ok(attempt) => attempt,
             Err(why) => return Err((due, why)),
         };
-        self.due.insert(id, Due { attempt, ..due });
+        self.due.insert(id, Due { attempt, until_ms: self.now_ms + MOVE_MS_MAX, ..due });
         self.follow_mobility(fleet, id);
         Ok(())
     }
@@ -91,6 +93,11 @@ impl Plan {
                 continue;
             };
             let Some(lease) = fleet.lease(id) else { continue };
+            if clock.now_ms >= due.until_ms {
+                let minutes = MOVE_MS_MAX / 60_000;
+                self.restart(fleet, id, &due, &format!("its place was not free within {minutes} min"), clock);
+                continue;
+            }
             match fleet.moves_live(id, clock.now_ms) {
                 Ok(_) => {}
                 Err(Stays::Held(_)) => continue,

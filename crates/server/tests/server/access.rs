@@ -278,7 +278,7 @@ fn every_endpoint_for_every_role() {
         ["bill", "bill days", "charges", "cost report", "compliance", "get invoice", "invoice document"];
     let administrator = [
         &leases[..],
-        &["preempt", "move", "resize"],
+        &["preempt", "move", "plan move", "resize"],
         &audited,
         &["quota"],
         &tenants,

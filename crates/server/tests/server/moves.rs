@@ -491,7 +491,13 @@ fn a_plan_of_a_move_says_what_is_known_and_moves_nothing() {
         all.nodes[0].say();
         plan(all, "")
     };
-    assert_eq!(plan(&all, "").reasons, ["no program of it has used its GPU yet"]);
+    // On a busy machine the nodes may have been silent for too long by now, and nothing is planned.
+    let known = (0..1000).find_map(|_| {
+        all.nodes.iter_mut().for_each(|node| _ = node.say());
+        let planned = plan(&all, "");
+        (planned.reasons.len() == 1).then_some(planned)
+    });
+    assert_eq!(known.unwrap().reasons, ["no program of it has used its GPU yet"]);
     let unknown = says(&mut all, None);
     assert!(unknown.reasons.is_empty() && !unknown.is_asked, "{unknown:?}");
     let (node, gpu) = (Some("two".to_owned()), Some(0));

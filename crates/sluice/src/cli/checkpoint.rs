@@ -12,8 +12,11 @@ Examples:
   sluice checkpoint 7 saved            a copy of the running program of lease 7, which continues
   sluice checkpoint 7 saved            the same folder again: only what has changed is written
   sluice checkpoint 7 saved --every 10min
-                                       a copy every ten minutes, until the lease ends
+                                       the same every ten minutes, until the lease ends
   sluice checkpoint 7 saved --stop     it leaves its GPU, and waits for `sluice restore saved`
+
+Only a program that was stopped with its checkpoint is restored from it. One that continues has made the \
+folder ready: a later --stop copies what has changed since, and is quick.
 
 What cannot move to another GPU (`sluice migrate`) cannot be in a checkpoint either; the refusal says \
 what keeps it. A checkpoint that fails leaves the program, and the former checkpoint in the folder, as \

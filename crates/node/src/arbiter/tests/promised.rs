@@ -77,6 +77,29 @@ fn sessions_of_one_lease_that_wait_for_each_other_miss_no_promise() {
 }
 
 #[test]
+fn a_session_that_gives_up_while_its_own_lease_has_the_gpu_misses_no_promise() {
+    let (mut arbiter, [a, sibling, _]) = promised_beside(promising(500_000, PPM as u32));
+    arbiter.want(0, a);
+    arbiter.step(0);
+    arbiter.want(0, sibling);
+    arbiter.leave(30 * MS, sibling);
+    assert_eq!(promised(&arbiter, 1), (1, 1));
+}
+
+#[test]
+fn more_share_gives_back_nothing_that_was_used_beyond_it() {
+    let (mut arbiter, [a, _, b]) = promised_beside(promising(100_000, PPM as u32));
+    turn(&mut arbiter, a, (0, 0, SECOND));
+    arbiter.set_weight(SECOND, LeaseKey(1), promising(101_000, PPM as u32));
+    arbiter.want(SECOND, b);
+    arbiter.step(SECOND);
+    arbiter.want(SECOND, a);
+    arbiter.done(2 * SECOND, b, Use::whole(SECOND), false);
+    arbiter.step(2 * SECOND);
+    assert_eq!(promised(&arbiter, 1), (1, 1));
+}
+
+#[test]
 fn a_session_that_ends_while_it_waits_for_too_long_has_missed_its_promise() {
     for (gives_up_ms, expect) in [(5, (0, 0)), (6, (1, 0))] {
         let (mut arbiter, [a, _, b]) = promised_beside(promising(500_000, PPM as u32));
