@@ -70,7 +70,7 @@ fn shares_and_sizes() -> Result<()> {
     expect_failure(&mut run(&["--memory", "lots"]), "memory", 2, &["lots"])?;
     expect_failure(&mut run(&["--memory", "1TiB"]), "memory", 125, &["TiB", "GiB"])?;
     expect_failure(&mut run(&["-n", "3"]), "GPUs", 125, &["2"])?;
-    expect_failure(&mut run(&["-n", "0"]), "GPUs", 125, &["at least one"])?;
+    expect_failure(&mut run(&["-n", "0"]), "GPUs", 125, &["1 to 2 GPUs"])?;
     node.wait_until_free()
 }
 

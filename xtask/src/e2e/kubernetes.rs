@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 mod gone;
 mod images;
+mod kills;
 mod kubectl;
 mod machine;
 mod pods;
@@ -42,6 +43,7 @@ pub(crate) const LONG_TESTS: &[Test] = &[
     ("kubernetes: a real API server takes the chart, and pods get leases", real::the_chart_and_pods_work),
     ("kubernetes: the server starts in its volume", volumes::the_server_starts_in_its_volume),
     ("kubernetes: a whole cluster runs pods on another machine's GPU", whole::pods_compute_elsewhere),
+    ("kubernetes: every part of a whole cluster may be killed", kills::every_part_may_be_killed),
 ];
 
 /// Versions whose schemas the manifests are checked against.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sluice_api::grant::Grant;
+use sluice_api::moving::MoveResult;
 use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
 use sluice_api::pool::Tier;
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
@@ -277,14 +278,21 @@ impl Registry {
             let unmovable = ledger.what_keeps(status.session);
             Some(SessionReport { unmovable, ..session_report(attempt(status.lease)?, status) })
         };
+        // The place of a lease that has moved is given to another one by the server as soon as it is
+        // reported, so it is reported once it is free.
+        let has_left = |result: &MoveResult| {
+            let moved = ledger.leases.values().filter(|record| record.has_moved);
+            !moved.filter_map(|record| record.metered.as_ref()).any(|of| of.attempt() == result.attempt)
+        };
+        let of_server = |record: &LeaseRecord| record.metered.as_ref().map(Metered::attempt);
         Report {
             gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
-            leases: ledger.leases.keys().filter_map(|&id| attempt(id)).collect(),
+            leases: ledger.leases.values().filter_map(of_server).collect(),
             sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
             closed,
             resized: ledger.leases.values().filter_map(resized).collect(),
             arriving: ledger.leases.values().filter_map(arriving).collect(),
-            moved: self.orders.results(),
+            moved: self.orders.results().into_iter().filter(has_left).collect(),
             idle: ledger.idle_leases(self.clock.running()),
             ..Report::default()
         }

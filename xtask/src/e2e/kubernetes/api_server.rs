@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::access::Authority;
-use super::machine::Machine;
+use super::machine::{Machine, kill};
 use super::programs::KUBERNETES;
 use super::tools;
 use crate::e2e::teams::Process;
@@ -30,7 +30,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// It ends when it is dropped, and its store after it.
 pub(super) struct ApiServer {
-    _server: Process,
+    server: Process,
+    /// Starts it.
+    command: Command,
     _store: Process,
     /// The words before a command that bring it to the API server's machine.
     entry: Vec<String>,
@@ -103,13 +105,20 @@ impl ApiServer {
         let server = Process::start("kube-apiserver", &mut command)?;
         let admin = authority.client("admin", "admin", "system:masters", &url)?;
         let entry = entry.clone();
-        let started = ApiServer { _server: server, _store: store_process, entry, admin, authority, url };
+        let started = ApiServer { server, command, _store: store_process, entry, admin, authority, url };
         started.wait_until_ready()?;
         Ok(started)
     }
 
     fn wait_until_ready(&self) -> Result<()> {
         self.wait("the API server is ready", || Ok(self.kubectl(&["get", "--raw", "/readyz"]).is_ok()))
+    }
+
+    /// Kills it, and starts it again.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        kill(&mut self.server)?;
+        self.server = Process::start("kube-apiserver", &mut self.command)?;
+        self.wait_until_ready()
     }
 
     pub(super) fn url(&self) -> &str {

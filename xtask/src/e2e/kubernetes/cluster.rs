@@ -43,7 +43,7 @@ pub(super) const LENDER: &str = "lender";
 pub(super) struct Cluster {
     pub(super) api: ApiServer,
     pub(super) plain: Machine,
-    _lender: Machine,
+    pub(super) lender: Machine,
 }
 
 impl Cluster {
@@ -69,7 +69,7 @@ impl Cluster {
             }
             machine.join(&api, &programs, &dns)?;
         }
-        let cluster = Cluster { api, plain, _lender: lender };
+        let cluster = Cluster { api, plain, lender };
         for name in [PLAIN, LENDER] {
             cluster.api.wait(&format!("machine {name} takes pods"), || {
                 let node = cluster.api.json(&["get", "node", name])?;

@@ -88,6 +88,12 @@ impl Machine {
         &self.address
     }
 
+    /// Where a file of this machine below `/etc`, `/var/lib` or `/var/log` is outside of it, once
+    /// the machine has written it.
+    pub(super) fn file(&self, path: &str) -> PathBuf {
+        self.folder.join("new").join(path.trim_start_matches('/'))
+    }
+
     /// The words before a command that bring it to this machine.
     pub(super) fn entry(&self) -> Vec<String> {
         let target = format!("--target={}", self.first);
@@ -114,6 +120,12 @@ impl Machine {
         Ok(())
     }
 
+    /// Kills a program of this machine, and starts it again.
+    pub(super) fn restart(&mut self, name: &str) -> Result<()> {
+        self.kill(name)?;
+        self.start_again(name)
+    }
+
     /// Kills a program of this machine.
     pub(super) fn kill(&mut self, name: &str) -> Result<()> {
         kill(&mut self.running(name)?.process)
@@ -130,6 +142,11 @@ impl Machine {
     fn running(&mut self, name: &str) -> Result<&mut Running> {
         let running = self.running.iter_mut().find(|running| running.name == name);
         running.with_context(|| format!("{} has no {name}", self.name))
+    }
+
+    /// Kills the first process of a container, by the container's id.
+    pub(super) fn kill_container(&self, id: &str) -> Result<()> {
+        process::output_of(self.containers("tasks kill --signal SIGKILL").arg(id)).map(drop)
     }
 
     /// Starts containerd, with its programs first on its path.

@@ -195,7 +195,7 @@ impl Registry {
                 let to = Whereabouts::Node { node: departure.node().clone(), session: there };
                 let stall = self.decide(&mut ledger, &leaving, to);
                 let moved = Migrated { session: there, gpu, bytes, stall_us: stall.as_micros() as u64 };
-                // A report that does not list the lease any more has the result.
+                // The report that does not list the lease any more has the result.
                 leaving.order.iter().for_each(|order| self.orders.succeed(order, &moved));
                 let recorded_until_ms = self.recorded_until_ms(&ledger, lease);
                 drop(ledger);
@@ -203,8 +203,8 @@ impl Registry {
                 self.memory_moved.notify_all();
                 // The other node takes the end of the connection for the same, if this is lost.
                 let _ = departure.moves(used, recorded_until_ms);
-                self.tell_server();
                 self.end_lease(lease);
+                self.tell_server();
                 return Ok(moved);
             }
             Ok(_) => "it has ended meanwhile".to_owned(),
