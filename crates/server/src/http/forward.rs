@@ -80,7 +80,9 @@ pub(super) async fn to_the_leader(
 /// scheduler has decided last.
 fn only_leader_knows(path: &str) -> bool {
     let path = path.strip_prefix("/api/v1").unwrap_or_default();
-    let one_lease = path.strip_prefix("/leases/").is_some_and(|id| id.parse::<u64>().is_ok());
+    // A lease, or what a move of it would lead to.
+    let lease = path.strip_prefix("/leases/").map(|rest| rest.strip_suffix("/moves/plan").unwrap_or(rest));
+    let one_lease = lease.is_some_and(|id| id.parse::<u64>().is_ok());
     let one_node = path.strip_prefix("/nodes/").is_some_and(|name| !name.is_empty());
     one_lease || one_node || ["/gpus", "/nodes", "/sessions", "/tenants"].contains(&path)
 }
