@@ -278,8 +278,8 @@ impl Registry {
             let unmovable = ledger.what_keeps(status.session);
             Some(SessionReport { unmovable, ..session_report(attempt(status.lease)?, status) })
         };
-        // The place of a lease that has moved is given to another one by the server as soon as it is
-        // reported, so it is reported once it is free.
+        // The server gives the place of a lease that has moved to another one as soon as that is
+        // reported, so it is reported once the place is free.
         let has_left = |result: &MoveResult| {
             let moved = ledger.leases.values().filter(|record| record.has_moved);
             !moved.filter_map(|record| record.metered.as_ref()).any(|of| of.attempt() == result.attempt)
