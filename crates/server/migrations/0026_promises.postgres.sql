@@ -5,7 +5,8 @@ ALTER TABLE usage_record ADD COLUMN credit_ppm BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE usage_record ADD COLUMN waits BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE usage_record ADD COLUMN waits_within BIGINT NOT NULL DEFAULT 0;
 
--- The same in each hour since 1970, lease by lease: only of leases that were promised something. The database itself keeps it.
+-- Promises and waits of each lease in each hour since 1970, of leases that were promised something.
+-- The database itself keeps these sums.
 CREATE TABLE promised_hour (
     hour BIGINT NOT NULL,
     lease BIGINT NOT NULL,

@@ -47,7 +47,8 @@ fn again_and_again(node: &Endpoint, arguments: &CheckpointArgs, every: Duration)
             // A node that does not answer now may do so later.
             if is_there(node, number).is_ok_and(|is_there| !is_there) {
                 eprintln!(
-                    "sluice: no program runs under {number} any more; {folder} has its last checkpoint"
+                    "sluice: no program runs under {number} any more; {folder} has a copy of its memory, from which \
+                     no program continues"
                 );
                 return Ok(());
             }

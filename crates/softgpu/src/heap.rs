@@ -15,8 +15,8 @@ use crate::status::{Result, Status};
 /// (`TEXTURE_ALIGNMENT`).
 pub(crate) const ALIGN: u64 = 512;
 /// Bytes at both ends of a shared chunk that no request gets. Kernels that read a little beyond
-/// their memory, and do not use what they read, run on a real GPU, where some memory lies there; so
-/// it is here.
+/// their memory, and do not use what they read, run on a real GPU, where such addresses are
+/// mapped; so they are here.
 const MARGIN: u64 = 4 << 10;
 /// What requests share of a chunk.
 const SHARED: u64 = CHUNK - 2 * MARGIN;

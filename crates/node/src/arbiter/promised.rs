@@ -10,8 +10,8 @@ impl Lease {
         }
     }
 
-    /// A session that has waited since then ends. Its wait is over in vain: it counts where it was
-    /// longer than promised already.
+    /// A session that has waited since then ends without a turn: its wait counts if it was longer
+    /// than promised already.
     pub(super) fn end_without_turn(&mut self, since_ns: u64, now_ns: u64, quantum_ns: u64) {
         let waited_ns = self.promised_wait_ns(since_ns, now_ns, quantum_ns);
         if waited_ns.is_some_and(|waited_ns| waited_ns > self.weight.wait_ns) {

@@ -22,6 +22,20 @@ pub(super) struct Moved {
 }
 
 impl Scheduler {
+    /// Changes what a move means for a job's tasks.
+    pub fn set_mobility(&mut self, id: JobId, mobility: Mobility) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.spec.mobility != mobility) else { return };
+        let was_held = job.spec.mobility == Mobility::Held;
+        job.spec.mobility = mobility;
+        // Searches may find a job that is not held any more. Work that lost its place is not
+        // tried again for that: the scheduler's own decisions make jobs move.
+        if was_held {
+            self.version += 1;
+            let nodes = job.tasks().map(|(_, placement)| placement.node);
+            nodes.for_each(|node| self.releases.push(node));
+        }
+    }
+
     pub(super) fn try_consolidate(&mut self, queue: QueueId, id: ClassId) -> bool {
         let Some(waiting) = self.pending[queue.index()].get(id) else { return false };
         let (class, Some(&job)) = (waiting.class, waiting.jobs.first()) else { return false };

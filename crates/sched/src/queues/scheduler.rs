@@ -9,7 +9,7 @@ use super::amounts::{Amounts, Resource};
 use super::books::Books;
 use super::decay::Millis;
 use super::domains::Domains;
-use super::job::{Job, JobId, JobSpec, Mobility, SubmitError, TASKS_MAX};
+use super::job::{Job, JobId, JobSpec, SubmitError, TASKS_MAX};
 use super::pending::Pending;
 use super::releases::Releases;
 use super::slots::SlotIndex;
@@ -318,20 +318,6 @@ impl Scheduler {
         let JobSpec { queue, tasks_max, preemptible, .. } = job.spec;
         self.books.demand(queue, Amounts::of(&before, tasks_max), preemptible, false);
         self.books.demand(queue, Amounts::of(&request, tasks_max), preemptible, true);
-    }
-
-    /// Moving the job's tasks means something else from now on.
-    pub fn set_mobility(&mut self, id: JobId, mobility: Mobility) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.spec.mobility != mobility) else { return };
-        let was_held = job.spec.mobility == Mobility::Held;
-        job.spec.mobility = mobility;
-        // Searches may find it now. That is nothing from outside, which would let work that lost
-        // its place take it again: what is decided here makes jobs move.
-        if was_held {
-            self.version += 1;
-            let nodes = job.tasks().map(|(_, placement)| placement.node);
-            nodes.for_each(|node| self.releases.push(node));
-        }
     }
 
     /// Counts tasks as running that already do, since `started`: after a restart of the caller,
