@@ -51,10 +51,9 @@ fn planned(account: &Account, id: &str) -> Result<(bool, String)> {
     loop {
         let done = account.command(&["migrate", id, "--dry-run"]).output()?;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        if !["has not said yet", "no program of it has used its GPU yet", "ask again"]
-            .iter()
-            .any(|yet| said.contains(yet))
-        {
+        let yet =
+            ["has not said yet", "no program of it has used its GPU yet", "ask again", "its client is away"];
+        if !yet.iter().any(|yet| said.contains(yet)) {
             return Ok((done.status.success(), said));
         }
         ensure!(Instant::now() < deadline, "{said}");

@@ -110,17 +110,20 @@ impl Registry {
         }
     }
 
-    /// Asks the workers of all sessions what keeps them from moving, if it is time to. The answers
+    /// Asks the workers of sessions what keeps them from moving: of those that something keeps, which
+    /// may be a client on its way back, at each report, and of all when it is time to. The answers
     /// come by themselves.
     pub(crate) fn ask_for_report(&self) {
         let now = self.clock.running();
         let mut ledger = self.lock();
-        if ledger.asked_movable_at.is_some_and(|at| now.saturating_sub(at) < ASK_EVERY) {
-            return;
+        let all = ledger.asked_movable_at.is_none_or(|at| now.saturating_sub(at) >= ASK_EVERY);
+        if all {
+            ledger.asked_movable_at = Some(now);
         }
-        ledger.asked_movable_at = Some(now);
         for record in ledger.sessions.values_mut() {
-            if record.is_up && !record.migration.is_moving && !record.migration.is_asked {
+            let is_kept = record.migration.reasons.as_ref().is_some_and(|reasons| !reasons.is_empty());
+            let ask = record.is_up && !record.migration.is_moving && !record.migration.is_asked;
+            if ask && (all || is_kept) {
                 // An error means that it has ended.
                 record.migration.is_asked = record.link.send_now(&Packet::AskMovable).is_ok();
             }
