@@ -11,28 +11,20 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::e2e::teams::{Process, token_in};
-use crate::e2e::{finish, tail, web};
+use crate::e2e::{Test, finish, tail, web};
 use crate::node::{Node, sluice};
 use crate::process;
-use crate::test::Tally;
+use crate::test::Skipped;
 
-const NAME: &str = "identity: sign in with a provider";
+pub(crate) const TESTS: &[Test] = &[("identity: sign in with a provider", sign_in)];
+
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Where there is no Node.js the provider cannot run.
-pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
-    if !wanted(NAME) {
-        return;
-    }
-    let installed = Command::new("node").arg("--version").stdout(Stdio::null()).status();
-    if !installed.is_ok_and(|status| status.success()) {
-        return tally.skip(NAME, "no Node.js is installed");
-    }
-    eprintln!("-- {NAME}");
-    tally.record(NAME, sign_in());
-}
-
 fn sign_in() -> Result<()> {
+    let installed = Command::new("node").arg("--version").stdout(Stdio::null()).status();
+    let runs = installed.is_ok_and(|status| status.success());
+    ensure!(runs, Skipped("no Node.js is installed".into()));
     let installation = Installation::start()?;
     installation.in_a_browser()?;
     installation.by_a_code()?;

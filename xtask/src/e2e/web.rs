@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::e2e::{finish, tail};
+use crate::e2e::{Test, finish, tail};
 use crate::node::sluice;
 use crate::process;
-use crate::test::Tally;
+use crate::test::Skipped;
 
-const NAME: &str = "web: the web view in a browser";
+pub(crate) const TESTS: &[Test] = &[("web: the web view in a browser", in_a_browser)];
+
 /// Catches a hang.
 const LIMIT: Duration = Duration::from_secs(900);
 /// The scripts, besides the list of their packages.
@@ -22,18 +23,10 @@ const SCRIPTS: [&str; 6] =
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.
-pub(crate) fn run(wanted: &dyn Fn(&str) -> bool, tally: &mut Tally) {
-    if !wanted(NAME) {
-        return;
-    }
-    let Some(chromium) = chromium() else {
-        return tally.skip(NAME, "no Chromium is installed");
-    };
-    if !runs("node") {
-        return tally.skip(NAME, "no Node.js is installed");
-    }
-    eprintln!("-- {NAME}");
-    tally.record(NAME, check(&chromium));
+fn in_a_browser() -> Result<()> {
+    let Some(chromium) = chromium() else { bail!(Skipped("no Chromium is installed".into())) };
+    ensure!(runs("node"), Skipped("no Node.js is installed".into()));
+    check(&chromium)
 }
 
 /// The path of the browser, if one is installed.
