@@ -128,8 +128,8 @@ pub fn is_version(text: &str) -> bool {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum FenceState {
-    /// Faulty by what its node says, and used as before: so many GPUs became faulty at once that a
-    /// person has to look first.
+    /// Faulty by what its node says, and used as before: too many GPUs became faulty at once, so an
+    /// operator has to look first.
     Suspected,
     /// Takes nothing new.
     Fenced,
@@ -157,7 +157,7 @@ pub struct GpuFence {
 pub struct NewFence {
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
     pub gpus: Vec<GpuName>,
-    /// For whoever finds it fenced.
+    /// The reason, for other operators.
     #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub why: String,
     #[serde(default)]

@@ -22,11 +22,11 @@ pub struct Identity {
     /// What `sluice login` asks for.
     #[serde(default = "usual_scopes")]
     pub scopes: Vec<String>,
-    /// The first that fits says what somebody is; whom none fits is refused.
+    /// The first rule that matches decides; a person whom none matches is refused.
     pub rules: Vec<Rule>,
 }
 
-/// Whoever has this claim has this role for this tenant.
+/// Persons with this claim have this role for this tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

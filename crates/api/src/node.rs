@@ -55,8 +55,8 @@ pub struct Gpu {
     /// As `12.0`.
     pub compute_capability: String,
     pub driver_version: u32,
-    /// What its 32-bit arithmetic counts as, which its units and requests go by: what whoever runs
-    /// the node has stated, else the driver's figure, else 0. What was measured does not count.
+    /// What its 32-bit arithmetic counts as, which its units and requests go by: what the node's
+    /// operator has stated, else the driver's figure, else 0. What was measured does not count.
     #[serde(default)]
     pub gflops: u64,
     /// Whether `gflops` was stated.
@@ -69,8 +69,8 @@ pub struct Gpu {
     /// could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Rates>,
-    /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; not
-    /// there where nobody says.
+    /// `nvidia`, another vendor's name or PCI id, or `sluice` for one that computes on CPUs; absent
+    /// where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor: Option<String>,
     /// `domain:bus:device.function`, hexadecimal.
@@ -147,8 +147,8 @@ pub struct Report {
     /// more.
     pub sequence: u64,
     /// Of the last answer that the node has had, 0 before the first: what a report does not mention
-    /// has ended only if the server that takes it has been heard by the node. A node of an earlier
-    /// release does not say.
+    /// has ended only if the node has had an answer of the server that takes it. A node of an
+    /// earlier release does not say.
     #[serde(default)]
     pub leadership: Option<u64>,
     /// In the order in which the node joined with them.
@@ -335,7 +335,7 @@ pub struct RefusedRecord {
     pub reason: String,
 }
 
-/// What the server found other on its nodes than in its books and put right, counted.
+/// How often the state of nodes differed from the server's and was put right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Drift {
@@ -350,7 +350,7 @@ pub struct Drift {
     pub leases_requeued: u64,
     /// What nodes that came back still had and should not have had.
     pub attempts_ended: u64,
-    /// Times that so many nodes were silent at once that nothing was queued again.
+    /// Times that too many nodes were silent at once, so that nothing was queued again.
     pub alarms_held: u64,
     /// Times that sums over leases were not what the leases add up to.
     pub sums_corrected: u64,
@@ -414,7 +414,7 @@ pub struct Drain {
     pub since_ms: u64,
     /// The token that it was done with, and its name.
     pub by: String,
-    /// For whoever finds it drained.
+    /// The reason, for other operators.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
@@ -424,8 +424,8 @@ pub struct Drain {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewDrain {
-    /// What is there has so many milliseconds to end, and then waits in the queue again; it
-    /// continues to its own end unless said.
+    /// Milliseconds that its leases have to end before they wait in the queue again. Without it
+    /// they continue to their own end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
     /// Running programs move to other nodes, as far as they can. Not together with `grace_ms`: what

@@ -57,7 +57,7 @@ pub struct Pool {
     pub sharing: Sharing,
     /// How much of the compute of each GPU may be leased in parts, at all times: above 100, leases
     /// whose shares add up to more than the GPU has share its time in proportion. A whole GPU is
-    /// nobody else's. Memory is `memory_overcommit_percent`.
+    /// not shared. Memory is `memory_overcommit_percent`.
     #[serde(default = "no_overcommit", skip_serializing_if = "is_no_overcommit")]
     #[cfg_attr(feature = "openapi", schema(minimum = 100, maximum = 1000))]
     pub overcommit_percent: u32,

@@ -53,7 +53,7 @@ kinds! {
     TooMany "too-many-requests" 429 "Too many requests"
     /// Nothing was done; ask again later.
     Unavailable "unavailable" 503 "The server cannot do this now"
-    /// Nothing was done; somebody has to make room for the server's database, then ask again.
+    /// Nothing was done; the server's database needs free disk space, then ask again.
     DiskFull "disk-full" 503 "The disk of the server's database is full"
     Internal "internal" 500 "The server failed"
 }

@@ -120,8 +120,8 @@ impl fmt::Display for TenantPath {
 pub struct Quota {
     /// Thousandths of a GPU that are this tenant's whenever it asks for them.
     pub guaranteed_milli: u32,
-    /// Thousandths of units that are. Once any tenant is guaranteed units, whoever is guaranteed
-    /// anything says how many: guaranteed is what is within all that is said.
+    /// Thousandths of units that are. Once any tenant is guaranteed units, each tenant with a
+    /// guarantee states its units, and the guarantee is what is within all that is stated.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub guaranteed_units_milli: u64,
     /// Device memory that is, in MiB over all GPUs; as with units.

@@ -100,7 +100,7 @@ pub(crate) enum Command {
     Up(UpArgs),
     /// Start a control plane; nodes join it with `sluice node --join`
     Server(ServerCommandArgs),
-    /// Copy a server's books into a folder, while it runs
+    /// Copy a server's database into a folder, while it runs
     Backup(BackupArgs),
     /// Let a program continue that was stopped with a checkpoint; or copy a backup into an empty
     /// data folder and database
@@ -206,7 +206,7 @@ pub(crate) enum Command {
 /// Whether a session may use more than its share while the GPU would idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Cap {
-    /// What nobody else wants is free to use
+    /// Compute that no other lease wants is free to use
     None,
     /// Never more than the share
     Hard,

@@ -35,7 +35,7 @@ pub enum BudgetPeriod {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BudgetEnd {
-    /// New leases wait until the next period; those that run go on.
+    /// New leases wait until the next period; those that run continue.
     #[default]
     Hold,
     /// Those that run are preempted as well.

@@ -109,7 +109,7 @@ pub struct Charge {
     pub line: Line,
 }
 
-/// What somebody adds to a bill, or takes off it. Nothing that was counted is ever changed: a
+/// An amount added to a bill, or taken off it, by hand. Nothing that was counted is ever changed: a
 /// correction stands beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

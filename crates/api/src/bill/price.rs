@@ -130,7 +130,7 @@ pub struct Price {
     pub until_ms: Option<u64>,
 }
 
-/// What use is told apart by when it is priced.
+/// The properties of use on which its price may depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Goods {

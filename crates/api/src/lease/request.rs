@@ -23,8 +23,8 @@ pub struct NewLease {
     /// at all.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// Up to so many tasks, as there is room. Those above `tasks` come when there is, and are the
-    /// first to make room for others.
+    /// The largest number of tasks, as there is room. Those above `tasks` come when there is, and
+    /// are the first to make room for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks_max: Option<u32>,
     /// All tasks within one node, switch, rack or zone, or the lease waits.
@@ -52,8 +52,8 @@ pub struct NewLease {
     /// The server changes nothing about it by itself, whatever its tenant has consented to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub as_asked: bool,
-    /// Compute of each GPU in thousandths of a unit, instead of a share: whichever GPU it is, the
-    /// share that gives so many.
+    /// Compute of each GPU in thousandths of a unit, instead of a share: the share that gives
+    /// this number follows the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units_milli: Option<u64>,
     /// Bytes on each GPU; 0 for the same part of its memory as of its compute.
@@ -85,7 +85,7 @@ pub struct NewLease {
     /// GPUs of at least this many GFLOPS (32 bits, as the driver's figures give them).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gflops_min: Option<u64>,
-    /// GPUs that have at least so many bytes in all.
+    /// The least memory of each GPU as a whole, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_min: Option<u64>,
     /// Nodes that have all these labels.

@@ -17,8 +17,8 @@ pub enum Access {
     Public,
     /// These tenants and those below them.
     Private { tenants: Vec<TenantPath> },
-    /// During the windows these tenants and those below them, at other times everybody. Whoever
-    /// else is there when a window begins has to make room.
+    /// During the windows these tenants and those below them, at other times all tenants.
+    /// Leases of others are preempted when a window begins.
     Reserved {
         tenants: Vec<TenantPath>,
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenWindow>))]

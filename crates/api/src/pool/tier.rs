@@ -11,7 +11,7 @@ pub enum Tier {
     Premium,
     #[default]
     Standard,
-    /// Goes after all standard leases of its tenant, and makes room for them.
+    /// Goes after all standard leases of its tenant, and is preempted for them.
     Basic,
 }
 

@@ -19,8 +19,8 @@ pub struct WrittenQuota {
     guaranteed: Option<String>,
     /// Guaranteed GPUs, in thousandths.
     guaranteed_milli: Option<u32>,
-    /// Units that are. Once any tenant is guaranteed units, whoever is guaranteed anything says how
-    /// many: guaranteed is what is within all that is said.
+    /// Units that are. Once any tenant is guaranteed units, each tenant with a guarantee states its
+    /// units, and the guarantee is what is within all that is stated.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,9}(\\.[0-9]{1,3})?$", examples("40")))]
     guaranteed_units: Option<String>,
     /// Guaranteed units, in thousandths.

@@ -219,7 +219,7 @@ fn declared_pool(fleet: &Fleet, principal: &Principal, name: &str, now_ms: u64) 
 /// Take a pool away
 ///
 /// No lease that has not ended asks for it by name. Its nodes are in other pools from then on, or
-/// in the pool default, which serves everybody. What was used in it keeps its price.
+/// in the pool default, which serves all tenants. What was used in it keeps its price.
 #[utoipa::path(delete, path = "/pools/{name}", tag = "nodes", params(("name" = String, Path)),
     responses((status = 200, body = Pool)))]
 pub(super) async fn remove_pool(

@@ -38,7 +38,7 @@ pub(super) async fn identity(State(server): State<Arc<Server>>, principal: Princ
 
 /// Take the tokens of the identity provider no more
 ///
-/// Leases that its people have stay theirs; nobody comes to them with such a token until a provider
+/// Leases that its people have stay theirs; no such token gives access to them until a provider
 /// is declared again.
 #[utoipa::path(delete, path = "/identity", tag = "tokens", responses((status = 200, body = Identity)))]
 pub(super) async fn forget_identity(

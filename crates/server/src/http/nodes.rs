@@ -415,7 +415,7 @@ pub(super) fn gpu_status(fleet: &Fleet, node: &Node, index: u32, now_ms: u64) ->
     })
 }
 
-/// What nodes had that differed from the books and was put right, since this server leads
+/// Differences between nodes and the server that were put right, since this server leads
 #[utoipa::path(get, path = "/drift", tag = "nodes",
     responses((status = 200, body = Drift)))]
 pub(super) async fn drift(State(server): State<Arc<Server>>, principal: Principal) -> Answer<Drift> {

@@ -137,8 +137,8 @@ pub(super) async fn sign_out(
 
 /// Make a link that signs in to the web view
 ///
-/// It signs in whoever opens it as the holder of this token, once, within ten minutes. A session
-/// makes no links: it would never end.
+/// The browser that opens it is signed in as the holder of this token, once, within ten minutes. A
+/// session makes no links: it would never end.
 #[utoipa::path(post, path = "/sign-in-links", tag = "tokens", responses((status = 200, body = SignInLink)))]
 pub(super) async fn sign_in_link(
     State(server): State<Arc<Server>>,

@@ -74,19 +74,19 @@ pub(super) struct WatchOptions {
 
 /// What changes, as it changes
 ///
-/// Events as of the HTML standard. `begin` says that whatever is read from then on is told when it
-/// changes; it comes first unless the request says where to continue. `lease` has a lease as it is
-/// now: one that changed often meanwhile is there once. `tenant`, `node`, `gpu`, `pool` and `price`
-/// say what became of one: `{"at_ms", "action", "name"}`, with the action as the audit log names
-/// it; a price has the name of its meter. Only what the token may see is told; with `tenant` only
-/// leases and tenants of that one and below it.
+/// Events as of the HTML standard. `begin` says that every later change is sent; it comes first
+/// unless the request says where to continue. `lease` has a lease as it is now: one that changed
+/// often meanwhile is there once. `tenant`, `node`, `gpu`, `pool` and `price` say what became of
+/// one: `{"at_ms", "action", "name"}`, with the action as the audit log names it; a price has the
+/// name of its meter. Only what the token may see is sent; with `tenant` only leases and tenants of
+/// that one and below it.
 ///
-/// A pool is told of to whom its terms let see it, before the change or after it, and the price of
-/// a pool to those who see all.
+/// Changes of a pool are sent to those whom its terms let see it, before the change or after it,
+/// and the price of a pool to those who see all.
 ///
 /// Every event has an id, from which any server continues, however long ago that was. An id without
-/// data says that what came before it was not for this token. Where going on cannot be, since the
-/// books are others (they were restored from a backup), the event `anew` says so and is the last:
+/// data says that what came before it was not for this token. Where that cannot be, since the
+/// database was restored from a backup, the event `anew` says so and is the last:
 /// read the lists again, and watch without an id. A token may have eight streams at a server: a
 /// further one ends the oldest. The tokens of a top-level tenant and of all below it have 512
 /// between them. A stream whose token holds no more ends, and one whose reader takes nothing for a

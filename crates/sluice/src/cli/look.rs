@@ -108,7 +108,7 @@ pub(crate) struct SmiArgs {
     #[arg(short = 'i', long = "id", value_name = "IDS")]
     pub(crate) id: Option<String>,
 
-    /// Ask again so many seconds after each answer, until interrupted
+    /// Ask again SECONDS after each answer, until interrupted
     #[arg(short = 'l', long = "loop", value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) repeat: Option<u64>,

@@ -15,8 +15,8 @@ pub(crate) struct NodeArgs {
     pub(crate) command: Option<NodeCommand>,
 
     /// Where to listen: HOST:PORT (port 0 takes a free one) or unix:PATH. Beyond loopback the node
-    /// speaks TLS; whoever reaches it may ask for leases unless --token-file, --tls-client-ca or
-    /// --join is given
+    /// speaks TLS; every client that reaches it may ask for leases unless --token-file,
+    /// --tls-client-ca or --join is given
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
 
@@ -48,8 +48,8 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
 
-    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in
-    /// which a worker that was killed stays for twice that: its GPUs are fenced
+    /// A driver hangs if NVML does not answer for this time, or a call does not return, or a killed
+    /// worker does not end for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 
@@ -73,7 +73,7 @@ pub(crate) struct NodeArgs {
 
     /// Lease up to this many times the memory of each GPU. Programs that do not fit there together
     /// run in time slices, and the memory of those that wait is in --swap-memory and --swap-file.
-    /// 1.0 leases what the GPU has. With --join the server leases so much where the GPU's pool
+    /// 1.0 leases what the GPU has. With --join the server leases this much where the GPU's pool
     /// allows it
     #[arg(long, value_name = "FACTOR", default_value = "1.0")]
     pub(crate) overcommit: Overcommit,
@@ -153,7 +153,7 @@ pub(crate) struct TlsArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_client_ca: Option<PathBuf>,
 
-    /// Speak plain text, also beyond loopback: whoever sees the network sees tokens and data
+    /// Speak plain text, also beyond loopback: tokens and data can be read on the network
     #[arg(long, conflicts_with_all = ["tls", "tls_cert", "tls_client_ca"])]
     pub(crate) plain_text: bool,
 }

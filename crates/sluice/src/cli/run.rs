@@ -30,8 +30,8 @@ pub(crate) struct RunArgs {
     #[arg(id = "share", short = 'p', long = "share", value_name = "SHARE")]
     pub(crate) stated_share: Option<Share>,
 
-    /// With a server, instead of a share: so many units of each GPU's compute, on whichever GPU has
-    /// them. A unit is a TFLOPS (32 bits)
+    /// With a server, instead of a share: UNITS of each GPU's compute, on any GPU that has them. A
+    /// unit is a TFLOPS (32 bits)
     #[arg(long, value_name = "UNITS", conflicts_with = "share")]
     pub(crate) units: Option<Units>,
 
@@ -39,12 +39,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Memory>,
 
-    /// "hard": never more than the share, even while nobody else computes
+    /// "hard": never more than the share, even while no other lease computes
     #[arg(long, value_name = "KIND", default_value = "none")]
     pub(crate) cap: Cap,
 
-    /// Never more than this of each GPU's compute time, even while nobody else computes: not below
-    /// the share
+    /// Never more than this of each GPU's compute time, even while no other lease computes: not
+    /// below the share
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["cap", "units"])]
     pub(crate) limit: Option<Share>,
 
@@ -53,12 +53,12 @@ pub(crate) struct RunArgs {
     pub(crate) kernel_timeout: Option<Period>,
 
     /// The node to run on, as `sluice node` prints it [default: $SLUICE_NODE, else a private node
-    /// on this machine]. Several with commas between give their GPUs as one list, each as many as
-    /// the others, or so many as stand behind it: A=2,B=1
+    /// on this machine]. Several with commas between give their GPUs as one list, each the same
+    /// number, or the number behind it: A=2,B=1
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]")]
     pub(crate) node: Option<String>,
 
-    /// With a server: split the GPUs evenly over so many places, on different nodes where none has
+    /// With a server: split the GPUs evenly over N places, on different nodes where none has
     /// room for all; the program sees one list
     #[arg(long, value_name = "N", group = "parts", conflicts_with_all = ["node", "gpus"])]
     pub(crate) nodes: Option<u32>,
@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) priority: Option<i32>,
 
-    /// With a server: run so many of the program side by side, each with GPUs of its own, all or
+    /// With a server: run N of the program side by side, each with GPUs of its own, all or
     /// none; 2..4 starts with two or more, and more start while there is room. Each finds its
     /// number in $RANK and how many they are with it in $WORLD_SIZE
     #[arg(long, value_name = "N[..MAX]", group = "parts")]
@@ -108,7 +108,7 @@ pub(crate) struct RunArgs {
     pub(crate) spread: Option<Level>,
 
     /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic
-    /// (makes room for the others) [default: standard]
+    /// (preempted for the others) [default: standard]
     #[arg(long, value_name = "TIER")]
     pub(crate) tier: Option<Tier>,
 
@@ -121,7 +121,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "gpu-model", value_name = "NAME")]
     pub(crate) models: Vec<String>,
 
-    /// With a server: only GPUs of at least so many TFLOPS (32 bits)
+    /// With a server: only GPUs of at least this many TFLOPS (32 bits)
     #[arg(long, value_name = "TFLOPS")]
     pub(crate) min_tflops: Option<f64>,
 
@@ -137,7 +137,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) deadline: Option<Period>,
 
-    /// With a server: how long it will take, such as 20min, so that others can be told when they
+    /// With a server: how long it will take, such as 20min, so that others see when they will
     /// start
     #[arg(long, value_name = "TIME")]
     pub(crate) duration: Option<Period>,

@@ -38,7 +38,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long)]
     pub(crate) fill: bool,
 
-    /// Move running work where that makes room for more
+    /// Move running work where more fits then
     #[arg(long)]
     pub(crate) migrate: bool,
 
@@ -128,7 +128,7 @@ pub(crate) enum MixKind {
 /// What becomes of the work that an evicted job has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EvictionKind {
-    /// They go on where they were: suspended, or from a checkpoint
+    /// They continue where they were: suspended, or from a checkpoint
     Resume,
     /// They begin again
     Restart,

@@ -110,9 +110,9 @@ impl Registry {
         }
     }
 
-    /// Asks the workers of sessions what keeps them from moving: of those that something keeps, which
-    /// may be a client on its way back, at each report, and of all when it is time to. The answers
-    /// come by themselves.
+    /// Asks the workers of sessions what keeps them from moving: of those that something keeps,
+    /// which may be a client that reconnects, at each report, and of all when it is time to. The
+    /// answers come by themselves.
     pub(crate) fn ask_for_report(&self) {
         let now = self.clock.running();
         let mut ledger = self.lock();

@@ -65,10 +65,10 @@ pub(in crate::http) struct Ending {
 /// Give a running lease more or less
 ///
 /// Its share, its limit of compute or its memory changes while its programs run, as soon as its
-/// nodes have heard of it: those are told with their next report, and by whoever hands them the
-/// grants in `places[].resize` of the answer. `resizing` says how far that is. What the lease has
-/// is charged for as of the moment in which a node takes it. Memory that its programs hold stays
-/// theirs: a node refuses less. Its owner and administrators may do so.
+/// nodes know of it: by the answer to their next report, or by the grants in `places[].resize` of
+/// this answer, which a client may hand to them. `resizing` says how far that is. What the lease
+/// has is charged for as of the moment in which a node takes it. Memory that its programs hold
+/// stays theirs: a node refuses less. Its owner and administrators may do so.
 #[utoipa::path(patch, path = "/leases/{id}", tag = "leases", params(("id" = u64, Path)),
     request_body = ResizeLease, responses((status = 200, body = Lease)))]
 pub(in crate::http) async fn resize(
@@ -168,9 +168,9 @@ pub(in crate::http) struct Part {
 
 /// Give notice to a running lease, or to one of its tasks
 ///
-/// Its program is told, has a grace time, is ended, and waits in the queue again. One task of an
-/// elastic lease makes room while the others continue; another one comes in its place once there is
-/// room that nobody else is due to.
+/// Its program is notified, has a grace time, is ended, and waits in the queue again. One task of
+/// an elastic lease is preempted while the others continue; another one takes its place once there
+/// is room to which no other lease is entitled.
 #[utoipa::path(post, path = "/leases/{id}/preemptions", tag = "leases", params(("id" = u64, Path), Part),
     responses((status = 200, body = Lease)))]
 pub(in crate::http) async fn preempt(

@@ -29,9 +29,9 @@ const WAIT_MS: u64 = 20_000;
 /// A lease
 ///
 /// With `revision`, the answer waits until the lease has changed since that revision, or until the
-/// time is up. Whoever asked for the lease, or has its key, gets the grants of its tasks while they
-/// wait to be claimed. The answer's ETag is the revision; requests that change the lease take it in
-/// If-Match.
+/// time is up. The holder of the token that asked for the lease, or of its key, gets the grants of
+/// its tasks while they wait to be claimed. The answer's ETag is the revision; requests that change
+/// the lease take it in If-Match.
 #[utoipa::path(get, path = "/leases/{id}", tag = "leases",
     params(("id" = u64, Path), Watch), responses((status = 200, body = Lease)))]
 pub(in crate::http) async fn get(

@@ -41,7 +41,7 @@ const NAME_MAX: usize = 256;
 /// Ask for a lease
 ///
 /// If there is room the answer is a lease that is granted already. Else it waits in the queue;
-/// watch it with `GET /leases/{id}`. A lease that nobody watches for 20 s leaves the queue. The
+/// watch it with `GET /leases/{id}`. A lease that is not watched for 20 s leaves the queue. The
 /// answer has the lease's key, which can be used in place of the token for this lease: to see and
 /// watch it, to end it, and to say that a node refused it. It holds until the lease has ended, also
 /// when the token has expired or was revoked. The same request under the same `Idempotency-Key` is

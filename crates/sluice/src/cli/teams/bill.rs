@@ -28,7 +28,7 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "TIME", default_value = "1h")]
     pub(crate) since: Period,
 
-    /// Go on with the records that arrive, until interrupted
+    /// Continue with the records that arrive, until interrupted
     #[arg(short, long)]
     pub(crate) follow: bool,
 

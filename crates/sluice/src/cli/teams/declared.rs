@@ -137,8 +137,8 @@ pub(crate) enum TenantCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Take a pool away that no lease asks for; its nodes serve everybody then, unless another pool
-    /// has them
+    /// Take a pool away that no lease asks for; its nodes serve all tenants then, unless another
+    /// pool has them
     Delete {
         #[command(flatten)]
         at: AtServer,
@@ -164,7 +164,7 @@ pub(crate) enum NodeCommand {
         /// Move nothing
         #[arg(long)]
         no_move: bool,
-        /// For whoever finds it drained
+        /// The reason, for other operators
         #[arg(long, value_name = "TEXT", default_value = "")]
         why: String,
         /// Use it again
@@ -185,14 +185,14 @@ pub(crate) enum GpuCommand {
     /// List where GPUs stand and what they can do: vendor, speed, PCI address, NUMA node, PCIe and
     /// NVLink, health
     Facts(ListArgs),
-    /// Take GPUs out of use: they are lent to nobody, and their programs leave them
+    /// Take GPUs out of use: they are not leased any more, and their programs leave them
     Fence {
         #[command(flatten)]
         at: AtServer,
         /// As `sluice gpus` shows them, such as gpu1/0
         #[arg(required = true, value_name = "NODE/GPU")]
         gpus: Vec<GpuName>,
-        /// For whoever finds them fenced
+        /// The reason, for other operators
         #[arg(long, value_name = "TEXT")]
         why: String,
         /// What becomes of the programs on them: finish, preempt (the grace time, then they wait in

@@ -54,7 +54,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) node_idle_after: Option<Period>,
 
-    /// Whoever has used much of late gets less of what others leave; use of so long ago, such as
+    /// Tenants that have used much of late get less of what others leave; use TIME ago, such as
     /// 168h, counts half [default: none of it counts]
     #[arg(long, value_name = "TIME")]
     pub(crate) use_half_life: Option<Period>,
@@ -96,7 +96,7 @@ pub(crate) struct ServerCommandArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Speak plain text, also beyond loopback: whoever sees the network sees tokens
+    /// Speak plain text, also beyond loopback: tokens can be read on the network
     #[arg(long, conflicts_with_all = ["tls", "tls_cert"])]
     pub(crate) plain_text: bool,
 
@@ -212,8 +212,8 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,
 
-    /// A driver hangs of which NVML says nothing for so long, or a call does not return, or in
-    /// which a worker that was killed stays for twice that: its GPUs are fenced
+    /// A driver hangs if NVML does not answer for this time, or a call does not return, or a killed
+    /// worker does not end for twice that: its GPUs are fenced
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) driver_patience: Period,
 
@@ -278,7 +278,7 @@ pub(crate) struct MembershipArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
 
-    /// What each GPU of this node computes: so many TFLOPS (32 bits), which are its units. Software
+    /// The TFLOPS (32 bits) of each GPU of this node, which are its units. Software
     /// GPUs have none unless this says so [default: from the driver's figures]
     #[arg(long, value_name = "TFLOPS")]
     pub(crate) tflops: Option<Units>,
