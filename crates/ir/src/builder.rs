@@ -138,14 +138,20 @@ impl<'k> Builder<'k> {
         } else {
             MemoryOrder::WEAK
         };
-        self.value(Inst::Load { place: Place { space, addr, offset }, ty, count: 1, order, guard: None })
+        self.value(Inst::Load {
+            place: MemoryOperand { space, addr, offset },
+            ty,
+            count: 1,
+            order,
+            guard: None,
+        })
     }
 
     /// One element.
     pub fn store(&mut self, space: Space, addr: Value, offset: i32, value: Value) {
         let ty = self.ty(value);
         self.push(Inst::Store {
-            place: Place { space, addr, offset },
+            place: MemoryOperand { space, addr, offset },
             ty,
             values: Box::new([value]),
             order: MemoryOrder::WEAK,

@@ -18,7 +18,7 @@ use crate::texture::Sampling;
 use crate::types::{GlobalId, Type, Value};
 
 pub use facts::Effect;
-pub use memory::{MemoryOrder, Ordering, Place, Scope, Space, Window};
+pub use memory::{MemoryOperand, MemoryOrder, Ordering, Scope, Space, Window};
 pub use operators::{
     AtomicOp, BarrierKind, BinaryOp, ConvertOp, FloatCond, FloatOp, IntCond, MatchKind, ReduxOp, Rounding,
     RuntimeFunction, ShuffleMode, SpecialRegister, UnaryOp, VoteKind,
@@ -118,7 +118,7 @@ pub enum Inst {
     /// `count` (1, 2, 4 or 8) consecutive elements from `addr + offset`, as `count` results. Where
     /// `guard` is 0 nothing is read and the results are 0.
     Load {
-        place: Place,
+        place: MemoryOperand,
         ty: Type,
         count: u8,
         order: MemoryOrder,
@@ -126,7 +126,7 @@ pub enum Inst {
     },
     /// Consecutive elements (1, 2, 4 or 8 values of type `ty`) to `addr + offset`.
     Store {
-        place: Place,
+        place: MemoryOperand,
         ty: Type,
         values: Box<[Value]>,
         order: MemoryOrder,
@@ -137,7 +137,7 @@ pub enum Inst {
     /// with comparison and None otherwise.
     Atomic {
         op: AtomicOp,
-        place: Place,
+        place: MemoryOperand,
         ty: Type,
         arg: Value,
         compare: Option<Value>,

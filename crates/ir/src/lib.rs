@@ -42,7 +42,7 @@ pub mod verify;
 pub use builder::Builder;
 pub use inst::{
     AtomicOp, BarrierKind, BinaryOp, ConvertOp, Effect, FloatCond, FloatOp, Inst, IntCond, MatchKind,
-    MemoryOrder, Ordering, Place, ReduxOp, Rounding, RuntimeFunction, Scope, ShuffleMode, Space,
+    MemoryOperand, MemoryOrder, Ordering, ReduxOp, Rounding, RuntimeFunction, Scope, ShuffleMode, Space,
     SpecialRegister, UnaryOp, VoteKind, Window,
 };
 pub use kernel::{

@@ -27,7 +27,8 @@ mod parse;
 use std::fmt::{self, Display, Formatter};
 
 use crate::{
-    ConvertOp, FloatOp, Inst, InstData, Kernel, MatrixForm, MemoryOrder, Place, Target, Terminator, Value,
+    ConvertOp, FloatOp, Inst, InstData, Kernel, MatrixForm, MemoryOperand, MemoryOrder, Target, Terminator,
+    Value,
 };
 use names::Named;
 
@@ -117,11 +118,11 @@ fn operands(f: &mut Formatter<'_>, args: &[Value]) -> fmt::Result {
     Ok(())
 }
 
-fn place(f: &mut Formatter<'_>, place: &Place) -> fmt::Result {
+fn place(f: &mut Formatter<'_>, place: &MemoryOperand) -> fmt::Result {
     write!(f, " {} {} {}", place.addr, if place.offset < 0 { '-' } else { '+' }, place.offset.unsigned_abs())
 }
 
-fn access(f: &mut Formatter<'_>, word: &str, place: &Place, order: MemoryOrder) -> fmt::Result {
+fn access(f: &mut Formatter<'_>, word: &str, place: &MemoryOperand, order: MemoryOrder) -> fmt::Result {
     write!(f, "{word}.{}.{}.{}", place.space.name(), order.ordering.name(), order.scope.name())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sluice_ir::Kernel;
 
-use crate::codegen::{Machine, Tids};
+use crate::codegen::{Target, Tids};
 use crate::object::Object;
 
 mod build_id;
@@ -42,7 +42,7 @@ pub(crate) struct Stored {
 impl Stored {
     /// `None` where this build has no name, so that another build's code would be taken for its
     /// own.
-    pub(crate) fn new(store: Arc<dyn CodeStore>, machine: &Machine) -> Option<Stored> {
+    pub(crate) fn new(store: Arc<dyn CodeStore>, machine: &Target) -> Option<Stored> {
         let mut prefix = blake3::Hasher::new();
         prefix.update(&build_id::build_id()?);
         prefix.update(machine.processor().as_bytes());

@@ -27,7 +27,7 @@ use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName, types};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use sluice_ir::Kernel;
 
-pub(crate) use machine::Machine;
+pub(crate) use machine::Target;
 
 use crate::compile::CompileError;
 use crate::object::{Object, Relocation};
@@ -43,7 +43,7 @@ pub(crate) enum Tids {
 
 /// Compiles a kernel for warps of `lanes` lanes.
 pub(crate) fn compile(
-    machine: &Machine,
+    machine: &Target,
     kernel: &Kernel,
     tids: Tids,
     lanes: usize,

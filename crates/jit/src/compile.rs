@@ -8,14 +8,14 @@ use thiserror::Error;
 
 use crate::block::Code;
 use crate::code_store::{CodeStore, Stored};
-use crate::codegen::{self, Machine, Tids};
+use crate::codegen::{self, Target, Tids};
 use crate::machine_code::MachineCode;
 use crate::object::Object;
 
 /// Compiles kernels for this machine. Cheap to clone, usable from many threads at a time.
 #[derive(Clone)]
 pub struct Compiler {
-    machine: Arc<Machine>,
+    machine: Arc<Target>,
 }
 
 /// Why a kernel was not compiled.
@@ -40,7 +40,7 @@ pub enum CompileError {
 
 impl Compiler {
     pub fn new() -> Result<Compiler, CompileError> {
-        Ok(Compiler { machine: Arc::new(Machine::host()?) })
+        Ok(Compiler { machine: Arc::new(Target::host()?) })
     }
 
     /// Limits the memory that compilations take, all threads together, to about this many bytes. A
@@ -72,7 +72,7 @@ impl Compiler {
 /// Machine code of one kernel. It is freed when this is dropped, so not while a launch runs.
 pub struct CompiledKernel {
     kernel: Kernel,
-    machine: Arc<Machine>,
+    machine: Arc<Target>,
     /// By [`Form`]; each is compiled when a block of its shape comes.
     forms: [OnceLock<Result<MachineCode, CompileError>>; 4],
 }

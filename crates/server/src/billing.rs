@@ -19,7 +19,7 @@ use crate::kept::Kept;
 use crate::store::{Declared, Store, StoreError, Sum};
 use credits::{PromisedParts, credited};
 
-pub(crate) use charges::{Day, Place, day_of};
+pub(crate) use charges::{Cursor, Day, day_of};
 pub(crate) use invoices::{Invoicer, credit_note, of_bill, period_text};
 pub(crate) use quote::Quote;
 

@@ -12,17 +12,18 @@ use crate::process;
 const ADDRESSES: [&str; 2] = ["10.73.0.1", "10.73.0.2"];
 
 /// Two network namespaces and the link between them; dropped, they are gone.
-struct Link {
+struct TwoNetworks {
     networks: [String; 2],
 }
 
-impl Link {
+impl TwoNetworks {
     /// The rate is as `tc-tbf(8)` has it.
-    fn new(rate: &str) -> Result<Link> {
+    fn new(rate: &str) -> Result<TwoNetworks> {
         // SAFETY: geteuid has no preconditions.
         ensure!(unsafe { libc::geteuid() } == 0, "needs root, for network namespaces");
-        let link =
-            Link { networks: ["a", "b"].map(|end| format!("sluice-bench-{end}-{}", std::process::id())) };
+        let link = TwoNetworks {
+            networks: ["a", "b"].map(|end| format!("sluice-bench-{end}-{}", std::process::id())),
+        };
         let [a, b] = &link.networks;
         for network in [a, b] {
             run("ip", &["netns", "add", network])?;
@@ -56,7 +57,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for TwoNetworks {
     fn drop(&mut self) {
         for network in &self.networks {
             let _ = run("ip", &["netns", "delete", network]);
@@ -71,7 +72,7 @@ fn run(program: &str, words: &[&str]) -> Result<()> {
 /// How long a program stands still that moves from one node to the other, and how long its bytes
 /// take on the link.
 pub(super) fn migration(rate: &str, bits_per_s: f64) -> Result<Figures> {
-    let link = Link::new(rate)?;
+    let link = TwoNetworks::new(rate)?;
     let [from, to] = [link.node(0)?, link.node(1)?];
     let mut command = link.sluice(0);
     command.args(["run", "-q", "-p", "0.3", "--memory", "600MiB", "--node", &from.address, "--"]);

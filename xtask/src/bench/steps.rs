@@ -21,21 +21,21 @@ const RUNS: usize = 3;
 const STEPS: u32 = 40;
 /// A link's delay, both ways together, and its rate.
 #[derive(Clone, Copy)]
-struct Link {
+struct DelayAndRate {
     delay_ms: f64,
     /// In MB/s.
     rate: f64,
 }
 
 /// 1 Mb/s, 10 Mb/s, 100 Mb/s, 1 Gb/s at the same delay, and other delays at one rate.
-const LINKS: [Link; 7] = [
-    Link { delay_ms: 10.0, rate: 0.125 },
-    Link { delay_ms: 10.0, rate: 1.25 },
-    Link { delay_ms: 10.0, rate: 12.5 },
-    Link { delay_ms: 10.0, rate: 125.0 },
-    Link { delay_ms: 2.0, rate: 12.5 },
-    Link { delay_ms: 30.0, rate: 12.5 },
-    Link { delay_ms: 150.0, rate: 12.5 },
+const LINKS: [DelayAndRate; 7] = [
+    DelayAndRate { delay_ms: 10.0, rate: 0.125 },
+    DelayAndRate { delay_ms: 10.0, rate: 1.25 },
+    DelayAndRate { delay_ms: 10.0, rate: 12.5 },
+    DelayAndRate { delay_ms: 10.0, rate: 125.0 },
+    DelayAndRate { delay_ms: 2.0, rate: 12.5 },
+    DelayAndRate { delay_ms: 30.0, rate: 12.5 },
+    DelayAndRate { delay_ms: 150.0, rate: 12.5 },
 ];
 /// Of the curve over delays.
 const RATE_OF_CURVE: f64 = 12.5;
@@ -66,7 +66,7 @@ pub(super) fn run() -> Result<String> {
     let own = |delay_ms: f64| native_ms + delay_ms;
     let mut curves: Vec<Curve> = MODES.iter().map(|(_, mode)| (*mode, Vec::new())).collect();
     for link in LINKS {
-        let Link { delay_ms, rate } = link;
+        let DelayAndRate { delay_ms, rate } = link;
         for (curve, (switch, mode)) in curves.iter_mut().zip(MODES) {
             let runs: Vec<Figures> =
                 (0..RUNS).map(|_| measure(&node, &program, link, switch)).collect::<Result<_>>()?;
@@ -103,7 +103,7 @@ fn run_natively(program: &Path) -> Result<Figures> {
     figures("", &process::output_of(&mut command)?)
 }
 
-fn measure(node: &Node, program: &Path, link: Link, switch: &str) -> Result<Figures> {
+fn measure(node: &Node, program: &Path, link: DelayAndRate, switch: &str) -> Result<Figures> {
     // What does not repeat is in both runs.
     let (_, start) = run_steps(node, program, link, switch, 1)?;
     let (mut found, all) = run_steps(node, program, link, switch, STEPS)?;
@@ -113,7 +113,13 @@ fn measure(node: &Node, program: &Path, link: Link, switch: &str) -> Result<Figu
 }
 
 /// The program's figures, and how many bytes it has sent.
-fn run_steps(node: &Node, program: &Path, link: Link, switch: &str, steps: u32) -> Result<(Figures, u64)> {
+fn run_steps(
+    node: &Node,
+    program: &Path,
+    link: DelayAndRate,
+    switch: &str,
+    steps: u32,
+) -> Result<(Figures, u64)> {
     let delay = Duration::from_secs_f64(link.delay_ms / 2e3);
     let fate = Fate { delay, bytes_per_s: Some(link.rate * 1e6), ..Fate::GOOD };
     let relay = Relay::start(&node.address, move |_, _| fate)?;

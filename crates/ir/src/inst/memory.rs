@@ -9,7 +9,7 @@ use crate::types::{Type, Value};
 /// where it is an offset from the window's start (unsigned; `addr + offset` wraps at 32 bits before
 /// it is checked against the window's size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MemoryOperand {
     pub space: Space,
     pub addr: Value,
     pub offset: i32,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{InterpFault, Launch, RunningBlock, scalar};
 use crate::texture::{self, SurfaceAccess, Texels};
-use crate::{Inst, InstId, Place, RuntimeFunction, Space, Type, Window};
+use crate::{Inst, InstId, MemoryOperand, RuntimeFunction, Space, Type, Window};
 
 /// Global memory as the interpreter sees it.
 pub trait GlobalMemory {
@@ -168,7 +168,14 @@ impl RunningBlock {
     }
 
     /// The generic address of element `index` of `count`; the whole access is aligned, as PTX asks.
-    fn address(&self, t: usize, place: &Place, ty: Type, count: u8, index: u32) -> Result<u64, InterpFault> {
+    fn address(
+        &self,
+        t: usize,
+        place: &MemoryOperand,
+        ty: Type,
+        count: u8,
+        index: u32,
+    ) -> Result<u64, InterpFault> {
         let base = self.value(t, place.addr);
         let in_window = |window| {
             let offset = (base as u32).wrapping_add(place.offset as u32);

@@ -13,7 +13,7 @@ use sluice_ptx::ast::{Body, Call, Callee, Function, IndirectTargets, Module, Nam
 use super::layout::{Home, resolve_function};
 use super::operand::register_type;
 use super::{CALL_DEPTH_MAX, Frame, LowerErrorKind, Lowered, Lowering};
-use crate::inst::{Inst, IntCond, MemoryOrder, Place, RuntimeFunction, Space};
+use crate::inst::{Inst, IntCond, MemoryOperand, MemoryOrder, RuntimeFunction, Space};
 use crate::kernel::{Target, Terminator};
 use crate::types::{Type, Value};
 
@@ -119,9 +119,9 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    fn local_place(&mut self, call: &Call, symbol: &Symbol) -> Lowered<Place> {
+    fn local_place(&mut self, call: &Call, symbol: &Symbol) -> Lowered<MemoryOperand> {
         match self.symbol_address(symbol, 0)? {
-            (Space::Local, addr) => Ok(Place { space: Space::Local, addr, offset: 0 }),
+            (Space::Local, addr) => Ok(MemoryOperand { space: Space::Local, addr, offset: 0 }),
             _ => Err(malformed(call)),
         }
     }

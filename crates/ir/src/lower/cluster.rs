@@ -9,7 +9,7 @@ use sluice_ptx::ast::{Address, AddressBase, Instruction, Operand};
 use sluice_ptx::{Modifier, Space as PtxSpace, SpecialRegister as Ptx};
 
 use super::{Lowered, Lowering, malformed, memory, operand};
-use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, Place, Space, SpecialRegister, Window};
+use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, MemoryOperand, Space, SpecialRegister, Window};
 use crate::types::{Type, Value};
 
 /// Bits of an address in `.shared::cluster` that are the offset in the shared memory of one block.
@@ -58,15 +58,15 @@ impl<'m> Lowering<'m> {
     }
 
     /// Where an address operand points in the space that an instruction names (None: generic).
-    pub(super) fn place_in(&mut self, address: &Address, space: Option<PtxSpace>) -> Lowered<Place> {
+    pub(super) fn place_in(&mut self, address: &Address, space: Option<PtxSpace>) -> Lowered<MemoryOperand> {
         let is_symbol = matches!(address.base, AddressBase::Symbol(_));
         if space != Some(PtxSpace::SharedCluster) || is_symbol {
             return self.place(address, space.map(|space| memory::space(Some(space))));
         }
-        let Place { addr, offset, .. } = self.place(address, Some(Space::Shared))?;
+        let MemoryOperand { addr, offset, .. } = self.place(address, Some(Space::Shared))?;
         let addr = self.build().binary_imm(BinaryOp::Add, addr, u64::from(offset as u32));
         let addr = self.generic_of_cluster(addr);
-        Ok(Place { space: Space::Generic, addr, offset: 0 })
+        Ok(MemoryOperand { space: Space::Generic, addr, offset: 0 })
     }
 
     /// The generic address of one in `.shared::cluster`.

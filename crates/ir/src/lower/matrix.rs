@@ -11,7 +11,9 @@ use sluice_ptx::{Modifier, Opcode, Type as PtxType};
 use super::half::Half;
 use super::operand::register_type;
 use super::{Lowered, Lowering, malformed, memory, operand, unsupported};
-use crate::inst::{BinaryOp, ConvertOp, Inst, Place, Rounding, ShuffleMode, Space, SpecialRegister, Window};
+use crate::inst::{
+    BinaryOp, ConvertOp, Inst, MemoryOperand, Rounding, ShuffleMode, Space, SpecialRegister, Window,
+};
 use crate::matrix::{MatrixElement, MatrixForm};
 use crate::types::{Type, Value};
 
@@ -341,17 +343,17 @@ impl<'m> Lowering<'m> {
     }
 
     /// Elements 2t and 2t + 1 of row g.
-    fn row_place(&mut self, rows: Value, matrix: u32) -> Place {
+    fn row_place(&mut self, rows: Value, matrix: u32) -> MemoryOperand {
         let (g, t) = self.group_and_thread();
         let lane = self.build().binary_imm(BinaryOp::Add, g, u64::from(8 * matrix));
         let row = self.value_of_lane(rows, lane);
         let mut build = self.build();
         let column = build.binary_imm(BinaryOp::Shl, t, 2);
-        Place { space: Space::Shared, addr: build.binary(BinaryOp::Add, row, column), offset: 0 }
+        MemoryOperand { space: Space::Shared, addr: build.binary(BinaryOp::Add, row, column), offset: 0 }
     }
 
     /// Element g of row 2t + next.
-    fn transposed_place(&mut self, rows: Value, matrix: u32, next: u32) -> Place {
+    fn transposed_place(&mut self, rows: Value, matrix: u32, next: u32) -> MemoryOperand {
         let (g, t) = self.group_and_thread();
         let mut build = self.build();
         let lane = build.binary_imm(BinaryOp::Shl, t, 1);
@@ -359,7 +361,7 @@ impl<'m> Lowering<'m> {
         let row = self.value_of_lane(rows, lane);
         let mut build = self.build();
         let column = build.binary_imm(BinaryOp::Shl, g, 1);
-        Place { space: Space::Shared, addr: build.binary(BinaryOp::Add, row, column), offset: 0 }
+        MemoryOperand { space: Space::Shared, addr: build.binary(BinaryOp::Add, row, column), offset: 0 }
     }
 
     fn group_and_thread(&mut self) -> (Value, Value) {
@@ -434,7 +436,7 @@ impl<'m> Lowering<'m> {
         i: &Instruction,
         at: usize,
         fragment: &WmmaFragment,
-    ) -> Lowered<(Place, Value)> {
+    ) -> Lowered<(MemoryOperand, Value)> {
         let place = self.place(address(i, at)?, i.space().map(|space| memory::space(Some(space))))?;
         let ty = place.space.address_type();
         let stride = match i.operands.get(2) {
@@ -451,10 +453,10 @@ impl<'m> Lowering<'m> {
     fn element_place(
         &mut self,
         fragment: &WmmaFragment,
-        (base, stride): &(Place, Value),
+        (base, stride): &(MemoryOperand, Value),
         register: [u32; 2],
         element: u32,
-    ) -> Place {
+    ) -> MemoryOperand {
         let (g, t) = self.group_and_thread();
         let ty = base.space.address_type();
         let mut build = self.build();
@@ -468,7 +470,7 @@ impl<'m> Lowering<'m> {
         let slow = build.binary(BinaryOp::Mul, slow, *stride);
         let fast = build.binary_imm(BinaryOp::Mul, fast, u64::from(fragment.element.bytes()));
         let offset = build.binary(BinaryOp::Add, slow, fast);
-        Place { addr: build.binary(BinaryOp::Add, base.addr, offset), ..*base }
+        MemoryOperand { addr: build.binary(BinaryOp::Add, base.addr, offset), ..*base }
     }
 }
 

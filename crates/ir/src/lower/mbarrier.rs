@@ -20,7 +20,7 @@ use super::memory::atomic_op;
 use super::operand::register_type;
 use super::{Lowered, Lowering, operand, ptx_type, unsupported};
 use crate::inst::{
-    AtomicOp, BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp,
+    AtomicOp, BinaryOp, ConvertOp, Inst, IntCond, MemoryOperand, MemoryOrder, Ordering, Scope, Space, UnaryOp,
 };
 use crate::kernel::{Target, Terminator};
 use crate::types::{Type, Value};
@@ -145,13 +145,13 @@ impl<'m> Lowering<'m> {
     }
 
     /// Counts bytes of a copy that have come.
-    pub(super) fn complete(&mut self, object: Place, bytes: Value) {
+    pub(super) fn complete(&mut self, object: MemoryOperand, bytes: Value) {
         self.change_object(object, Change { completed_bytes: Some(bytes), ..Change::default() });
     }
 
     /// `.multicast::cluster`: the copy and its completion in each block whose rank is set in a
     /// mask, at the same offsets.
-    fn copy_to_many(&mut self, i: &Instruction, from: Place, bytes: Value) -> Lowered {
+    fn copy_to_many(&mut self, i: &Instruction, from: MemoryOperand, bytes: Value) -> Lowered {
         let mask = self.read(operand(i, 4)?, Type::I32)?;
         let mask = self.build().binary_imm(BinaryOp::And, mask, (1 << CLUSTER_BLOCKS_MAX) - 1);
         let [to, object] = [0, 3].map(|at| self.offset_in_block(i, at));
@@ -165,7 +165,7 @@ impl<'m> Lowering<'m> {
                 let base = lowering.shared_base_of(rank);
                 let [to, object] = [to, object].map(|offset| {
                     let addr = lowering.build().binary(BinaryOp::Add, base, offset);
-                    Place { space: Space::Generic, addr, offset: 0 }
+                    MemoryOperand { space: Space::Generic, addr, offset: 0 }
                 });
                 lowering.copy_in_loop(to, from, bytes)?;
                 lowering.complete(object, bytes);
@@ -200,12 +200,12 @@ impl<'m> Lowering<'m> {
     }
 
     /// Copies a multiple of 16 bytes between addresses that are multiples of 16.
-    pub(super) fn copy_in_loop(&mut self, to: Place, from: Place, bytes: Value) -> Lowered {
+    pub(super) fn copy_in_loop(&mut self, to: MemoryOperand, from: MemoryOperand, bytes: Value) -> Lowered {
         self.in_steps([to, from], bytes, 16, |lowering, [to, from]| lowering.copy_piece(to, from))
     }
 
     /// Copies 16 bytes between addresses that are multiples of 16.
-    pub(super) fn copy_piece(&mut self, to: Place, from: Place) {
+    pub(super) fn copy_piece(&mut self, to: MemoryOperand, from: MemoryOperand) {
         let mut build = self.build();
         let order = MemoryOrder::WEAK;
         let load = build.push(Inst::Load { place: from, ty: Type::I64, count: 2, order, guard: None });
@@ -214,7 +214,13 @@ impl<'m> Lowering<'m> {
     }
 
     /// `cp.reduce.async.bulk`: combines elements with those that are there, one by one.
-    fn reduce_in_loop(&mut self, i: &Instruction, to: Place, from: Place, bytes: Value) -> Lowered {
+    fn reduce_in_loop(
+        &mut self,
+        i: &Instruction,
+        to: MemoryOperand,
+        from: MemoryOperand,
+        bytes: Value,
+    ) -> Lowered {
         let ptx = ptx_type(i)?;
         let (op, ty) = (atomic_op(i, ptx)?, register_type(ptx));
         self.in_steps([to, from], bytes, ty.bytes().into(), |lowering, [to, from]| {
@@ -232,16 +238,16 @@ impl<'m> Lowering<'m> {
     /// bytes.
     fn in_steps(
         &mut self,
-        places: [Place; 2],
+        places: [MemoryOperand; 2],
         bytes: Value,
         step: u64,
-        body: impl FnOnce(&mut Self, [Place; 2]),
+        body: impl FnOnce(&mut Self, [MemoryOperand; 2]),
     ) -> Lowered {
         let in_places = |lowering: &mut Self, offset| {
             let places = places.map(|place| {
                 let mut build = lowering.build();
                 let offset = build.resize(place.space.address_type(), false, offset);
-                Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
+                MemoryOperand { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
             });
             body(lowering, places);
             Ok(())
@@ -315,18 +321,18 @@ impl<'m> Lowering<'m> {
     }
 
     /// Where an object is.
-    fn object(&mut self, i: &Instruction, at: usize) -> Lowered<Place> {
+    fn object(&mut self, i: &Instruction, at: usize) -> Lowered<MemoryOperand> {
         self.place_in(address(i, at)?, i.space())
     }
 
-    fn store_object(&mut self, place: Place, word: Value) -> Lowered {
+    fn store_object(&mut self, place: MemoryOperand, word: Value) -> Lowered {
         let (ty, values, order) = (Type::I64, Box::new([word]), MemoryOrder::WEAK);
         self.build().push(Inst::Store { place, ty, values, order, guard: None });
         Ok(())
     }
 
     /// Changes an object in one step. The result is its state before.
-    fn change_object(&mut self, place: Place, change: Change) -> Value {
+    fn change_object(&mut self, place: MemoryOperand, change: Change) -> Value {
         let [head, end] = [(); 2].map(|()| self.kernel.add_block());
         self.end_block(Terminator::Jump(Target::new(head)));
         self.start_block(head);

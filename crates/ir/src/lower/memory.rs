@@ -7,7 +7,9 @@ use sluice_ptx::{Modifier, Opcode, Space as PtxSpace, Type as PtxType};
 use super::cluster::address;
 use super::operand::register_type;
 use super::{Lowered, Lowering, choose, malformed, operand, ptx_type, unsupported};
-use crate::inst::{AtomicOp, BinaryOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp};
+use crate::inst::{
+    AtomicOp, BinaryOp, Inst, IntCond, MemoryOperand, MemoryOrder, Ordering, Scope, Space, UnaryOp,
+};
 use crate::types::{Type, Value};
 
 impl<'m> Lowering<'m> {
@@ -21,7 +23,7 @@ impl<'m> Lowering<'m> {
         let results = parts(i, operand(i, 0)?)?;
         if ptx == PtxType::B128 {
             for (index, result) in results.iter().enumerate() {
-                let place = Place { offset: place.offset.wrapping_add(16 * index as i32), ..place };
+                let place = MemoryOperand { offset: place.offset.wrapping_add(16 * index as i32), ..place };
                 let halves = self.load(place, Type::I64, 2, order);
                 self.write_wide(i, result, [halves[0], halves[1]])?;
             }
@@ -34,7 +36,7 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    fn load(&mut self, place: Place, ty: Type, count: u8, order: MemoryOrder) -> Vec<Value> {
+    fn load(&mut self, place: MemoryOperand, ty: Type, count: u8, order: MemoryOrder) -> Vec<Value> {
         let guard = self.guard;
         let id = self.build().push(Inst::Load { place, ty, count, order, guard });
         self.kernel.inst(id).results().collect()
@@ -77,8 +79,10 @@ impl<'m> Lowering<'m> {
             return Err(malformed(i));
         }
         for (index, arg) in args.iter().enumerate() {
-            let place =
-                Place { offset: place.offset.wrapping_add(ty.bytes() as i32 * index as i32), ..place };
+            let place = MemoryOperand {
+                offset: place.offset.wrapping_add(ty.bytes() as i32 * index as i32),
+                ..place
+            };
             let mut arg = self.read(arg, ty)?;
             let mut compare = None;
             if i.has(Modifier::Cas) {
@@ -147,7 +151,7 @@ impl<'m> Lowering<'m> {
     fn copy_partially(
         &mut self,
         i: &Instruction,
-        from: Place,
+        from: MemoryOperand,
         count: u8,
         source: &Operand,
     ) -> Lowered<Vec<Value>> {
@@ -176,7 +180,7 @@ impl<'m> Lowering<'m> {
                 None => is_wanted,
             };
             self.guard = Some(guard);
-            let place = Place { offset: from.offset.wrapping_add(4 * index as i32), ..from };
+            let place = MemoryOperand { offset: from.offset.wrapping_add(4 * index as i32), ..from };
             let value = self.load(place, Type::I32, 1, MemoryOrder::WEAK)[0];
             self.guard = outer;
             // The last word may be wanted in part.

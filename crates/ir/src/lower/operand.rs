@@ -6,7 +6,9 @@ use sluice_ptx::{SpecialRegister as Ptx, Type as PtxType};
 use super::call::function_address;
 use super::layout::{Home, resolve_function};
 use super::{LowerErrorKind, Lowered, Lowering, malformed};
-use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, Place, Space, SpecialRegister, UnaryOp, Window};
+use crate::inst::{
+    BinaryOp, ConvertOp, Inst, IntCond, MemoryOperand, Space, SpecialRegister, UnaryOp, Window,
+};
 use crate::ssa::Variable;
 use crate::types::{GlobalId, Type, Value};
 
@@ -302,13 +304,13 @@ impl<'m> Lowering<'m> {
     }
 
     /// Where an address operand points when the instruction names `space` (None: generic).
-    pub(super) fn place(&mut self, address: &Address, space: Option<Space>) -> Lowered<Place> {
+    pub(super) fn place(&mut self, address: &Address, space: Option<Space>) -> Lowered<MemoryOperand> {
         match &address.base {
             AddressBase::Symbol(symbol) => {
                 let (home, addr) = self.symbol_address(symbol, address.offset)?;
                 // The symbol knows its space better than the instruction: parameters of functions
                 // live in local memory.
-                Ok(Place {
+                Ok(MemoryOperand {
                     space: if home == Space::Global { space.unwrap_or(home) } else { home },
                     addr,
                     offset: 0,
@@ -323,17 +325,17 @@ impl<'m> Lowering<'m> {
             AddressBase::Absolute => {
                 let space = space.unwrap_or(Space::Generic);
                 let addr = self.build().constant(space.address_type(), address.offset as u64);
-                Ok(Place { space, addr, offset: 0 })
+                Ok(MemoryOperand { space, addr, offset: 0 })
             }
         }
     }
 
-    fn with_offset(&mut self, space: Space, addr: Value, offset: i64) -> Place {
+    fn with_offset(&mut self, space: Space, addr: Value, offset: i64) -> MemoryOperand {
         match i32::try_from(offset) {
-            Ok(offset) => Place { space, addr, offset },
+            Ok(offset) => MemoryOperand { space, addr, offset },
             Err(_) => {
                 let addr = self.build().binary_imm(BinaryOp::Add, addr, offset as u64);
-                Place { space, addr, offset: 0 }
+                MemoryOperand { space, addr, offset: 0 }
             }
         }
     }

@@ -13,7 +13,9 @@ use super::mbarrier::CLUSTER_BLOCKS_MAX;
 use super::memory::atomic_op;
 use super::operand::register_type;
 use super::{Lowered, Lowering, choose, malformed, operand, unsupported};
-use crate::inst::{BinaryOp, ConvertOp, Inst, IntCond, MemoryOrder, Ordering, Place, Scope, Space, UnaryOp};
+use crate::inst::{
+    BinaryOp, ConvertOp, Inst, IntCond, MemoryOperand, MemoryOrder, Ordering, Scope, Space, UnaryOp,
+};
 use crate::kernel::Terminator;
 use crate::tensor as map;
 use crate::types::{Type, Value};
@@ -134,7 +136,7 @@ impl<'m> Lowering<'m> {
                 let [to, object] =
                     [to, object].map(|offset| lowering.build().binary(BinaryOp::Add, base, offset));
                 lowering.load_pieces(&tile, Shared::Generic(to))?;
-                let object = Place { space: Space::Generic, addr: object, offset: 0 };
+                let object = MemoryOperand { space: Space::Generic, addr: object, offset: 0 };
                 lowering.complete(object, bytes);
                 Ok(())
             })
@@ -152,7 +154,7 @@ impl<'m> Lowering<'m> {
             if reduces {
                 return lowering.reduce_piece(i, &tile, &piece, from);
             }
-            let to = Place { space: Space::Global, addr: piece.address, offset: 0 };
+            let to = MemoryOperand { space: Space::Global, addr: piece.address, offset: 0 };
             lowering.branch_around(Some(piece.is_whole), |lowering| {
                 lowering.copy_piece(to, from);
                 Ok(())
@@ -249,7 +251,7 @@ impl<'m> Lowering<'m> {
         Ok(shift)
     }
 
-    fn map_place(&mut self, i: &Instruction, object: &Operand) -> Lowered<Place> {
+    fn map_place(&mut self, i: &Instruction, object: &Operand) -> Lowered<MemoryOperand> {
         let address = match object {
             Operand::Register(register) => Address { base: AddressBase::Register(*register), offset: 0 },
             Operand::Symbol { symbol, offset } => {
@@ -261,8 +263,8 @@ impl<'m> Lowering<'m> {
         self.place(&address, None)
     }
 
-    fn map_field(&mut self, object: Place, ty: Type, offset: usize) -> Value {
-        let place = Place { offset: object.offset.wrapping_add(offset as i32), ..object };
+    fn map_field(&mut self, object: MemoryOperand, ty: Type, offset: usize) -> Value {
+        let place = MemoryOperand { offset: object.offset.wrapping_add(offset as i32), ..object };
         self.build().value(Inst::Load { place, ty, count: 1, order: MemoryOrder::WEAK, guard: None })
     }
 
@@ -278,7 +280,7 @@ impl<'m> Lowering<'m> {
 
     /// Where the piece of a number is in shared memory: bits 7 to 9 of its address change bits 4 to
     /// 6, as many of them as the map says.
-    fn swizzled(&mut self, tile: &Tile, begin: Shared, number: Value) -> Place {
+    fn swizzled(&mut self, tile: &Tile, begin: Shared, number: Value) -> MemoryOperand {
         let mut build = self.build();
         let offset = build.binary_imm(BinaryOp::Shl, number, PIECE_SHIFT);
         let (Shared::Block(begin_address) | Shared::Cluster(begin_address) | Shared::Generic(begin_address)) =
@@ -291,11 +293,11 @@ impl<'m> Lowering<'m> {
         let bits = build.binary_imm(BinaryOp::Shl, bits, 4);
         let addr = build.binary(BinaryOp::Xor, address, bits);
         match begin {
-            Shared::Block(_) => Place { space: Space::Shared, addr, offset: 0 },
+            Shared::Block(_) => MemoryOperand { space: Space::Shared, addr, offset: 0 },
             Shared::Cluster(_) => {
-                Place { space: Space::Generic, addr: self.generic_of_cluster(addr), offset: 0 }
+                MemoryOperand { space: Space::Generic, addr: self.generic_of_cluster(addr), offset: 0 }
             }
-            Shared::Generic(_) => Place { space: Space::Generic, addr, offset: 0 },
+            Shared::Generic(_) => MemoryOperand { space: Space::Generic, addr, offset: 0 },
         }
     }
 
@@ -343,7 +345,7 @@ impl<'m> Lowering<'m> {
         self.count_up(tile.pieces, 1, |lowering, number| {
             let piece = lowering.piece(tile, number);
             let to = lowering.swizzled(tile, to, number);
-            let from = Place { space: Space::Global, addr: piece.address, offset: 0 };
+            let from = MemoryOperand { space: Space::Global, addr: piece.address, offset: 0 };
             lowering.branch_around(Some(piece.is_whole), |lowering| {
                 lowering.copy_piece(to, from);
                 Ok(())
@@ -385,7 +387,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// Combines the elements of a piece that are inside the tensor with those that are there.
-    fn reduce_piece(&mut self, i: &Instruction, tile: &Tile, piece: &Piece, from: Place) -> Lowered {
+    fn reduce_piece(&mut self, i: &Instruction, tile: &Tile, piece: &Piece, from: MemoryOperand) -> Lowered {
         let mut is_any = false;
         for (number, ptx) in REDUCED {
             // What PTX does not have for a type traps below.
@@ -404,7 +406,7 @@ impl<'m> Lowering<'m> {
                     let is_inside = build.compare(IntCond::LtU, element, tile.dimensions[0].size);
                     let offset = build.binary(BinaryOp::Shl, at, tile.shift);
                     lowering.branch_around(Some(is_inside), |lowering| {
-                        let to = Place { space: Space::Global, addr: piece.address, offset: 0 };
+                        let to = MemoryOperand { space: Space::Global, addr: piece.address, offset: 0 };
                         let [place, from] = [to, from].map(|place| lowering.behind(place, offset));
                         let order = MemoryOrder::WEAK;
                         let load = Inst::Load { place: from, ty, count: 1, order, guard: None };
@@ -421,19 +423,19 @@ impl<'m> Lowering<'m> {
         if is_any { Ok(()) } else { Err(unsupported(i)) }
     }
 
-    fn behind(&mut self, place: Place, offset: Value) -> Place {
+    fn behind(&mut self, place: MemoryOperand, offset: Value) -> MemoryOperand {
         let mut build = self.build();
         let offset = build.resize(place.space.address_type(), false, offset);
-        Place { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
+        MemoryOperand { addr: build.binary(BinaryOp::Add, place.addr, offset), ..place }
     }
 
-    fn copy_byte(&mut self, to: Place, from: Place) {
+    fn copy_byte(&mut self, to: MemoryOperand, from: MemoryOperand) {
         let load = Inst::Load { place: from, ty: Type::I8, count: 1, order: MemoryOrder::WEAK, guard: None };
         let byte = self.build().value(load);
         self.store_weak(to, Type::I8, vec![byte]);
     }
 
-    fn store_weak(&mut self, place: Place, ty: Type, values: Vec<Value>) {
+    fn store_weak(&mut self, place: MemoryOperand, ty: Type, values: Vec<Value>) {
         let order = MemoryOrder::WEAK;
         self.build().push(Inst::Store { place, ty, values: values.into(), order, guard: None });
     }
@@ -477,7 +479,7 @@ impl<'m> Lowering<'m> {
         }
         let place = self.place_in(address(i, 0)?, i.space())?;
         let value = self.read(operand(i, value_at)?, ty)?;
-        let place = Place { offset: place.offset.wrapping_add(offset as i32), ..place };
+        let place = MemoryOperand { offset: place.offset.wrapping_add(offset as i32), ..place };
         self.store_weak(place, ty, vec![value]);
         Ok(())
     }

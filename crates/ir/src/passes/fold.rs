@@ -4,7 +4,7 @@
 //! place and gives None. Float arithmetic is left alone: its results must not depend on who
 //! computes them.
 
-use crate::inst::{BinaryOp, ConvertOp, FloatCond, Inst, IntCond, Place, Space, UnaryOp, Window};
+use crate::inst::{BinaryOp, ConvertOp, FloatCond, Inst, IntCond, MemoryOperand, Space, UnaryOp, Window};
 use crate::passes::value_numbering::Numbering;
 use crate::types::{Type, Value};
 
@@ -439,7 +439,7 @@ fn narrow(n: &mut Numbering, op: BinaryOp, from: Type, to: Type, args: [Value; 2
 
 /// Constants move from the address into the offset, and an address built on a window's base becomes
 /// one in the window.
-fn address(n: &mut Numbering, place: &mut Place) {
+fn address(n: &mut Numbering, place: &mut MemoryOperand) {
     loop {
         match n.definition(place.addr).cloned() {
             Some(Inst::Binary { op: BinaryOp::Add, ty, args: [base, c] }) if constant(n, c).is_some() => {

@@ -8,7 +8,7 @@
 //! Parameters are not checked: only the lowering names their addresses.
 
 use crate::builder::Builder;
-use crate::inst::{BinaryOp, Inst, Ordering, Place, RuntimeFunction, Space};
+use crate::inst::{BinaryOp, Inst, MemoryOperand, Ordering, RuntimeFunction, Space};
 use crate::kernel::{Access, AccessKind, Kernel};
 use crate::types::{InstId, Type, Value};
 
@@ -87,7 +87,7 @@ fn check(builder: &mut Builder<'_>, id: InstId, access: Access) -> Value {
 }
 
 /// The whole address of a place; in a window, the offset from its start.
-fn address(builder: &mut Builder<'_>, place: &Place) -> Value {
+fn address(builder: &mut Builder<'_>, place: &MemoryOperand) -> Value {
     let ty = place.space.address_type();
     let address = match place.offset {
         0 => place.addr,

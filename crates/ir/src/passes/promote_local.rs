@@ -5,7 +5,7 @@
 //! accessed as a whole are variables, and the SSA construction of the lowering makes values of
 //! them. One access at a computed place, or one pointer to the frame, leaves all of it in memory.
 
-use crate::inst::{ConvertOp, Inst, Place, Space, Window};
+use crate::inst::{ConvertOp, Inst, MemoryOperand, Space, Window};
 use crate::kernel::{Definition, Kernel};
 use crate::ssa::{Variable, Variables};
 use crate::types::{InstId, Type, Value};
@@ -125,7 +125,7 @@ impl Frame {
 }
 
 /// Where an access of the frame is, if that is known and within it.
-fn constant_place(kernel: &Kernel, place: &Place) -> Option<u32> {
+fn constant_place(kernel: &Kernel, place: &MemoryOperand) -> Option<u32> {
     let base = kernel.constant(place.addr)? as u32;
     let start = base.wrapping_add(place.offset as u32);
     // 8 elements of 8 bytes at most.
@@ -178,7 +178,7 @@ impl Rewriter<'_> {
     }
 
     /// The variables of all elements of an access, or None if it stays in memory.
-    fn variables_of(&self, place: &Place, ty: Type, count: usize) -> Option<Vec<Variable>> {
+    fn variables_of(&self, place: &MemoryOperand, ty: Type, count: usize) -> Option<Vec<Variable>> {
         let start = constant_place(self.kernel, place)?;
         (0..count as u32).map(|index| self.frame.variable_at(start + index * ty.bytes())).collect()
     }

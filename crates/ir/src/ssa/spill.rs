@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::{Sites, Variable, Variables, at};
 use crate::analysis::Cfg;
-use crate::inst::{ConvertOp, Inst, MemoryOrder, Place, Space};
+use crate::inst::{ConvertOp, Inst, MemoryOperand, MemoryOrder, Space};
 use crate::kernel::{Definition, Kernel};
 use crate::types::{BlockId, Type, Value};
 
@@ -109,7 +109,7 @@ impl Spiller<'_> {
                 Type::I1 => self.convert(call.block, ConvertOp::ZeroExtend, ty, memory, value),
                 _ => value,
             };
-            let place = Place { space: Space::Local, addr: call.sp_before, offset };
+            let place = MemoryOperand { space: Space::Local, addr: call.sp_before, offset };
             let (values, order) = (Box::new([value]), MemoryOrder::WEAK);
             self.kernel.push(call.block, Inst::Store { place, ty: memory, values, order, guard: None }, 0);
         }
@@ -170,7 +170,7 @@ impl Spiller<'_> {
 
     /// Loads what a call has saved, at the start of its continuation.
     fn load(&mut self, call: &SpilledCall, offset: i32, ty: Type, memory: Type) -> Value {
-        let place = Place { space: Space::Local, addr: call.sp_after, offset };
+        let place = MemoryOperand { space: Space::Local, addr: call.sp_after, offset };
         let load = Inst::Load { place, ty: memory, count: 1, order: MemoryOrder::WEAK, guard: None };
         let id = self.kernel.add_inst(load, 0);
         let mut value = self.kernel.inst(id).result(0);

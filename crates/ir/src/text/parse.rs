@@ -4,8 +4,8 @@ use super::names::{Named, register_from_name};
 use crate::matrix::MatrixForm;
 use crate::texture::Sampling;
 use crate::{
-    Block, BlockId, ConvertOp, Definition, FloatOp, GlobalId, Inst, InstData, InstId, Kernel, MemoryOrder,
-    ParamSlot, Place, Rounding, Target, Terminator, Type, Value, ValueData,
+    Block, BlockId, ConvertOp, Definition, FloatOp, GlobalId, Inst, InstData, InstId, Kernel, MemoryOperand,
+    MemoryOrder, ParamSlot, Rounding, Target, Terminator, Type, Value, ValueData,
 };
 
 /// Highest number of a value or block that a text may use, so that a short text cannot ask for much
@@ -251,7 +251,7 @@ fn terminator(text: &str) -> Parsed<Option<Terminator>> {
     }))
 }
 
-fn place(space: &str, text: &str) -> Parsed<Place> {
+fn place(space: &str, text: &str) -> Parsed<MemoryOperand> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let [addr, sign, offset] = words.as_slice() else { return Err("expected `vN + offset`".into()) };
     let magnitude: i64 = number::<u32>(offset)?.into();
@@ -261,7 +261,7 @@ fn place(space: &str, text: &str) -> Parsed<Place> {
         _ => return Err("expected + or -".into()),
     };
     let offset = i32::try_from(offset).map_err(|_| "the offset does not fit 32 bits".to_owned())?;
-    Ok(Place { space: named(space)?, addr: value_id(addr)?, offset })
+    Ok(MemoryOperand { space: named(space)?, addr: value_id(addr)?, offset })
 }
 
 fn order(ordering: &str, scope: &str) -> Parsed<MemoryOrder> {

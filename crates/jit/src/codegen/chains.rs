@@ -12,7 +12,9 @@ use std::collections::{HashMap, HashSet};
 use cranelift_codegen::ir::InstBuilder;
 use cranelift_codegen::ir::types;
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Definition, Effect, Inst, InstId, Kernel, Ordering, Place, Rounding, Space, Type, Value};
+use sluice_ir::{
+    Definition, Effect, Inst, InstId, Kernel, MemoryOperand, Ordering, Rounding, Space, Type, Value,
+};
 
 use super::emitter::Emitter;
 use super::memory::Extent;
@@ -32,8 +34,8 @@ pub(super) struct Chain {
     ty: Type,
     columns: Vec<ChainColumn>,
     /// The first factor of the first column and the first row, and the bytes from one to the next.
-    factor: Place,
-    row: Place,
+    factor: MemoryOperand,
+    row: MemoryOperand,
     factor_stride: i32,
     row_stride: i32,
     count: u32,
@@ -56,9 +58,9 @@ struct ChainStep {
     sum: Value,
     result: Value,
     factor_load: InstId,
-    factor: Place,
+    factor: MemoryOperand,
     row_load: InstId,
-    row: Place,
+    row: MemoryOperand,
 }
 
 /// Makes steps of the chains in `steps`.
@@ -184,7 +186,7 @@ fn stride(from: &ChainStep, to: &ChainStep) -> i64 {
     i64::from(to.factor.offset) - i64::from(from.factor.offset)
 }
 
-fn is_same_array(a: &Place, b: &Place) -> bool {
+fn is_same_array(a: &MemoryOperand, b: &MemoryOperand) -> bool {
     (a.space, a.addr) == (b.space, b.addr)
 }
 
@@ -235,7 +237,7 @@ fn link(kernel: &Kernel, shapes: &[Shape], id: InstId) -> Option<ChainStep> {
 
 /// The plain load of numbers of this type that defines a value, and where this one of them comes
 /// from.
-fn loaded(kernel: &Kernel, wanted: Type, value: Value) -> Option<(InstId, Place)> {
+fn loaded(kernel: &Kernel, wanted: Type, value: Value) -> Option<(InstId, MemoryOperand)> {
     let Definition::Result { inst, index } = kernel.values[value.index()].definition else {
         return None;
     };
@@ -248,7 +250,7 @@ fn loaded(kernel: &Kernel, wanted: Type, value: Value) -> Option<(InstId, Place)
     let is_plain = matches!(order.ordering, Ordering::Weak | Ordering::Invariant);
     let is_shared_space = !matches!(place.space, Space::Local | Space::Param);
     let offset = place.offset.checked_add(ty.bytes() as i32 * i32::from(index))?;
-    (is_plain && is_shared_space).then_some((inst, Place { offset, ..place }))
+    (is_plain && is_shared_space).then_some((inst, MemoryOperand { offset, ..place }))
 }
 
 /// Whether a link is as far from the last as that is from the one before.
@@ -258,7 +260,7 @@ fn continues(links: &[ChainStep], next: &ChainStep) -> bool {
         return false;
     }
     let Some(before) = links.len().checked_sub(2).map(|place| &links[place]) else { return true };
-    let step = |a: &Place, b: &Place| i64::from(b.offset) - i64::from(a.offset);
+    let step = |a: &MemoryOperand, b: &MemoryOperand| i64::from(b.offset) - i64::from(a.offset);
     step(&last.factor, &next.factor) == step(&before.factor, &last.factor)
         && step(&last.row, &next.row) == step(&before.row, &last.row)
 }

@@ -21,7 +21,7 @@ use cranelift_codegen::ir::{
 use cranelift_frontend::{FunctionBuilder, Variable};
 use sluice_ir::{Inst, Kernel, Type, Value};
 
-use super::machine::Machine;
+use super::machine::Target;
 use super::memory::Extent;
 use super::plan::{Plan, Step};
 use super::symbols::Symbols;
@@ -76,7 +76,7 @@ pub(super) struct Emitter<'a> {
     pub b: FunctionBuilder<'a>,
     pub kernel: &'a Kernel,
     pub plan: &'a Plan,
-    pub machine: &'a Machine,
+    pub machine: &'a Target,
     /// The memory of the current node's warp, from the variable.
     pub ctx: Clif,
     warp: Warp,
@@ -121,7 +121,7 @@ impl<'a> Emitter<'a> {
         mut b: FunctionBuilder<'a>,
         kernel: &'a Kernel,
         plan: &'a Plan,
-        machine: &'a Machine,
+        machine: &'a Target,
     ) -> Emitter<'a> {
         let entry = b.create_block();
         b.append_block_params_for_function_params(entry);

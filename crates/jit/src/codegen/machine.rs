@@ -15,7 +15,7 @@ use crate::math;
 use crate::object::Symbol;
 
 /// Instruction set and settings of the host.
-pub(crate) struct Machine {
+pub(crate) struct Target {
     pub isa: OwnedTargetIsa,
     /// Whether `fma` is one instruction.
     pub has_fma: bool,
@@ -24,8 +24,8 @@ pub(crate) struct Machine {
     pub stored: OnceLock<Option<Stored>>,
 }
 
-impl Machine {
-    pub(crate) fn host() -> Result<Machine, CompileError> {
+impl Target {
+    pub(crate) fn host() -> Result<Target, CompileError> {
         let processor = |reason: &dyn std::fmt::Display| CompileError::Processor(reason.to_string());
         let mut flags = settings::builder();
         for (name, value) in [
@@ -54,7 +54,7 @@ impl Machine {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let has_fma = true;
-        Ok(Machine { isa, has_fma, memory: CompileMemory::default(), stored: OnceLock::new() })
+        Ok(Target { isa, has_fma, memory: CompileMemory::default(), stored: OnceLock::new() })
     }
 
     /// What of the processor and the settings code depends on, as text.

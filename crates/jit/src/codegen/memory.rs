@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value as Clif, types};
-use sluice_ir::{Inst, MemoryOrder, Ordering, Place, Scope, Space, Type, Value};
+use sluice_ir::{Inst, MemoryOperand, MemoryOrder, Ordering, Scope, Space, Type, Value};
 
 use super::emitter::Emitter;
 use super::lanes::Lane;
@@ -43,7 +43,7 @@ pub(super) struct Checked {
 impl Extent {
     /// What `count` lanes, one behind the other, access with `bytes` each. Each access is aligned
     /// as a whole.
-    pub(super) fn new(place: &Place, bytes: u32, count: u32) -> Extent {
+    pub(super) fn new(place: &MemoryOperand, bytes: u32, count: u32) -> Extent {
         let end = i64::from(place.offset) + i64::from(bytes * count);
         Extent { space: place.space, addr: place.addr, start: place.offset, end, align: bytes }
     }
@@ -124,7 +124,7 @@ impl Emitter<'_> {
 
     /// Where an access of the node's straight line goes that is done once: a host address and a
     /// displacement. Accesses at constant distances are checked together, at the first.
-    pub(super) fn once_address(&mut self, place: &Place, bytes: u32) -> (Clif, i32) {
+    pub(super) fn once_address(&mut self, place: &MemoryOperand, bytes: u32) -> (Clif, i32) {
         if let Some(constant) = self.kernel.constant(place.addr)
             && let Some(address) = self.constant_window_address(place, constant as u32, bytes)
         {
@@ -229,7 +229,13 @@ impl Emitter<'_> {
         }
     }
 
-    fn access_address(&mut self, inst: &Inst, place: &Place, bytes: u32, lane: Option<&Lane>) -> (Clif, i32) {
+    fn access_address(
+        &mut self,
+        inst: &Inst,
+        place: &MemoryOperand,
+        bytes: u32,
+        lane: Option<&Lane>,
+    ) -> (Clif, i32) {
         let is_guarded =
             matches!(inst, Inst::Load { guard: Some(_), .. } | Inst::Store { guard: Some(_), .. });
         match lane {
@@ -267,7 +273,7 @@ impl Emitter<'_> {
     }
 
     /// The host address of an access of `bytes`, checked.
-    pub(super) fn host_address(&mut self, place: &Place, bytes: u32, lane: Option<&Lane>) -> Clif {
+    pub(super) fn host_address(&mut self, place: &MemoryOperand, bytes: u32, lane: Option<&Lane>) -> Clif {
         let constant = self.kernel.constant(place.addr);
         if let Some(constant) = constant
             && let Some(address) = self.constant_window_address(place, constant as u32, bytes)
@@ -304,7 +310,7 @@ impl Emitter<'_> {
 
     /// An access at a constant place that is known to be aligned and inside its window needs no
     /// check.
-    fn constant_window_address(&mut self, place: &Place, addr: u32, bytes: u32) -> Option<Clif> {
+    fn constant_window_address(&mut self, place: &MemoryOperand, addr: u32, bytes: u32) -> Option<Clif> {
         let offset = addr.wrapping_add_signed(place.offset);
         let (window, size) = match place.space {
             Space::Shared => (offset_of!(WarpContext, shared_base), self.kernel.shared.static_bytes),

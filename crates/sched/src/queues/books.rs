@@ -29,7 +29,7 @@ impl Account {
 
 /// The accounts of all queues.
 #[derive(Debug, Clone)]
-pub(super) struct Books {
+pub(super) struct Accounts {
     accounts: Vec<Account>,
     stale: bool,
 }
@@ -41,9 +41,9 @@ pub(super) struct Saturation {
     share: u64,
 }
 
-impl Books {
-    pub(super) fn new(tree: &QueueTree) -> Books {
-        Books { accounts: vec![Account::default(); tree.len()], stale: true }
+impl Accounts {
+    pub(super) fn new(tree: &QueueTree) -> Accounts {
+        Accounts { accounts: vec![Account::default(); tree.len()], stale: true }
     }
 
     /// Adds the account of a queue that was added to the tree; what it uses is counted from a
@@ -219,7 +219,7 @@ impl Books {
         for &resource in tree.shared() {
             let unit = if resource == Resource::Gpu { gpu_unit } else { 1 };
             let division = Division { unit, usage_percent };
-            let share_among = |books: &mut Books, amount: u64, queues: &[QueueId]| {
+            let share_among = |books: &mut Accounts, amount: u64, queues: &[QueueId]| {
                 let claim = |queue: &QueueId| books.claim(tree, *queue, resource, &requested, &capacity);
                 let claims: Vec<Claim> = queues.iter().map(claim).collect();
                 for (queue, share) in queues.iter().zip(divide(amount, division, &claims)) {

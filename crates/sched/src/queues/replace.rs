@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::amounts::Amounts;
-use super::books::Books;
+use super::books::Accounts;
 use super::job::JobId;
 use super::pending::Pending;
 use super::scheduler::{Scheduler, victim_order};
@@ -64,7 +64,7 @@ impl Scheduler {
         home: impl Fn(&QueueTree, &str) -> Option<QueueId>,
     ) -> Result<(), HomelessWork> {
         let homes = self.homes(&tree, home)?;
-        let mut books = Books::new(&tree);
+        let mut books = Accounts::new(&tree);
         if let Some(half_life) = self.config.half_life {
             books.begin_history(self.now, half_life);
         }

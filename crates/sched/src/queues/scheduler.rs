@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 
 use super::amounts::{Amounts, Resource};
-use super::books::Books;
+use super::books::Accounts;
 use super::decay::Millis;
 use super::domains::Domains;
 use super::job::{Job, JobId, JobSpec, SubmitError, TASKS_MAX};
@@ -70,7 +70,7 @@ pub struct Scheduler {
     pub(super) placer: Placer,
     pub(super) tree: QueueTree,
     pub(super) config: Config,
-    pub(super) books: Books,
+    pub(super) books: Accounts,
     /// Ids are counted up here, so the hash need not withstand an attacker.
     pub(super) jobs: FxHashMap<JobId, Job>,
     /// Waiting work of each queue.
@@ -117,7 +117,7 @@ impl Scheduler {
         Scheduler {
             cluster: Cluster::new(),
             placer,
-            books: Books::new(&tree),
+            books: Accounts::new(&tree),
             tree,
             config,
             jobs: FxHashMap::default(),

@@ -17,13 +17,13 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 /// Charges of one day, of as many leases as there is room for, and where the next ones begin.
 pub(crate) struct Day {
     pub(crate) charges: Vec<Charge>,
-    pub(crate) next: Option<Place>,
+    pub(crate) next: Option<Cursor>,
 }
 
 /// In the charges of a period: on this day or later, and on this day after this lease, in the order
 /// of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Cursor {
     pub(crate) from_ms: u64,
     pub(crate) after: Option<LeaseId>,
 }
@@ -34,7 +34,7 @@ pub(crate) async fn day_of(
     store: &Store,
     tenant: &TenantPath,
     period: Period,
-    place: Place,
+    place: Cursor,
     most: usize,
     name: impl Fn(NodeId) -> String,
 ) -> Result<Day, StoreError> {
@@ -50,10 +50,10 @@ pub(crate) async fn day_of(
     let after = place.after.filter(|_| day.from_ms == place.from_ms).unwrap_or(0);
     let (charges, last) = ledger.charges(tenant, day, after, most, name).await?;
     if last.is_some() {
-        return Ok(Day { charges, next: Some(Place { from_ms: day.from_ms, after: last }) });
+        return Ok(Day { charges, next: Some(Cursor { from_ms: day.from_ms, after: last }) });
     }
     let rest = Period { from_ms: end_ms, until_ms: period.until_ms };
-    let next = store.first_usage_ms(rest).await?.map(|_| Place { from_ms: end_ms, after: None });
+    let next = store.first_usage_ms(rest).await?.map(|_| Cursor { from_ms: end_ms, after: None });
     Ok(Day { charges, next })
 }
 
@@ -147,7 +147,7 @@ mod tests {
         let period = Period { from_ms: 0, until_ms: 5 * DAY_MS };
         let acme: TenantPath = "acme".parse().unwrap();
         let all = async |most| {
-            let (mut pages, mut place) = (Vec::new(), Some(Place { from_ms: 0, after: None }));
+            let (mut pages, mut place) = (Vec::new(), Some(Cursor { from_ms: 0, after: None }));
             while let Some(at) = place {
                 let day = day_of(&store, &acme, period, at, most, |node| node.to_string()).await.unwrap();
                 place = day.next;

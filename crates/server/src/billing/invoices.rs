@@ -12,7 +12,7 @@ use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_api::written::moment;
 
-use super::{DAY_MS, Ledger, Period, Place, day_of};
+use super::{Cursor, DAY_MS, Ledger, Period, day_of};
 use crate::store::{Store, StoreError};
 
 /// The most rows by day, user and program on one document. Where there are more, the days are added
@@ -69,7 +69,7 @@ impl<'a> Invoicer<'a> {
 
     async fn details(&self, tenant: &TenantPath, period: Period) -> Result<Vec<Detail>, StoreError> {
         let mut costs: BTreeMap<(u64, LeaseId), u64> = BTreeMap::new();
-        let mut place = Some(Place { from_ms: period.from_ms, after: None });
+        let mut place = Some(Cursor { from_ms: period.from_ms, after: None });
         while let Some(at) = place {
             let day = day_of(self.store, tenant, period, at, CHARGES_MAX, |node| node.to_string()).await?;
             for charge in day.charges {

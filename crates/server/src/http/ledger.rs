@@ -19,7 +19,7 @@ use super::answer::{Answer, Refusal};
 use super::extract::{Body, ForLease, OfTenant, Options, PageOptions, page};
 use super::leases::no_lease;
 use crate::auth::Principal;
-use crate::billing::{self, Day, Period, Place};
+use crate::billing::{self, Day, Period, Cursor};
 use crate::fleet::LeaseRecord;
 use crate::policy::Action;
 use crate::server::{Books, Server};
@@ -211,10 +211,10 @@ pub(super) struct DayOptions {
 const CHARGES_MAX: usize = 10_000;
 
 /// `DAY`, or `DAY.LEASE`.
-fn place_in_charges(text: &str) -> Option<Place> {
+fn place_in_charges(text: &str) -> Option<Cursor> {
     let (day, after) = text.split_once('.').map_or((text, None), |(day, lease)| (day, Some(lease)));
     let after = after.map(str::parse).transpose().ok()?;
-    Some(Place { from_ms: day.parse().ok()?, after })
+    Some(Cursor { from_ms: day.parse().ok()?, after })
 }
 
 /// What each lease cost on each node and day
@@ -232,7 +232,7 @@ pub(super) async fn charges(
     let (tenant, period) = options.read(&server, &principal).await?;
     let wrong = || Problem::new(Kind::Invalid, "this is no cursor of this list").at("cursor");
     let place = cursor.map(|text| place_in_charges(&text).ok_or_else(wrong)).transpose()?;
-    let place = place.unwrap_or(Place { from_ms: period.from_ms, after: None });
+    let place = place.unwrap_or(Cursor { from_ms: period.from_ms, after: None });
     let names = |books: &Books, _| -> HashMap<NodeId, String> {
         books.fleet.node_names().map(|(id, name)| (id, name.to_owned())).collect()
     };
@@ -240,7 +240,7 @@ pub(super) async fn charges(
     let name = |node| names.get(&node).cloned().unwrap_or_else(|| node.to_string());
     let Day { charges, next } =
         billing::day_of(&server.store, &tenant, period, place, CHARGES_MAX, name).await?;
-    let cursor = |Place { from_ms, after }| match after {
+    let cursor = |Cursor { from_ms, after }| match after {
         Some(lease) => format!("{from_ms}.{lease}"),
         None => from_ms.to_string(),
     };

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::access::Authority;
-use super::machine::{Machine, kill};
+use super::machine::{Host, kill};
 use super::programs::KUBERNETES;
 use super::tools;
 use crate::e2e::teams::Process;
@@ -48,15 +48,15 @@ impl ApiServer {
     }
 
     /// Starts one on a machine of a test cluster, where kubelets and pods reach it.
-    pub(super) fn start_on(folder: &Path, machine: Option<&Machine>) -> Result<ApiServer> {
+    pub(super) fn start_on(folder: &Path, machine: Option<&Host>) -> Result<ApiServer> {
         let programs = KUBERNETES.programs(&PROGRAMS)?;
-        let entry = machine.map(Machine::entry).unwrap_or_default();
+        let entry = machine.map(Host::entry).unwrap_or_default();
         let command = |name: &str, options: &[(&str, &str)]| {
             let mut command = entered(&entry, &programs.join(name));
             command.args(options.iter().map(|(option, value)| format!("--{option}={value}")));
             command
         };
-        let address = machine.map_or("127.0.0.1", Machine::address);
+        let address = machine.map_or("127.0.0.1", Host::address);
         let authority = Authority::new(&folder.join("access"))?;
         let hosts = ["127.0.0.1", address, OWN_SERVICE, "kubernetes.default.svc"];
         authority.issue("api-server", "kube-apiserver", "", &hosts)?;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 
 use super::api_server::ApiServer;
-use super::machine::{Machine, NETWORK_PLUGINS, connect};
+use super::machine::{Host, NETWORK_PLUGINS, connect};
 use super::programs::{CONTAINERD, KUBERNETES};
 use super::{images, tools};
 use crate::dist;
@@ -42,8 +42,8 @@ pub(super) const LENDER: &str = "lender";
 /// It ends when it is dropped.
 pub(super) struct Cluster {
     pub(super) api: ApiServer,
-    pub(super) plain: Machine,
-    pub(super) lender: Machine,
+    pub(super) plain: Host,
+    pub(super) lender: Host,
 }
 
 impl Cluster {
@@ -54,8 +54,8 @@ impl Cluster {
         let containers = CONTAINERD.programs(&CONTAINER_PROGRAMS)?;
         let (pause, python) = (images::pause(folder)?, images::python(folder)?);
         let sluice = dist::package("--oci")?;
-        let mut plain = Machine::start(PLAIN, 1, folder)?;
-        let mut lender = Machine::start(LENDER, 2, folder)?;
+        let mut plain = Host::start(PLAIN, 1, folder)?;
+        let mut lender = Host::start(LENDER, 2, folder)?;
         connect(&plain, &lender)?;
         let api = ApiServer::start_on(folder, Some(&plain))?;
         run_control_plane(&api, &mut plain, &programs)?;
@@ -92,7 +92,7 @@ impl Cluster {
     }
 }
 
-fn run_control_plane(api: &ApiServer, machine: &mut Machine, programs: &Path) -> Result<()> {
+fn run_control_plane(api: &ApiServer, machine: &mut Host, programs: &Path) -> Result<()> {
     let scheduler = api.client("scheduler", "system:kube-scheduler", "")?;
     machine
         .run(&programs.join("kube-scheduler"), &[("kubeconfig", &scheduler), ("leader-elect", "false")])?;

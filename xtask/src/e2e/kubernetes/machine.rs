@@ -24,7 +24,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// It ends when it is dropped.
-pub(super) struct Machine {
+pub(super) struct Host {
     name: &'static str,
     number: u8,
     address: String,
@@ -48,13 +48,13 @@ struct Running {
     process: Process,
 }
 
-impl Machine {
+impl Host {
     /// Starts one with nothing but its first process; `number` tells machines apart.
-    pub(super) fn start(name: &'static str, number: u8, folder: &Path) -> Result<Machine> {
+    pub(super) fn start(name: &'static str, number: u8, folder: &Path) -> Result<Host> {
         let id = format!("{}-{number}", std::process::id());
         let network = format!("sluice-machine-{id}");
         ip(&["netns", "add", &network])?;
-        let mut machine = Machine {
+        let mut machine = Host {
             name,
             number,
             address: format!("{MACHINES}.{number}"),
@@ -290,7 +290,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Host {
     fn drop(&mut self) {
         // The first process ends with its input, and takes all others along.
         if let Some(mut init) = self.init.take() {
@@ -316,8 +316,8 @@ pub(super) fn kill(process: &mut Process) -> Result<()> {
 }
 
 /// Connects two machines, and each with the other's pods.
-pub(super) fn connect(one: &Machine, other: &Machine) -> Result<()> {
-    let device = |machine: &Machine| format!("slm{}-{}", std::process::id(), machine.number);
+pub(super) fn connect(one: &Host, other: &Host) -> Result<()> {
+    let device = |machine: &Host| format!("slm{}-{}", std::process::id(), machine.number);
     let ends = [device(one), device(other)];
     ip(&["link", "add", &ends[0], "type", "veth", "peer", "name", &ends[1]])?;
     for ((machine, peer), device) in [(one, other), (other, one)].into_iter().zip(ends) {

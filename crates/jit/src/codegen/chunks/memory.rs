@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value as Clif};
 use sluice_ir::analysis::Shape;
-use sluice_ir::{BinaryOp, ConvertOp, Inst, InstId, Ordering, Place, Space, Type, Value};
+use sluice_ir::{BinaryOp, ConvertOp, Inst, InstId, MemoryOperand, Ordering, Space, Type, Value};
 
 use super::{Chunk, Hoisted, QUAD};
 use crate::codegen::emitter::Emitter;
@@ -59,7 +59,7 @@ impl Emitter<'_> {
     }
 
     /// The place of an access whose lanes are neighbours, and its bytes per lane.
-    pub(super) fn neighbour_access<'i>(&self, inst: &'i Inst) -> Option<(&'i Place, u32)> {
+    pub(super) fn neighbour_access<'i>(&self, inst: &'i Inst) -> Option<(&'i MemoryOperand, u32)> {
         let (place, ty, count, order, guard) = match inst {
             Inst::Load { place, ty, count, order, guard } => (place, ty, u32::from(*count), order, guard),
             Inst::Store { place, ty, values, order, guard } => (place, ty, values.len() as u32, order, guard),

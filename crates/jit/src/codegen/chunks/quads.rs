@@ -3,7 +3,7 @@
 
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type as ClifType, Value as Clif, types};
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Inst, InstId, Ordering, Place, Space, Type, Value};
+use sluice_ir::{Inst, InstId, MemoryOperand, Ordering, Space, Type, Value};
 
 use super::values::vector_type;
 use super::{Chunk, QUAD, Quad, Vector};
@@ -18,7 +18,7 @@ type Picks = [u8; 4];
 impl Emitter<'_> {
     /// The place of an access that is one access for each quad, its bytes for each lane, and
     /// whether all lanes of a quad read the same.
-    pub(super) fn quad_access<'i>(&self, inst: &'i Inst) -> Option<(&'i Place, u32, bool)> {
+    pub(super) fn quad_access<'i>(&self, inst: &'i Inst) -> Option<(&'i MemoryOperand, u32, bool)> {
         let (place, ty, count, order, guard) = match inst {
             Inst::Load { place, ty, count, order, guard } => (place, ty, u32::from(*count), order, guard),
             Inst::Store { place, ty, values, order, guard } => (place, ty, values.len() as u32, order, guard),
