@@ -62,6 +62,7 @@ def main():
         modules=modules(folder),
         arguments=arguments,
         reasons=REASONS,
+        group=lambda module: module.split("_tests")[0],
     )
     suite.run(tests, options)
 

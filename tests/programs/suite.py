@@ -8,6 +8,7 @@ be continued.
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -29,8 +30,10 @@ class Suite:
     arguments: object
     # Why a test does not pass, by what its message or its name has.
     reasons: list
-    # A module gets this long, in seconds: most of it is compile time.
+    # A module gets this long, in seconds, unless `--limit` says otherwise: most of it is compile time.
     limit: int = 1800
+    # From a module's name to the group that it is counted in; without it there is no such table.
+    group: object = None
     # What the page says below its table of counts.
     notes: list = field(default_factory=list)
 
@@ -39,15 +42,18 @@ def parser(description):
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--state", required=True, help="the folder for results")
     options.add_argument("--page", help="the page to write")
+    options.add_argument("--limit", type=int, help="seconds for each module; what has run by then counts")
     options.add_argument("modules", nargs="*", help="parts of the names of modules to run, instead of all")
     return options
 
 
 def run(suite, options):
     """Runs what has no result yet, and writes the page."""
+    # A shell's background jobs ignore this signal, and so would pytest.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for module in suite.modules:
         if not options.modules or any(part in module for part in options.modules):
-            run_module(suite, module, options.state)
+            run_module(suite, module, options.state, options.limit or suite.limit)
     results = {module: outcomes(module, options.state) for module in suite.modules}
     print(dict(count(results.values())))
     if options.page:
@@ -55,21 +61,32 @@ def run(suite, options):
             file.write(page(suite, results))
 
 
-def run_module(suite, module, state):
+def run_module(suite, module, state, limit):
     result = os.path.join(state, module + ".xml")
     if os.path.exists(result):
         return
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={result}.part"]
     words += suite.arguments(module, state)
     with open(os.path.join(state, module + ".log"), "w") as log:
+        tests = subprocess.Popen([sys.executable, *words], stdout=log, stderr=subprocess.STDOUT, cwd=state)
         try:
-            command = [sys.executable, *words]
-            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=state, timeout=suite.limit)
+            tests.wait(limit)
         except subprocess.TimeoutExpired:
-            log.write(f"\nstopped after {suite.limit} s\n")
+            log.write(f"\nstopped after {limit} s\n")
+            stop(tests)
     if os.path.exists(result + ".part"):
         os.rename(result + ".part", result)
     print(module, dict(count([outcomes(module, state)])) or "no result", flush=True)
+
+
+def stop(tests):
+    """Interrupts pytest, which then writes the results that it has; ends it if that takes long."""
+    tests.send_signal(signal.SIGINT)
+    try:
+        tests.wait(60)
+    except subprocess.TimeoutExpired:
+        tests.kill()
+        tests.wait()
 
 
 def outcomes(module, state):
@@ -114,6 +131,8 @@ def page(suite, results):
     missing = sorted(set(results) - set(have))
     if missing:
         lines += [f"| modules without a result | {len(missing)} of {len(results)} |"]
+    if suite.group:
+        lines += ["", *groups(suite, have)]
     if suite.notes:
         lines += ["", *suite.notes]
     lines += ["", "## Tests that do not pass", "", "| module | test | reason |", "|---|---|---|"]
@@ -125,6 +144,16 @@ def page(suite, results):
         lines += ["", "## Modules without a result", "", "They take longer than the limit of time, or were not run.", ""]
         lines += [f"- {module}" for module in missing]
     return "\n".join(lines) + "\n"
+
+
+def groups(suite, have):
+    """A table of how many tests of each group pass."""
+    lines = ["| part | pass | do not pass | share |", "|---|---|---|---|"]
+    for group in sorted({suite.group(module) for module in have}):
+        counts = count(tests for module, tests in have.items() if suite.group(module) == group)
+        passed, failed = counts["passed"], counts["failed"]
+        lines.append(f"| {group} | {passed} | {failed} | {100 * passed / max(passed + failed, 1):.1f} % |")
+    return lines
 
 
 def reason(suite, name, message):

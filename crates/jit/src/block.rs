@@ -264,21 +264,17 @@ impl<'a> BlockRun<'a> {
     pub(crate) fn force_waiting(&self) -> bool {
         let mut any = false;
         for (number, warp) in self.warps.borrow_mut().iter_mut().enumerate() {
-            if warp.waiting.is_empty() {
+            // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its
+            // code's.
+            if !unsafe { warp.wake(self.shape.code.traits.frame) } {
                 continue;
             }
+            // SAFETY: as above.
+            unsafe { (*warp.context).force = 1 };
             if let Some(mut block) = self.watched_block() {
                 block.lacks_lanes(number as u32);
             }
-            for node in warp.waiting.drain(..) {
-                // SAFETY: a warp with waiting lanes has a context of this layout, and nodes are its
-                // code's.
-                unsafe {
-                    (*warp.context).force = 1;
-                    self.shape.code.traits.frame.make_ready(warp.context, node, 0);
-                }
-                any = true;
-            }
+            any = true;
         }
         any
     }

@@ -183,6 +183,15 @@ impl FrameLayout {
         unsafe { *warp.cast::<u8>().add(self.pending as usize).cast::<u32>().add(block as usize) |= lanes };
     }
 
+    /// The lanes that are pending at a node, ready or not.
+    ///
+    /// # Safety
+    /// As [`FrameLayout::make_ready`].
+    pub(crate) unsafe fn pending(&self, warp: *const WarpContext, block: u32) -> u32 {
+        // SAFETY: the caller vouches for memory and layout.
+        unsafe { *warp.cast::<u8>().add(self.pending as usize).cast::<u32>().add(block as usize) }
+    }
+
     /// Whether a node is ready.
     ///
     /// # Safety

@@ -134,7 +134,8 @@ pub(crate) unsafe extern "C" fn barrier_results(
 }
 
 /// `lanes` are at a collective instruction of `members`. Returns 1 if they continue; else they have
-/// been left pending at `node`, which is not ready, until others come.
+/// been left pending at `node`, until others come. With the last to come the node becomes ready, and
+/// all come again together.
 pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes: u32, members: u32) -> u32 {
     // SAFETY: see `fault`; the node is the code's.
     unsafe {
@@ -144,7 +145,13 @@ pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes:
             run(warp).waited(number(warp), node);
             return 1;
         }
-        run(warp).shape.code.traits.frame.leave_pending(warp, node, lanes);
+        let frame = run(warp).shape.code.traits.frame;
+        // A jump brings its own lanes alone; those that came before are pending.
+        if missing & !frame.pending(warp, node) == 0 {
+            frame.make_ready(warp, node, lanes);
+            return 0;
+        }
+        frame.leave_pending(warp, node, lanes);
         run(warp).wait(number(warp), node);
         0
     }

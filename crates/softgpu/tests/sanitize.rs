@@ -222,5 +222,9 @@ fn every_mutant_of_a_correct_kernel_is_found() {
     let mutants: Vec<Case> =
         correct.iter().flat_map(|case| case.mutants.iter().map(|mutant| case.mutant(mutant))).collect();
     assert!(mutants.len() >= 50, "{}", mutants.len());
-    check_all(&mutants, false);
+    let missed: Vec<String> = mutants.iter().filter_map(|case| case.check(false)).collect();
+    let (all, found) = (mutants.len(), mutants.len() - missed.len());
+    // `cargo xtask bench sanitizer` reads this line.
+    println!("mutants found: {found} of {all}, of {} kernels", correct.len());
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
 }

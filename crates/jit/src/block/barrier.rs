@@ -104,10 +104,8 @@ impl BlockRun<'_> {
         let mut warps = self.warps.borrow_mut();
         let warp = &mut warps[warp as usize];
         self.cluster.exit(&mut warp.cluster_arrivals, lanes, self.shape.code.traits.frame);
-        for node in warp.waiting.drain(..) {
-            // SAFETY: the warp runs, so it has a context; nodes are its code's.
-            unsafe { self.shape.code.traits.frame.make_ready(warp.context, node, 0) };
-        }
+        // SAFETY: the warp runs, so it has a context of this layout, and nodes are its code's.
+        unsafe { warp.wake(self.shape.code.traits.frame) };
     }
 
     /// Lanes pending at `node`, which is not ready, wait for others of their warp.

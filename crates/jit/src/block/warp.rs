@@ -2,7 +2,7 @@
 
 use super::{BlockRun, FUEL_ROTATING};
 use crate::cluster::Arrivals;
-use crate::context::{FUEL, LANES, WarpContext, status};
+use crate::context::{FUEL, FrameLayout, LANES, WarpContext, status};
 use crate::entry;
 use crate::fault::FaultKind;
 use crate::frames::Frames;
@@ -11,9 +11,32 @@ use crate::frames::Frames;
 pub(super) struct Warp {
     /// Null before it starts and after it has finished.
     pub(super) context: *mut WarpContext,
-    /// Nodes whose lanes wait for other lanes of this warp.
+    /// Nodes whose lanes wait for other lanes of this warp, and perhaps some whose lanes have
+    /// continued.
     pub(super) waiting: Vec<u32>,
     pub(super) cluster_arrivals: Arrivals,
+}
+
+impl Warp {
+    /// Makes the nodes ready whose lanes wait for others of the warp; says whether there are any.
+    ///
+    /// A node without lanes stays as it is: its code is not to run for none.
+    ///
+    /// # Safety
+    /// A warp that waits has a context of this layout, and its nodes are of the context's code.
+    pub(super) unsafe fn wake(&mut self, frame: FrameLayout) -> bool {
+        let mut any = false;
+        for node in self.waiting.drain(..) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if frame.pending(self.context, node) != 0 && !frame.is_ready(self.context, node) {
+                    frame.make_ready(self.context, node, 0);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
 }
 
 #[derive(Clone, Copy)]
