@@ -1,5 +1,8 @@
-//! Contexts, the primary context of each device, and each thread's stack of current contexts
-//! (CUDA Driver API, Context Management and Primary Context Management).
+//! Contexts and their streams: what belongs to one program's use of a device. This file has
+//! contexts, the primary context of each device, and each thread's stack of current contexts (CUDA
+//! Driver API, Context Management and Primary Context Management).
+
+pub(crate) mod stream;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,26 +13,26 @@ use sluice_cuda::{CUcontext, CUdevice, CUlimit};
 
 use sluice_jit::DeviceHeap;
 
-use crate::account::{self, Charge};
-use crate::address_space::space;
-use crate::allocation;
-use crate::array;
+use crate::base::status::{Result, Status};
+use crate::base::table::Table;
+use crate::context::stream::{STREAMS, Stream};
+use crate::device::account::{self, Charge};
+use crate::device::address_space::space;
+use crate::device::green::{GREENS, Green, Resource};
+use crate::device::heap;
+use crate::device::machine::{Kernel, Shape};
+use crate::device::pool;
+use crate::device::sanitizer;
 use crate::device::{Device, driver};
-use crate::engine;
-use crate::event::EVENTS;
 use crate::graph;
-use crate::green::{GREENS, Green, Resource};
-use crate::heap;
-use crate::machine::{Kernel, Shape};
+use crate::image::array;
+use crate::image::reference;
+use crate::image::texture;
 use crate::memory;
+use crate::memory::allocation;
 use crate::module;
-use crate::pool;
-use crate::reference;
-use crate::sanitizer;
-use crate::status::{Result, Status};
-use crate::stream::{self, STREAMS, Stream};
-use crate::table::Table;
-use crate::texture;
+use crate::work::engine;
+use crate::work::event::EVENTS;
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
 
@@ -184,7 +187,7 @@ impl Context {
         }
         CONTEXTS.remove(self.handle);
         for stream in STREAMS.all().iter().filter(|stream| stream.context == self.handle) {
-            crate::capture::abandon(stream);
+            crate::graph::capture::abandon(stream);
         }
         engine::wait_context(self.handle);
         pool::waited();

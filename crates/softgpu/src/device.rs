@@ -1,5 +1,17 @@
-//! The configured devices.
+//! Devices, and what each consists of: its part of the address range, its memory and the accounts
+//! of that, the machine that runs its code and the threads that it has. What belongs here knows a
+//! device and no context. This file has the devices that are configured.
 
+pub(crate) mod account;
+pub(crate) mod address_space;
+pub(crate) mod coverage;
+pub(crate) mod execution;
+pub(crate) mod green;
+pub(crate) mod heap;
+pub(crate) mod machine;
+pub(crate) mod pool;
+pub(crate) mod ranges;
+pub(crate) mod sanitizer;
 mod software;
 
 use std::collections::BTreeMap;
@@ -11,14 +23,12 @@ use sluice_cuda::{CUdevice, CUdevice_attribute as A, CUuuid};
 use sluice_image::ComputeCapability;
 use sluice_jit::{Control, Executor};
 
-use crate::account::OwnMemory;
-use crate::code::Compiling;
+use crate::base::status::{Result, Status};
+use crate::compiler::code::Compiling;
 use crate::context::Primary;
-use crate::coverage;
-use crate::heap::Heap;
-use crate::machine::{Limits, Machine};
-use crate::sanitizer;
-use crate::status::{Result, Status};
+use crate::device::account::OwnMemory;
+use crate::device::heap::Heap;
+use crate::device::machine::{Limits, Machine};
 
 /// One software device, as the embedding program wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]

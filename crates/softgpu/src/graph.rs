@@ -5,6 +5,7 @@
 //! anyway.
 
 mod body;
+pub(crate) mod capture;
 mod exec;
 mod node;
 
@@ -13,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sluice_cuda::CUgraph;
 
-use crate::event::{Event, Recorded};
-use crate::op::Op;
-use crate::status::{Result, Status};
-use crate::table::Table;
+use crate::base::status::{Result, Status};
+use crate::base::table::Table;
+use crate::work::event::{Event, Recorded};
+use crate::work::op::Op;
 
 pub(crate) use body::Body;
 pub(crate) use exec::{Exec, Steps};

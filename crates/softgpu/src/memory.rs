@@ -1,23 +1,26 @@
-//! Making and freeing memory of every kind that is known by address: device, pool, pinned host and
-//! managed memory.
+//! Memory that programs know by address: what lies where, and copies and fills of it. This file
+//! makes and frees every kind of it: device, pool, pinned host and managed memory.
+
+pub(crate) mod allocation;
+pub(crate) mod copy;
+pub(crate) mod tiles;
 
 use std::sync::Arc;
 
 use sluice_cuda::CUdevice_attribute;
 
-use crate::account;
-use crate::address_space::{CHUNK, space};
-use crate::allocation::{self, Allocation, Kind};
+use crate::base::status::{Result, Status};
 use crate::context::Context;
+use crate::context::stream::Target;
+use crate::device::account;
+use crate::device::address_space::{CHUNK, space};
+use crate::device::heap;
+use crate::device::pool::{self, POOLS, Pool};
 use crate::device::{Device, driver};
-use crate::engine;
-use crate::event::Ticket;
-use crate::heap;
-use crate::op::Op;
-use crate::pool::{self, POOLS, Pool};
-use crate::status::{Result, Status};
-use crate::stream::Target;
-use crate::tiles;
+use crate::memory::allocation::{Allocation, Kind};
+use crate::work::engine;
+use crate::work::event::Ticket;
+use crate::work::op::Op;
 
 /// `cuMemAlloc`: `size` bytes of the context's device.
 pub(crate) fn allocate(context: &Context, size: u64) -> Result<u64> {

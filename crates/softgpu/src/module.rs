@@ -1,5 +1,11 @@
-//! Modules: code in a context, with its variables in device memory (CUDA Driver API, Module
-//! Management).
+//! Code in a context: modules, libraries, functions and their launches. What belongs here needs no
+//! compiler: code is behind the seam of [`crate::device::machine`]. This file has modules, with
+//! their variables in device memory (CUDA Driver API, Module Management).
+
+pub(crate) mod function;
+pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod occupancy;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,18 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUfunction, CUmodule};
 use sluice_ir::lower::{Global, GlobalRelocation, Reference as ReferenceKind, function_address};
 
-use crate::account;
-use crate::allocation::{self, Kind};
+use crate::base::messages;
+use crate::base::status::{Result, Status};
+use crate::base::table::Table;
 use crate::context::Context;
+use crate::device::account;
+use crate::device::machine::Code;
 use crate::device::{Device, driver};
-use crate::function::{FUNCTIONS, Function, Settings};
-use crate::library;
-use crate::machine::Code;
+use crate::image::reference::{Bound, Reference, SurfaceReference, TextureReference};
 use crate::memory;
-use crate::messages;
-use crate::reference::{Bound, Reference, SurfaceReference, TextureReference};
-use crate::status::{Result, Status};
-use crate::table::Table;
+use crate::memory::allocation::{self, Kind};
+use crate::module::function::{FUNCTIONS, Function, Settings};
 
 pub(crate) static MODULES: Table<Module> = Table::new(8);
 

@@ -33,14 +33,14 @@ use sluice_cuda::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
-use crate::address_space::{AddressSpace, CHUNK, space, space_around};
-use crate::allocation::{self, Kind};
+use crate::base::status::{Result, Status};
+use crate::base::table::Table;
 use crate::context;
+use crate::device::address_space::{AddressSpace, CHUNK, space, space_around};
+use crate::device::pool;
 use crate::device::{Device, device};
-use crate::engine;
-use crate::pool;
-use crate::status::{Result, Status};
-use crate::table::Table;
+use crate::memory::allocation::{self, Kind};
+use crate::work::engine;
 
 /// Sizes, offsets and alignments are multiples of this.
 pub(crate) const GRANULARITY: u64 = CHUNK;

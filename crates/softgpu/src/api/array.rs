@@ -7,11 +7,11 @@ use sluice_cuda::{
     CUstream,
 };
 
-use crate::array;
+use crate::base::status::{Result, call, put, require};
 use crate::context::current;
-use crate::copy::{self, BoxLayout, Extent, require_device};
-use crate::status::{Result, call, put, require};
-use crate::stream;
+use crate::context::stream;
+use crate::image::array;
+use crate::memory::copy::{self, BoxLayout, Extent, require_device};
 
 pub(crate) unsafe extern "C" fn cuArrayCreate_v2(
     place: *mut CUarray,

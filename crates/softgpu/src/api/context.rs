@@ -6,13 +6,13 @@ use sluice_cuda::{
     CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 
-use crate::capture;
+use crate::base::status::{Result, Status, call, put, put_optional};
+use crate::context::stream::PRIORITIES;
 use crate::context::{self, Context, current, current_or_none, current_unchecked, named};
+use crate::device::pool;
 use crate::device::{device, driver};
-use crate::engine;
-use crate::pool;
-use crate::status::{Result, Status, call, put, put_optional};
-use crate::stream::PRIORITIES;
+use crate::graph::capture;
+use crate::work::engine;
 
 use std::sync::atomic::Ordering;
 
@@ -24,7 +24,7 @@ fn check_flags(flags: u32) -> Result<()> {
 
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut CUcontext, dev: CUdevice) -> CUresult {
     call(|| {
-        crate::status::require(place)?;
+        crate::base::status::require(place)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUcontext(context::retain_primary(device(dev)?).handle)) }
     })
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, fla
 
 pub(crate) unsafe extern "C" fn cuCtxCreate_v2(place: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
     call(|| {
-        crate::status::require(place)?;
+        crate::base::status::require(place)?;
         check_flags(flags)?;
         // Mapped host memory is always possible, as CUDA's documentation says it is since unified
         // addressing.

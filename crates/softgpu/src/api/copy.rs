@@ -7,12 +7,12 @@ use sluice_cuda::{
     CUresult, CUstream,
 };
 
-use crate::address_space;
-use crate::array;
+use crate::base::status::{Result, Status, call, require};
 use crate::context;
-use crate::copy::{self, BoxLayout, Extent, Fill, require_device};
-use crate::status::{Result, Status, call, require};
-use crate::stream;
+use crate::context::stream;
+use crate::device::address_space;
+use crate::image::array;
+use crate::memory::copy::{self, BoxLayout, Extent, Fill, require_device};
 
 /// A copy of one row.
 fn line(to: u64, from: u64, size: usize, stream: CUstream, synchronous: bool) -> Result<()> {

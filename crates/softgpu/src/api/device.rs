@@ -7,10 +7,10 @@ use sluice_cuda::{
     CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as A, CUdevprop, CUmemoryPool, CUresult, CUuuid,
 };
 
+use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::device::pool::Pool;
 use crate::device::{Device, device, driver, init};
-use crate::launch::{BLOCK_MAX, GRID_MAX};
-use crate::pool::Pool;
-use crate::status::{Result, Status, call, put, put_optional, require};
+use crate::module::launch::{BLOCK_MAX, GRID_MAX};
 
 /// The CUDA version that this driver speaks: 1000 * major + 10 * minor. It is that of the newest
 /// toolkit whose PTX is read: compilers hand over machine code in place of PTX where the driver is

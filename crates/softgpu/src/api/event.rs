@@ -8,15 +8,15 @@ use sluice_cuda::{
     CUcontext, CUevent, CUresult, CUstream,
 };
 
-use crate::capture;
+use crate::base::shared_event::SharedEvent;
+use crate::base::status::{Result, Status, call, put, require};
+use crate::context::stream::{self, STREAMS, Stream, Target};
 use crate::context::{CONTEXTS, Context, current, named, owning};
-use crate::engine;
-use crate::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
-use crate::op::Op;
-use crate::pool;
-use crate::shared_event::SharedEvent;
-use crate::status::{Result, Status, call, put, require};
-use crate::stream::{self, STREAMS, Stream, Target};
+use crate::device::pool;
+use crate::graph::capture;
+use crate::work::engine;
+use crate::work::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
+use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -> CUresult {
     call(|| {

@@ -12,15 +12,15 @@ use sluice_cuda::{
 };
 
 use super::copy::places_3d;
-use crate::conditional::{Choice, Variable};
+use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::context::stream::target;
 use crate::context::{current, named};
-use crate::copy::{Fill, for_graph};
 use crate::device::driver;
-use crate::event::event;
 use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, Work, graph_of};
-use crate::op::{HostCall, Op};
-use crate::status::{Result, Status, call, put, put_optional, require};
-use crate::stream::target;
+use crate::memory::copy::{Fill, for_graph};
+use crate::work::conditional::{Choice, Variable};
+use crate::work::event::event;
+use crate::work::op::{HostCall, Op};
 
 pub(crate) unsafe extern "C" fn cuGraphCreate(place: *mut CUgraph, flags: u32) -> CUresult {
     call(|| {

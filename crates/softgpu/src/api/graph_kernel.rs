@@ -9,13 +9,13 @@ use sluice_cuda::*;
 use super::graph::{add, replace};
 use super::graph_node::{op_of, set_op, with_node};
 use super::launch::gather;
+use crate::base::status::{Result, Status, call, put, require};
 use crate::device::driver;
+use crate::device::machine::Shape;
 use crate::graph::{Node, NodeId, graph_of};
-use crate::launch::prepare;
-use crate::machine::Shape;
 use crate::module::function;
-use crate::op::Op;
-use crate::status::{Result, Status, call, put, require};
+use crate::module::launch::prepare;
+use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
     place: *mut CUgraphNode,

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::*;
 
 use super::graph::{copy, fill, host, node_list, put_nodes};
-use crate::address_space;
-use crate::array;
-use crate::copy::BoxLayout;
+use crate::base::status::{Result, Status, call, put, require};
+use crate::base::table::Table;
+use crate::device::address_space;
 use crate::device::driver;
-use crate::event::{Event, event};
 use crate::graph::{Exec, Graph, Node, NodeId, UserObject, Work, graph_of};
-use crate::op::{HostCall, Op};
-use crate::status::{Result, Status, call, put, require};
-use crate::table::Table;
+use crate::image::array;
+use crate::memory::copy::BoxLayout;
+use crate::work::event::{Event, event};
+use crate::work::op::{HostCall, Op};
 
 /// Has `read` look at a node.
 pub(super) fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Result<R> {
@@ -262,7 +262,7 @@ pub(crate) unsafe extern "C" fn cuGraphExecGetFlags(exec: CUgraphExec, place: *m
 // ---- Copies and fills ----
 
 /// A copy as CUDA describes it. Pitches of one row are its width.
-fn described(to: BoxLayout, from: BoxLayout, extent: crate::copy::Extent) -> CUDA_MEMCPY3D {
+fn described(to: BoxLayout, from: BoxLayout, extent: crate::memory::copy::Extent) -> CUDA_MEMCPY3D {
     let on_device = |place: BoxLayout| address_space::contains(place.address);
     let kind = |place| if on_device(place) { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
     let pitch = |place: BoxLayout| if place.pitch == 0 { extent.width } else { place.pitch } as usize;

@@ -8,11 +8,11 @@ use sluice_cuda::{
 };
 
 use super::event::{record_context, wait_in_context};
+use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::context::stream::{self, target_unchecked};
 use crate::context::{Context, named};
+use crate::device::green::{DESCRIPTORS, GREENS, Resource, Wish};
 use crate::device::{device, driver};
-use crate::green::{DESCRIPTORS, GREENS, Resource, Wish};
-use crate::status::{Result, Status, call, put, put_optional, require};
-use crate::stream::{self, target_unchecked};
 
 /// Resources that one call may pass.
 const RESOURCES_MAX: u32 = 1024;

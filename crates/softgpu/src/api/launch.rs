@@ -8,14 +8,14 @@ use sluice_cuda::{
     CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig, CUresult, CUstream,
 };
 
-use crate::event::{Event, event};
-use crate::function::Function;
-use crate::launch::{PARAMS_MAX, prepare};
-use crate::machine::Shape;
+use crate::base::status::{Result, Status, call, require};
+use crate::context::stream;
+use crate::device::machine::Shape;
+use crate::module::function::Function;
 use crate::module::function_in;
-use crate::op::Op;
-use crate::status::{Result, Status, call, require};
-use crate::stream;
+use crate::module::launch::{PARAMS_MAX, prepare};
+use crate::work::event::{Event, event};
+use crate::work::op::Op;
 
 /// The parameter buffer, gathered from `params` (one pointer per parameter) or from `extra` (the
 /// buffer itself).

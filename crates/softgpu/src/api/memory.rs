@@ -10,15 +10,15 @@ use sluice_cuda::{
     CUpointer_attribute as P, CUresult, CUstream, ManagedAdvice,
 };
 
-use crate::address_space;
-use crate::allocation::{self, Allocation, Kind};
+use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::context::stream;
 use crate::context::{current, current_or_none};
-use crate::copy;
+use crate::device::address_space;
 use crate::device::{device, driver};
 use crate::memory;
-use crate::op::Op;
-use crate::status::{Result, Status, call, put, put_optional, require};
-use crate::stream;
+use crate::memory::allocation::{self, Allocation, Kind};
+use crate::memory::copy;
+use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     call(|| {

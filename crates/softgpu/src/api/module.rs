@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use sluice_cuda::{CUdeviceptr, CUfunction, CUjit_option, CUmodule, CUmoduleLoadingMode, CUresult};
 
+use crate::base::status::{Result, Status, call, put, put_optional, require, require_one};
+use crate::compiler::jit_options::Logs;
+use crate::compiler::load;
 use crate::context::{current, owning};
 use crate::device::driver;
-use crate::jit_options::Logs;
-use crate::load;
-use crate::machine::Code;
+use crate::device::machine::Code;
 use crate::module::Module;
-use crate::status::{Result, Status, call, put, put_optional, require, require_one};
 
 pub(crate) use function::{
     cuFuncGetAttribute, cuFuncGetModule, cuFuncGetName, cuFuncGetParamCount, cuFuncGetParamInfo,

@@ -5,11 +5,11 @@ use sluice_cuda::{
     CUoccupancyB2DSize, CUresult,
 };
 
+use crate::base::status::{Result, Status, call, put, require};
 use crate::context::current;
-use crate::machine::Shape;
+use crate::device::machine::Shape;
 use crate::module::function;
-use crate::occupancy::{available_dynamic_shared, blocks_per_multiprocessor, potential_block_size};
-use crate::status::{Result, Status, call, put, require};
+use crate::module::occupancy::{available_dynamic_shared, blocks_per_multiprocessor, potential_block_size};
 
 fn blocks(handle: CUfunction, threads: i32, dynamic_shared: usize) -> Result<i32> {
     current()?;

@@ -7,11 +7,11 @@ use sluice_cuda::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream,
 };
 
+use crate::base::status::{Result, Status, call, put, require};
+use crate::context::stream;
+use crate::device::pool::{POOLS, Pool};
 use crate::device::{Device, device, driver};
 use crate::memory;
-use crate::pool::{POOLS, Pool};
-use crate::status::{Result, Status, call, put, require};
-use crate::stream;
 
 use std::sync::Arc;
 

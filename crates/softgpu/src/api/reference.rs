@@ -11,10 +11,12 @@ use sluice_cuda::{
 };
 
 use super::module::name_at;
+use crate::base::status::{Result, Status, call, put, put_optional, require};
 use crate::context::current;
+use crate::image::reference::{
+    Reference, SURFACES, Source, SurfaceReference, TEXTURES, Texture, TextureReference,
+};
 use crate::module::{Module, function};
-use crate::reference::{Reference, SURFACES, Source, SurfaceReference, TEXTURES, Texture, TextureReference};
-use crate::status::{Result, Status, call, put, put_optional, require};
 
 fn texture(handle: CUtexref) -> Result<Arc<TextureReference>> {
     TEXTURES.get(handle.0).ok_or(Status::INVALID_HANDLE)

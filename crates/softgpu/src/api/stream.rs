@@ -8,15 +8,15 @@ use sluice_cuda::{
     CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
-use crate::allocation;
-use crate::capture;
+use crate::base::status::{Result, Status, call, put, put_optional, require};
 use crate::context::current;
-use crate::engine;
-use crate::event::{Recorded, event};
+use crate::context::stream::{self, Order, target, target_unchecked};
+use crate::graph::capture;
 use crate::graph::{self, Graph};
-use crate::op::{Callback, Comparison, HostCall, Op, Value};
-use crate::status::{Result, Status, call, put, put_optional, require};
-use crate::stream::{self, Order, target, target_unchecked};
+use crate::memory::allocation;
+use crate::work::engine;
+use crate::work::event::{Recorded, event};
+use crate::work::op::{Callback, Comparison, HostCall, Op, Value};
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -210,7 +210,7 @@ fn value(address: CUdeviceptr, value: u64, is_64_bit: bool) -> Result<Value> {
     if !address.is_multiple_of(width) {
         return Err(Status::INVALID_VALUE);
     }
-    crate::copy::require_device(address)?;
+    crate::memory::copy::require_device(address)?;
     allocation::check(address, width)?;
     Ok(Value { address, value, is_64_bit })
 }

@@ -3,8 +3,8 @@
 
 use sluice_cuda::{CUdeviceptr, CUresult, CUtensorMap};
 
-use crate::status::{Result, Status, call, put, require};
-use crate::tensor_map::{self, Tiled};
+use crate::base::status::{Result, Status, call, put, require};
+use crate::image::tensor_map::{self, Tiled};
 
 /// A list that a function is handed; `start` may be null for none.
 ///

@@ -5,9 +5,9 @@ use sluice_cuda::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult, CUsurfObject, CUtexObject,
 };
 
+use crate::base::status::{Status, call, put, require};
 use crate::context::current;
-use crate::status::{Status, call, put, require};
-use crate::texture;
+use crate::image::texture;
 
 /// A view in another format or of a part is not there.
 pub(crate) unsafe extern "C" fn cuTexObjectCreate(

@@ -8,11 +8,11 @@ use sluice_cuda::{
     CUarray, CUarrayMapInfo, CUdevice, CUmipmappedArray, CUresult, CUstream,
 };
 
-use crate::array;
+use crate::base::status::{Result, Status, call, put, require};
+use crate::context::stream::target;
 use crate::device::device;
-use crate::status::{Result, Status, call, put, require};
-use crate::stream::target;
-use crate::tiles::{self, TiledArray};
+use crate::image::array;
+use crate::memory::tiles::{self, TiledArray};
 
 /// How an array is mapped, which must not be a level of another.
 fn of_array(handle: CUarray) -> Result<Arc<TiledArray>> {

@@ -9,9 +9,9 @@ use sluice_cuda::{
     CUmemLocation, CUmemLocationType, CUresult,
 };
 
+use crate::base::status::{Result, Status, call, put, require};
 use crate::context::current;
 use crate::device::driver;
-use crate::status::{Result, Status, call, put, require};
 use crate::vmm;
 
 pub(crate) unsafe extern "C" fn cuMemAddressReserve(

@@ -2,7 +2,7 @@
 
 use sluice_cuda::CUdevice_attribute as A;
 
-use crate::launch::{BLOCK_MAX, GRID_MAX};
+use crate::module::launch::{BLOCK_MAX, GRID_MAX};
 
 /// The compute capability of every device.
 const CAPABILITY: (i32, i32) = (12, 0);

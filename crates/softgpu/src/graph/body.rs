@@ -6,9 +6,9 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use super::exec::Step;
 use super::{Inner, Node, NodeId, Steps, UserObject, Work};
-use crate::conditional::Variable;
-use crate::op::Op;
-use crate::status::{Result, Status};
+use crate::base::status::{Result, Status};
+use crate::work::conditional::Variable;
+use crate::work::op::Op;
 
 /// The nodes of a graph, by id: a captured node comes after those it depends on.
 #[derive(Default)]

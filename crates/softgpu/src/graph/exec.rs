@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::CUgraphExec;
 
 use super::{Conditional, EXECS, Graph, Kept, NodeId, UserObject, await_event};
-use crate::conditional::{Branches, Variable};
-use crate::op::Op;
-use crate::status::{Result, Status};
-use crate::stream::Target;
+use crate::base::status::{Result, Status};
+use crate::context::stream::Target;
+use crate::work::conditional::{Branches, Variable};
+use crate::work::op::Op;
 
 /// An executable graph: its nodes' work in an order in which they can be submitted.
 pub(crate) struct Exec {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::{CUgraph, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
 
 use super::{GRAPHS, Graph};
-use crate::conditional::{Choice, Variable};
-use crate::op::Op;
-use crate::status::Result;
+use crate::base::status::Result;
+use crate::work::conditional::{Choice, Variable};
+use crate::work::op::Op;
 
 /// A node's handle; unique in the process and never used again, so a node is known in executable
 /// graphs. Copies of a graph have nodes of their own.

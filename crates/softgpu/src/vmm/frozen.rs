@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{Backing, Mapping, Physical, SEALS, check_sealed, mapped};
-use crate::address_space::space;
-use crate::engine;
-use crate::status::{Result, Status};
+use crate::base::status::{Result, Status};
+use crate::device::address_space::space;
+use crate::work::engine;
 
 /// Whether memory that is mapped whole is a file at once.
 static IN_FILES: AtomicBool = AtomicBool::new(false);

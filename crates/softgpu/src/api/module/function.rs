@@ -8,13 +8,13 @@ use sluice_cuda::{
     CUmodule, CUresult,
 };
 
+use crate::base::status::{Result, Status, call, put, put_optional};
 use crate::context;
 use crate::context::current;
 use crate::device::{device, driver};
-use crate::function::Function;
-use crate::library::{Kernel, LIBRARIES};
 use crate::module::function;
-use crate::status::{Result, Status, call, put, put_optional};
+use crate::module::function::Function;
+use crate::module::library::{Kernel, LIBRARIES};
 
 pub(crate) unsafe extern "C" fn cuKernelGetFunction(place: *mut CUfunction, kernel: CUkernel) -> CUresult {
     call(|| {

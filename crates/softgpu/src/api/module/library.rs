@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_void};
 use sluice_cuda::{CUdeviceptr, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule, CUresult};
 
 use super::{code_in_file, name_at};
+use crate::base::status::{Status, call, put, put_optional, require, require_one};
+use crate::compiler::jit_options::Logs;
+use crate::compiler::load;
 use crate::context::current;
 use crate::device::driver;
-use crate::jit_options::Logs;
-use crate::library::Library;
-use crate::load;
-use crate::status::{Status, call, put, put_optional, require, require_one};
+use crate::module::library::Library;
 
 pub(crate) unsafe extern "C" fn cuLibraryLoadData(
     place: *mut CUlibrary,

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use sluice_cuda::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 
+use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::compiler::jit_options::Logs;
+use crate::compiler::link::{LINKS, PendingLink};
 use crate::context::current;
 use crate::device::driver;
-use crate::jit_options::Logs;
-use crate::link::{LINKS, PendingLink};
-use crate::status::{Result, Status, call, put, put_optional, require};
 
 pub(crate) unsafe extern "C" fn cuLinkCreate_v2(
     count: u32,
