@@ -30,6 +30,7 @@ import goals
 import machine
 import plan
 import shares
+import tiers_steps
 from compare import closing_of, compared, figures_of, took_along, unended
 from node import Node, NodeFailed
 from report import Report, repeat
@@ -307,6 +308,8 @@ def everything(check):
         for step in plan.ALONE:
             check.attempt(step.name, check.alone, step, leased="only")
         check.attempt("bench remoting", goals.remoting, check, leased="only")
+        for name, part in zip(tiers_steps.STEPS, tiers_steps.PARTS):
+            check.attempt(name, tiers_steps.measure, check, part, leased="only")
         programs(plan.more())
         programs(plan.risky())
         for step in plan.LAST_ALONE:
@@ -325,7 +328,7 @@ def names():
     steps = [*plan.worthy(), *plan.ALONE, *plan.more(), *plan.risky(), *plan.LAST_ALONE]
     return ["machine", *(step.name for step in steps), *elastic.STEPS, *(f"by turns: {what}" for what, _ in goals.TRAINING),
             *(f"shares {left}/{right}" for left, right, _ in shares.SHARES), "bench remoting",
-            *(f"driver facts: {name}" for name in ("init", "all", "memory", "kill"))]
+            *tiers_steps.STEPS, *(f"driver facts: {name}" for name in ("init", "all", "memory", "kill"))]
 
 
 def prepare():

@@ -85,7 +85,7 @@ class Whole(unittest.TestCase):
     def checked(self, steps, minutes=5, **environment):
         """The outcomes of these steps, and what was printed last."""
         words = ["check.py", "--report", str(self.folder), "--minutes", str(minutes)]
-        for name in ("machine", "driver facts", "by turns", "shares", "bench", "memory limit", "NVML", "timeout"):
+        for name in ("machine", "driver facts", "by turns", "shares", "bench", "tiers", "memory limit", "NVML", "timeout"):
             words += ["--skip", name]
         patches = [mock.patch.object(sys, "argv", words), mock.patch.object(check, "SLUICE", self.folder / "sluice"),
                    mock.patch.object(check, "prepare", lambda: None), mock.patch.object(check, "KEEPER", "print('ready')"),

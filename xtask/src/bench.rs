@@ -25,6 +25,7 @@ mod server_attacks;
 mod start;
 mod steps;
 mod stored;
+mod tiers;
 mod web;
 
 use std::collections::BTreeMap;
@@ -258,6 +259,8 @@ const TABLES: &[(&str, &str, MakeTable)] = &[
     (stored::NAME, "First launches of stored kernels", stored::run),
     (idle::NAME, "Idle sessions", idle::run),
     (elastic::NAME, "Memory that moves", elastic::run),
+    (tiers::NAME, "Tiers and shares", tiers::software),
+    (tiers::LOADED, "Tiers and shares on a driver that cannot be paused", tiers::loaded),
     (sanitizer::NAME, "Programs under the sanitizer", sanitizer::run),
     (scrapes::NAME, "Calls on a node that is scraped", scrapes::run),
     (iq::NAME, "Right-sizing on held-out weeks", iq::held_out),

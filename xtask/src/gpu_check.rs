@@ -68,6 +68,10 @@ const CHECK: &[&str] = &[
     "report.py",
     "running.py",
     "shares.py",
+    "tiers.py",
+    "tiers_place.py",
+    "tiers_rows.py",
+    "tiers_steps.py",
 ];
 
 const LIBRARIES: &[&str] =
@@ -103,11 +107,13 @@ const PROGRAMS: &[&str] = &[
     "sequences/torch_modes.py",
     "sequences/torch_steps.py",
     "sequences/transformers_steps.py",
+    "service.py",
     "sharing.py",
     "tinygrad_train.py",
     "torch_check.py",
     "torch_more.py",
     "torch_train.py",
+    "trainer.py",
     "turns.py",
 ];
 
@@ -206,7 +212,7 @@ mod tests {
     fn the_check_compares_results_and_survives_its_programs() {
         let mut tests = Command::new("python3");
         tests
-            .args(["-B", "-m", "unittest", "test_check", "test_running"])
+            .args(["-B", "-m", "unittest", "test_check", "test_running", "test_tiers"])
             .current_dir(crate::root().join("tests/gpu-check"));
         crate::process::run(&mut tests).unwrap();
     }

@@ -20,7 +20,7 @@ pub use personality::{
     AHEAD_MS, InForce, Personality, PersonalityError, PoolPrice, PoolStatus, Terms, Window,
 };
 pub use promise::{ATTAINED_PPM_USUAL, PoolTier, Promise, Promised, WAIT_US_MAX};
-pub use tier::Tier;
+pub use tier::{Class, Tier};
 
 /// The pool of nodes that no declared pool claims; every tenant may use it.
 pub const DEFAULT_POOL: &str = "default";
@@ -49,7 +49,8 @@ pub struct Pool {
     pub gpus: Vec<GpuName>,
     #[serde(default)]
     pub access: Access,
-    /// The tiers that it serves, each with what it promises; all, without promises, unless said.
+    /// The tiers that it serves, each with what it promises; premium, standard and basic, without
+    /// promises, unless said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<WrittenPoolTier>))]
     pub tiers: Vec<PoolTier>,
@@ -125,10 +126,17 @@ pub enum OvercommitError {
     Whole(&'static str),
 }
 
-/// A pool says of a tier twice what it is.
+/// What is wrong about a pool's tiers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("tiers: {0} is there twice")]
-pub struct TiersError(&'static str);
+pub enum TiersError {
+    #[error("tiers: {} is there twice", .0.name())]
+    Twice(Tier),
+    #[error("tiers: {0}, and a pool has up to {TIERS_MAX}")]
+    Many(usize),
+}
+
+/// That one pool serves.
+const TIERS_MAX: usize = 32;
 
 /// How the GPUs of a pool are lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,13 +192,16 @@ impl Pool {
         u64::try_from(of_pool).unwrap_or(u64::MAX).min(leasable).max(memory)
     }
 
-    /// Whether it says of each tier once what that is.
+    /// Whether it says of each tier once what that is, and serves no more than it may.
     pub fn check_tiers(&self) -> Result<(), TiersError> {
         for terms in self.all_terms() {
+            if terms.tiers.len() > TIERS_MAX {
+                return Err(TiersError::Many(terms.tiers.len()));
+            }
             let is_twice =
                 |(index, of): &(usize, &PoolTier)| terms.tiers[..*index].iter().any(|o| o.tier == of.tier);
             if let Some((_, twice)) = terms.tiers.iter().enumerate().find(is_twice) {
-                return Err(TiersError(twice.tier.name()));
+                return Err(TiersError::Twice(twice.tier));
             }
         }
         Ok(())

@@ -42,7 +42,7 @@ pub(crate) struct Traces {
 struct Trace {
     lease: LeaseId,
     tenant: String,
-    tier: &'static str,
+    tier: String,
     pool: String,
     requested_ms: u64,
     granted_ms: u64,
@@ -116,7 +116,7 @@ impl Trace {
         Trace {
             lease: lease.id,
             tenant: lease.tenant.to_string(),
-            tier: lease.ask.tier.name(),
+            tier: lease.ask.tier.name().to_owned(),
             pool: lease.ask.pool.clone().unwrap_or_default(),
             requested_ms: lease.created_at_ms,
             granted_ms: lease.granted_at_ms.unwrap_or(now_ms),

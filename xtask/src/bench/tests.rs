@@ -35,6 +35,8 @@ fn every_section_has_a_place_on_a_page() {
         scrapes::NAME,
         steps::NAME,
         stored::NAME,
+        tiers::NAME,
+        tiers::LOADED,
         web::NAME,
         crate::fuzz::SECTION,
     ]) {

@@ -227,12 +227,17 @@ impl Terms<'_> {
     }
 
     pub fn serves_tier(&self, tier: Tier) -> bool {
-        self.tiers.is_empty() || self.tiers.iter().any(|of| of.tier == tier)
+        (self.tiers.is_empty() && !tier.is_own()) || self.tiers.iter().any(|of| of.tier == tier)
     }
 
     /// What the leases of a tier are promised here.
     pub fn promise(&self, tier: Tier) -> Option<Promise> {
         self.tiers.iter().find(|of| of.tier == tier)?.promise
+    }
+
+    /// The most that each lease of a tier gets of a GPU here, in millionths.
+    pub fn limit_ppm(&self, tier: Tier) -> Option<u32> {
+        self.tiers.iter().find(|of| of.tier == tier)?.limit_ppm
     }
 
     pub fn lends(&self, share_ppm: u32) -> bool {

@@ -86,24 +86,32 @@ impl Promised {
 pub struct PoolTier {
     pub tier: Tier,
     pub promise: Option<Promise>,
+    /// The most that each of its leases gets of a GPU, in millionths, also of an idle
+    /// GPU; a lease whose share is larger gets its share.
+    pub limit_ppm: Option<u32>,
 }
 
 impl From<Tier> for PoolTier {
     fn from(tier: Tier) -> PoolTier {
-        PoolTier { tier, promise: None }
+        PoolTier { tier, promise: None, limit_ppm: None }
     }
 }
 
 impl Serialize for PoolTier {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some(Promise { wait_us, attained_ppm, credit_ppm }) = self.promise else {
+        if self.promise.is_none() && self.limit_ppm.is_none() {
             return self.tier.serialize(serializer);
-        };
-        let mut fields = serializer.serialize_struct("PoolTier", 4)?;
+        }
+        let mut fields = serializer.serialize_struct("PoolTier", 5)?;
         fields.serialize_field("name", &self.tier)?;
-        fields.serialize_field("wait_us", &wait_us)?;
-        fields.serialize_field("attained_ppm", &attained_ppm)?;
-        fields.serialize_field("credit_ppm", &credit_ppm)?;
+        if let Some(Promise { wait_us, attained_ppm, credit_ppm }) = self.promise {
+            fields.serialize_field("wait_us", &wait_us)?;
+            fields.serialize_field("attained_ppm", &attained_ppm)?;
+            fields.serialize_field("credit_ppm", &credit_ppm)?;
+        }
+        if let Some(limit_ppm) = self.limit_ppm {
+            fields.serialize_field("limit_ppm", &limit_ppm)?;
+        }
         fields.end()
     }
 }
@@ -152,7 +160,7 @@ mod tests {
 
     fn premium(wait_us: u64, attained_ppm: u32, credit_ppm: u32) -> PoolTier {
         let promise = Some(Promise { wait_us, attained_ppm, credit_ppm });
-        PoolTier { tier: Tier::Premium, promise }
+        PoolTier { tier: Tier::Premium, promise, limit_ppm: None }
     }
 
     #[test]
@@ -172,6 +180,16 @@ mod tests {
             json!({ "name": "premium", "wait_us": 7, "attained_ppm": 500_000, "credit_ppm": 1 }),
             Ok(premium(7, 500_000, 1)),
         );
+        check(
+            json!({ "name": "basic-night", "limit": "50%" }),
+            Ok(PoolTier { tier: "basic-night".parse().unwrap(), promise: None, limit_ppm: Some(500_000) }),
+        );
+        check(
+            json!({ "name": "premium", "wait": "20ms", "limit_ppm": 7 }),
+            Ok(PoolTier { limit_ppm: Some(7), ..premium(20_000, 990_000, 0) }),
+        );
+        check(json!({ "name": "basic", "limit": "0%" }), Err("limit: more than 0 %, and at most 100 %"));
+        check(json!({ "name": "basic", "limit": "101%" }), Err("limit: more than 0 %, and at most 100 %"));
         check(json!("gold"), Err("none of premium, standard and basic"));
         check(json!({ "name": "premium", "wait": "20" }), Err("wait: \"20\" is no time such as 20ms"));
         check(json!({ "name": "premium", "wait": "2min" }), Err("is no time"));
@@ -187,7 +205,10 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_as_the_same() {
-        for tier in [Tier::Standard.into(), premium(20_000, 995_000, 100_000), premium(1, 1, 0)] {
+        let limited = PoolTier { limit_ppm: Some(125_000), ..premium(20_000, 995_000, 0) };
+        let own = PoolTier { limit_ppm: Some(1), ..PoolTier::from("basic-night".parse::<Tier>().unwrap()) };
+        for tier in [Tier::Standard.into(), premium(20_000, 995_000, 100_000), premium(1, 1, 0), limited, own]
+        {
             let exact = json!(tier);
             check(as_written(&exact), Ok(tier.clone()));
             check(exact, Ok(tier));

@@ -33,6 +33,12 @@ pub struct WrittenTier {
     credit: Option<String>,
     /// The credited part in millionths.
     credit_ppm: Option<u32>,
+    /// The most that each of its leases gets of a GPU, also of an idle GPU; a lease
+    /// whose share is larger gets its share. No limit unless said.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9]{1,3}(\\.[0-9]{1,4})? ?%?$", examples("50%")))]
+    limit: Option<String>,
+    /// The limit in millionths.
+    limit_ppm: Option<u32>,
 }
 
 /// A tier, or a tier with a promise.
@@ -49,19 +55,21 @@ impl TryFrom<WrittenTier> for PoolTier {
     type Error = WrittenError;
 
     fn try_from(written: WrittenTier) -> Result<PoolTier, WrittenError> {
-        let WrittenTier { name, wait, wait_us, attained, attained_ppm, credit, credit_ppm } = written;
+        let WrittenTier { name, wait, wait_us, attained, attained_ppm, credit, credit_ppm, limit, limit_ppm } =
+            written;
         let part = |written, (exact_field, exact): (_, Option<u32>)| {
             either(written, (exact_field, exact.map(u64::from)), percent_ppm)
         };
         let wait_us = either(("wait", wait), ("wait_us", wait_us), wait_us_of)?;
         let attained_ppm = part(("attained", attained), ("attained_ppm", attained_ppm))?;
         let credit_ppm = part(("credit", credit), ("credit_ppm", credit_ppm))?;
+        let limit_ppm = part(("limit", limit), ("limit_ppm", limit_ppm))?.map(limit_of).transpose()?;
         let Some(wait_us) = wait_us else {
             let said = [("attained", attained_ppm), ("credit", credit_ppm)];
             let alone = said.into_iter().find_map(|(with, ppm)| ppm.map(|_| with));
             return match alone {
                 Some(with) => Err(WrittenError::Alone { field: "wait", with }),
-                None => Ok(name.into()),
+                None => Ok(PoolTier { limit_ppm, ..name.into() }),
             };
         };
         if !(1..=WAIT_US_MAX).contains(&wait_us) {
@@ -76,8 +84,14 @@ impl TryFrom<WrittenTier> for PoolTier {
             return Err(WrittenError::Range { field: "attained", what: "more than 0 %" });
         }
         let credit_ppm = whole("credit", credit_ppm.unwrap_or(0))?;
-        Ok(PoolTier { tier: name, promise: Some(Promise { wait_us, attained_ppm, credit_ppm }) })
+        let promise = Some(Promise { wait_us, attained_ppm, credit_ppm });
+        Ok(PoolTier { tier: name, promise, limit_ppm })
     }
+}
+
+fn limit_of(ppm: u64) -> Result<u32, WrittenError> {
+    let ppm = u32::try_from(ppm).ok().filter(|ppm| (1..=GPU_PPM).contains(ppm));
+    ppm.ok_or(WrittenError::Range { field: "limit", what: "more than 0 %, and at most 100 %" })
 }
 
 /// `20ms`, in microseconds.

@@ -1,8 +1,8 @@
 //! How long the sessions of a lease waited for a GPU: in all, and as a histogram of turns.
 
-/// Upper bounds of the buckets in nanoseconds: from what no user notices to what every user does.
-pub const WAIT_BOUNDS_NS: [u64; 6] =
-    [1_000_000, 5_000_000, 20_000_000, 100_000_000, 500_000_000, 2_000_000_000];
+/// Upper bounds of the buckets in nanoseconds: from a hand-over to what every user notices.
+pub const WAIT_BOUNDS_NS: [u64; 9] =
+    [100_000, 200_000, 400_000, 1_000_000, 5_000_000, 20_000_000, 100_000_000, 500_000_000, 2_000_000_000];
 
 /// The waits of a lease on one GPU or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,14 +70,14 @@ mod tests {
     fn a_wait_is_in_the_bucket_whose_bound_it_does_not_exceed() {
         let mut waits = Waits::default();
         [0, 1_000_000, 1_000_001, 20_000_000, 3_000_000_000].into_iter().for_each(|ns| waits.count(ns));
-        assert_eq!(waits.counts, [2, 1, 1, 0, 0, 0, 1]);
+        assert_eq!(waits.counts, [1, 0, 0, 1, 1, 1, 0, 0, 0, 1]);
         assert_eq!((waits.total_ns, waits.turns_ns), (3_022_000_001, 3_022_000_001));
         waits.add(5);
         assert_eq!((waits.total_ns, waits.turns_ns), (3_022_000_006, 3_022_000_001));
         assert_eq!(waits.counts.iter().sum::<u64>(), 5);
         [true, false, true].into_iter().for_each(|is_within| waits.count_promised(is_within));
         let twice = waits.and(waits);
-        assert_eq!(twice.counts, [4, 2, 2, 0, 0, 0, 2]);
+        assert_eq!(twice.counts, [2, 0, 0, 2, 2, 2, 0, 0, 0, 2]);
         assert_eq!(twice.promised, PromisedWaits { waits: 6, within: 4 });
         assert_eq!((twice.total_ns, twice.turns_ns), (6_044_000_012, 6_044_000_002));
     }

@@ -83,7 +83,7 @@ impl Metered {
             attempt: self.grant.attempt,
             task: self.grant.task,
             tenant: self.grant.tenant.to_string(),
-            tier: self.grant.tier.name(),
+            tier: self.grant.tier.name().to_owned(),
             pool: self.grant.pool.clone(),
         }
     }

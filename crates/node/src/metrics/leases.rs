@@ -154,7 +154,7 @@ fn labels(lease: &LeaseReading) -> Labels {
         labels.push(("attempt", name.attempt.to_string()));
         labels.push(("task", name.task.to_string()));
     }
-    let of = [("tenant", name.tenant.clone()), ("tier", name.tier.to_owned()), ("pool", name.pool.clone())];
+    let of = [("tenant", name.tenant.clone()), ("tier", name.tier.clone()), ("pool", name.pool.clone())];
     labels.extend(of.into_iter().filter(|(_, value)| !value.is_empty()));
     labels
 }

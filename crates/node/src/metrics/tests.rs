@@ -35,7 +35,7 @@ fn lease(number: u64) -> LeaseReading {
             attempt: 1,
             task: 0,
             tenant: "acme/research".into(),
-            tier: "standard",
+            tier: "standard".into(),
             pool: "default".into(),
         },
         used_ns: 1_500_000_001,
@@ -43,7 +43,7 @@ fn lease(number: u64) -> LeaseReading {
         waits: Waits {
             total_ns: 750_000_000,
             turns_ns: 250_000_000,
-            counts: [3, 0, 1, 0, 0, 0, 0],
+            counts: [0, 0, 0, 3, 0, 1, 0, 0, 0, 0],
             promised: PromisedWaits { waits: 3, within: 2 },
         },
         bytes_in: 7,

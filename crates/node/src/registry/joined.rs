@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use sluice_api::grant::Grant;
 use sluice_api::moving::MoveResult;
 use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
-use sluice_api::pool::Tier;
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
 use sluice_wire::handshake::Once;
 use sluice_worker_link::counters::Counts;
@@ -73,7 +72,7 @@ impl Registry {
             memory: grant.memory,
             limit_ppm: grant.limit_ppm(),
             promised_ppm: grant.promised_ppm,
-            premium: grant.tier == Tier::Premium,
+            premium: grant.tier.is_premium(),
             wait_ns: wait_ns(&grant),
         };
         let share_ppm = ask.share_ppm_in_all();

@@ -29,7 +29,7 @@ pub(crate) struct LeaseName {
     pub(crate) task: u32,
     /// Empty without a server, as are tier and pool.
     pub(crate) tenant: String,
-    pub(crate) tier: &'static str,
+    pub(crate) tier: String,
     pub(crate) pool: String,
 }
 
@@ -287,7 +287,8 @@ mod tests {
         let registry = Registry::new(&NodeConfig::default(), inventory, (spawner, swap), None, clock);
         let once = Once { nonce: OpeningNonce([1; 32]), attempt: 0 };
         let mut record = LeaseRecord::new(once, String::new(), 0, 0, Duration::ZERO, None);
-        let there = Waits { total_ns: 7, turns_ns: 3, counts: [2, 0, 0, 0, 0, 0, 0], ..Waits::default() };
+        let there =
+            Waits { total_ns: 7, turns_ns: 3, counts: [2, 0, 0, 0, 0, 0, 0, 0, 0, 0], ..Waits::default() };
         record.past_waits = record.past_waits.and(there);
         registry.keep_last(7, &record, 0);
         let [reading] = &registry.readings().leases[..] else { panic!("one lease has ended") };

@@ -4,7 +4,7 @@ use sluice_api::GPU_PPM;
 use sluice_api::autonomy::{AutomaticSize, Idle};
 use sluice_api::lease::{LeaseId, LeaseState, NewLease, PRIORITY_MAX, ResizeLease, TASKS_MAX};
 use sluice_api::node::{Attempt, NodeId};
-use sluice_api::pool::{Promise, Tier};
+use sluice_api::pool::{Class, Promise};
 use sluice_api::tenant::TenantPath;
 
 use crate::autonomy::{IdleState, LiveLease};
@@ -52,6 +52,9 @@ pub(crate) struct Seat {
     /// as the lease has the seat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) promise: Option<Promise>,
+    /// The most of each GPU, in millionths, that its pool grants the tier, as of that moment too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_ppm: Option<u32>,
     /// When it was granted, if not with the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) granted_at_ms: Option<u64>,
@@ -207,6 +210,7 @@ impl Seat {
             over,
             leave_at_ms: None,
             promise: None,
+            limit_ppm: None,
             granted_at_ms: None,
         }
     }
@@ -230,6 +234,11 @@ impl Seat {
     /// Whether a change of what it has is under way.
     pub(crate) fn is_resizing(&self) -> bool {
         self.resizing.as_ref().is_some_and(|resize| !matches!(resize.stage, Stage::Refused { .. }))
+    }
+
+    /// The most of each GPU that its tier may have here, in millionths, with this share.
+    pub(crate) fn limit_of_tier(&self, share_ppm: u32) -> u32 {
+        self.limit_ppm.map_or(GPU_PPM, |limit_ppm| limit_ppm.max(share_ppm))
     }
 
     /// Whether its task continues, as far as is known.
@@ -332,6 +341,7 @@ impl LeaseRecord {
                 // Only leases that asked for a share can be suspended.
                 let share_ppm = if seat.suspended { self.ask.share_ppm } else { self.share_ppm(seat) };
                 let limit_ppm = if self.ask.hard_cap { share_ppm } else { self.ask.limit_ppm() };
+                let limit_ppm = limit_ppm.min(seat.limit_of_tier(share_ppm));
                 Size { share_ppm, limit_ppm, memory: seat.memory, suspended: seat.suspended }
             }
         }
@@ -400,14 +410,14 @@ impl LeaseRecord {
     }
 
     pub(crate) fn is_preemptible(&self) -> bool {
-        self.ask.preemptible && self.ask.tier != Tier::Premium
+        self.ask.preemptible && !self.ask.tier.is_premium()
     }
 
     /// Among the leases of its tenant: basic ones go after all others.
     pub(crate) fn priority(&self) -> i32 {
-        match self.ask.tier {
-            Tier::Basic => self.ask.priority - PRIORITY_MAX,
-            Tier::Standard | Tier::Premium => self.ask.priority,
+        match self.ask.tier.class() {
+            Class::Basic => self.ask.priority - PRIORITY_MAX,
+            Class::Standard | Class::Premium => self.ask.priority,
         }
     }
 

@@ -61,5 +61,5 @@ impl LeaseRecord {
 
 /// Whether the memory of a lease of this tier on this number of GPUs never leaves them.
 pub(crate) fn is_fixed(tier: Tier, gpus: usize) -> bool {
-    tier == Tier::Premium || gpus != 1
+    tier.is_premium() || gpus != 1
 }

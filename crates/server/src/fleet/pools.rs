@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::LeaseId;
-use sluice_api::pool::{DEFAULT_POOL, Pool, Promise, Tier};
+use sluice_api::pool::{DEFAULT_POOL, Pool, Promise, Terms, Tier};
 
 use super::lease::Seat;
 use super::{Fleet, Node};
@@ -44,20 +44,25 @@ impl Fleet {
         seat.gpus.iter().map(move |&gpu| node.map_or(DEFAULT_POOL, |node| self.pool_of(node, gpu)))
     }
 
-    /// New seats of a lease, each with what its pool promises at this moment.
+    /// New seats of a lease, each with what its pool promises at this moment, and its limit.
     pub(super) fn promising(&self, id: LeaseId, seats: Vec<Seat>, at_ms: u64) -> Vec<Seat> {
         let Some(tier) = self.leases.get(&id).map(|lease| lease.ask.tier) else { return seats };
-        let promising = |seat: Seat| Seat { promise: self.promise_at(&seat, tier, at_ms), ..seat };
+        let promising = |seat: Seat| {
+            let (promise, limit_ppm) = self.terms_of_tier(&seat, tier, at_ms).unwrap_or_default();
+            Seat { promise, limit_ppm, ..seat }
+        };
         seats.into_iter().map(promising).collect()
     }
 
-    fn promise_at(&self, seat: &Seat, tier: Tier, at_ms: u64) -> Option<Promise> {
+    /// What the pool promises a tier at a moment, and the most of a GPU that its leases get.
+    fn terms_of_tier(&self, seat: &Seat, tier: Tier, at_ms: u64) -> Option<(Option<Promise>, Option<u32>)> {
         let pool = self.declared_pool_of(self.nodes.get(&seat.node)?, *seat.gpus.first()?)?;
-        // Calendars are followed only where a promise depends on them.
-        if pool.all_terms().all(|terms| terms.promise(tier).is_none()) {
+        let of = |terms: Terms<'_>| (terms.promise(tier), terms.limit_ppm(tier));
+        // Calendars are followed only where something depends on them.
+        if pool.all_terms().all(|terms| of(terms) == (None, None)) {
             return None;
         }
-        pool.terms(pool.in_force(at_ms).personality).promise(tier)
+        Some(of(pool.terms(pool.in_force(at_ms).personality)))
     }
 
     /// Millionths of a GPU that may be leased in parts.

@@ -62,7 +62,7 @@ impl Fleet {
             ));
         }
         let Some(first) = seats().next() else { return never(format!("lease {id} has no GPU any more")) };
-        let to = lease.size(first).resized(resize);
+        let mut to = lease.size(first).resized(resize);
         if !(1..=GPU_PPM).contains(&to.share_ppm) {
             return never(format!("a share is 1 to {GPU_PPM} (a whole GPU), not {}", to.share_ppm));
         }
@@ -72,6 +72,12 @@ impl Fleet {
                 "a limit of compute is not below the share ({share} %), and this one is {limit} %"
             ));
         }
+        let limit_ppm = first.limit_of_tier(to.share_ppm);
+        if resize.limit_ppm.is_some_and(|asked| asked > limit_ppm) {
+            let (tier, limit) = (lease.ask.tier.name(), percent(limit_ppm.into()));
+            return never(format!("the tier {tier} has no more than {limit} % of a GPU in this pool"));
+        }
+        to.limit_ppm = to.limit_ppm.min(limit_ppm);
         if to.memory == 0 {
             return never("a lease has some memory".into());
         }

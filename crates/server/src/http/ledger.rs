@@ -19,7 +19,7 @@ use super::answer::{Answer, Refusal};
 use super::extract::{Body, ForLease, OfTenant, Options, PageOptions, page};
 use super::leases::no_lease;
 use crate::auth::Principal;
-use crate::billing::{self, Day, Period, Cursor};
+use crate::billing::{self, Cursor, Day, Period};
 use crate::fleet::LeaseRecord;
 use crate::policy::Action;
 use crate::server::{Books, Server};

@@ -35,7 +35,7 @@ const WORK_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
 struct Waited {
     tenant: String,
     pool: String,
-    tier: &'static str,
+    tier: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -147,7 +147,7 @@ impl Counters {
                         let waited = Waited {
                             tenant: lease.tenant.to_string(),
                             pool: lease.ask.pool.clone().unwrap_or_else(|| ANY_POOL.into()),
-                            tier: lease.ask.tier.name(),
+                            tier: lease.ask.tier.name().to_owned(),
                         };
                         let mut exemplar = vec![("lease", lease.id.to_string())];
                         if traced {
@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn many_tenants_share_the_last_series() {
         let counters = Counters::default();
-        let waited = |tenant: usize| Waited { tenant: tenant.to_string(), pool: "p".into(), tier: "basic" };
+        let waited =
+            |tenant: usize| Waited { tenant: tenant.to_string(), pool: "p".into(), tier: "basic".into() };
         for tenant in 0..2 * WAITS_MAX {
             let waits_ms = vec![(waited(tenant), 1_000, vec![("lease", tenant.to_string())])];
             counters.written(Batch { waits_ms, ..Batch::default() });

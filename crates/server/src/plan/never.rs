@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_api::GPU_PPM;
 use sluice_api::lease::{Level, NewLease};
-use sluice_api::pool::Tier;
 use sluice_api::tenant::TenantPath;
 use sluice_sched::{DomainId, ModelSet, NodeSpec, Request};
 
@@ -117,7 +116,7 @@ fn slots(spec: &NodeSpec, request: &Request) -> u32 {
 
 /// Whether it may not be preempted, and so gets what is guaranteed only.
 pub(super) fn is_fixed(ask: &NewLease) -> bool {
-    !ask.preemptible || ask.tier == Tier::Premium
+    !ask.preemptible || ask.tier.is_premium()
 }
 
 /// The first quota, from the tenant upwards, that the request alone would pass.

@@ -38,7 +38,7 @@ impl Pools {
     pub(super) fn serve(&self, fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
         let serves =
             |pool| self.terms(pool).serves(tenant, ask.tier, ask.least_share_ppm(), Some(self.at_ms));
-        fleet.pools().get(pool).is_none_or(serves)
+        fleet.pools().get(pool).map_or(!ask.tier.is_own(), serves)
     }
 
     /// Has leases make room in pools that serve them no longer.
@@ -111,7 +111,7 @@ impl Pools {
 /// Whether what is asked for may be in a pool at some moment.
 pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &NewLease) -> bool {
     let serves = |terms: Terms<'_>| terms.serves(tenant, ask.tier, ask.least_share_ppm(), None);
-    fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(serves))
+    fleet.pools().get(pool).map_or(!ask.tier.is_own(), |pool| pool.all_terms().any(serves))
 }
 
 /// What the pools turn into one after the other, as far as the plan has looked.
@@ -197,9 +197,11 @@ impl Plan {
 
     /// That no pool with nodes ever serves it, whatever its GPUs are, if so.
     fn nobody_serves(&self, fleet: &Fleet, tenant: &TenantPath, ask: &NewLease) -> Option<String> {
-        let some_pool = |serves: &dyn Fn(&Terms<'_>) -> bool| {
+        // The undeclared pool serves all tenants, and the tiers that need no declaration.
+        let some_pool = |serves: &dyn Fn(&Terms<'_>) -> bool, otherwise: bool| {
             self.atlas.pools().any(|pool| {
-                fleet.pools().get(pool).is_none_or(|pool| pool.all_terms().any(|terms| serves(&terms)))
+                let of = |pool: &Pool| pool.all_terms().any(|terms| serves(&terms));
+                fleet.pools().get(pool).map_or(otherwise, of)
             })
         };
         let lets_in = |terms: &Terms<'_>| terms.access.lets_in(tenant, None);
@@ -211,14 +213,19 @@ impl Plan {
             // This does not say whether there is such a pool: it may be one of other tenants.
             return Some(format!("no pool {pool} with GPUs serves {tenant}; `sluice pools` lists the pools"));
         }
-        if !some_pool(&lets_in) {
+        if !some_pool(&lets_in, true) {
             return Some(format!("no pool that has GPUs serves {tenant}"));
         }
-        if !some_pool(&|terms| lets_in(terms) && terms.serves_tier(ask.tier)) {
-            return Some(format!("no pool that has GPUs serves the tier {} of {tenant}", ask.tier.name()));
+        if !some_pool(&|terms| lets_in(terms) && terms.serves_tier(ask.tier), !ask.tier.is_own()) {
+            let help = if ask.tier.is_own() { "; `sluice pools` lists the tiers of each" } else { "" };
+            return Some(format!(
+                "no pool that has GPUs serves the tier {} of {tenant}{help}",
+                ask.tier.name()
+            ));
         }
         let serves = |terms: &Terms<'_>| terms.serves(tenant, ask.tier, ask.least_share_ppm(), None);
-        (!some_pool(&serves)).then(|| format!("the pools that serve {tenant} lend whole GPUs only"))
+        (!some_pool(&serves, !ask.tier.is_own()))
+            .then(|| format!("the pools that serve {tenant} lend whole GPUs only"))
     }
 }
 

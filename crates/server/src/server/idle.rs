@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use sluice_api::autonomy::ProgramName;
 use sluice_api::lease::{LeaseId, LeaseState, ResizeLease};
 use sluice_api::node::NodeId;
-use sluice_api::pool::Tier;
 
 use super::Books;
 use crate::autonomy::{IdleState, IdleStep, Now, Seen};
@@ -78,7 +77,7 @@ impl Books {
     fn idle_after_ms(&self, lease: &LeaseRecord) -> Option<u64> {
         let name = ProgramName { tenant: lease.tenant.clone(), program: lease.ask.name.clone() };
         let is_left = lease.ask.as_asked
-            || lease.ask.tier == Tier::Premium
+            || lease.ask.tier.is_premium()
             || lease.ask.units_milli.is_some()
             || self.autonomy.left_alone.contains_key(&name);
         let own = self.autonomy.rules.get(&lease.tenant).and_then(|consent| consent.idle_after_ms);

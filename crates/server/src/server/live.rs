@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sluice_api::autonomy::{AutomaticKind, AutomaticSize, Mode, ProgramName};
 use sluice_api::lease::{LeaseId, LeaseState, ResizeLease};
-use sluice_api::pool::{Pool, Sharing, Tier};
+use sluice_api::pool::{Pool, Sharing};
 use sluice_iq::live::Step;
 
 use super::Books;
@@ -32,7 +32,7 @@ impl Books {
         let is_by_hand = automatic.is_some_and(|automatic| automatic.by_hand || automatic.undone);
         let is_still = |seat: &Seat| !seat.suspended && seat.target().is_none() && !seat.is_resizing();
         lease.state == LeaseState::Running
-            && lease.ask.tier != Tier::Premium
+            && !lease.ask.tier.is_premium()
             && lease.ask.units_milli.is_none()
             && lease.held().all(|(_, seat)| is_still(seat) && seat.stays())
             // A hard limit follows the share, and would throttle it.

@@ -66,7 +66,7 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(i64::from(record.last))
         .bind(signed(*received_at_ms))
         .bind(i64::from(record.task))
-        .bind(record.tier.name())
+        .bind(record.tier.name().to_owned())
         .bind(record.pool.clone())
         .bind(record.model.clone())
         .bind(signed(record.gflops))
@@ -87,7 +87,7 @@ pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Resu
     );
     query
         .bind(price.meter.name())
-        .bind(price.tier.map_or("", Tier::name))
+        .bind(price.tier.as_ref().map_or("", Tier::name).to_owned())
         .bind(price.pool.clone().unwrap_or_default())
         .bind(price.model.clone().unwrap_or_default())
         .bind(signed(price.from_ms.unwrap_or(0)))

@@ -101,7 +101,7 @@ fn spans(trace: &Trace) -> Vec<Value> {
     whole["attributes"] = json!([
         { "key": "sluice.lease", "value": { "intValue": trace.lease.to_string() } },
         text("sluice.tenant", &trace.tenant),
-        text("sluice.tier", trace.tier),
+        text("sluice.tier", &trace.tier),
         text("sluice.pool", &trace.pool),
     ]);
     if trace.ended_ms.is_some() {

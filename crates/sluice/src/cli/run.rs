@@ -107,8 +107,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "LEVEL", requires = "parts")]
     pub(crate) spread: Option<Level>,
 
-    /// With a server: premium (never preempted, within the guaranteed quota), standard, or basic
-    /// (preempted for the others) [default: standard]
+    /// With a server: premium (never preempted, within the guaranteed quota), standard, basic
+    /// (preempted for the others), or a kind of one that a pool declares, such as premium-gold
+    /// [default: standard]
     #[arg(long, value_name = "TIER")]
     pub(crate) tier: Option<Tier>,
 

@@ -407,16 +407,16 @@ pub(crate) fn pools(arguments: &ListArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `premium (20ms for 99%, credit 10%)`
+/// `premium (20ms for 99%, credit 10%, limit 50%)`
 fn tier_text(of: &PoolTier) -> String {
+    let promise = of.promise.into_iter().flat_map(|promise| {
+        let credit = format!("credit {}", percent(promise.credit_ppm.into()));
+        std::iter::once(promise.text()).chain((promise.credit_ppm > 0).then_some(credit))
+    });
+    let limit = of.limit_ppm.map(|limit_ppm| format!("limit {}", percent(limit_ppm.into())));
+    let terms: Vec<String> = promise.chain(limit).collect();
     let name = of.tier.name();
-    match of.promise {
-        None => name.into(),
-        Some(promise) if promise.credit_ppm == 0 => format!("{name} ({})", promise.text()),
-        Some(promise) => {
-            format!("{name} ({}, credit {})", promise.text(), percent(promise.credit_ppm.into()))
-        }
-    }
+    if terms.is_empty() { name.into() } else { format!("{name} ({})", terms.join(", ")) }
 }
 
 /// `private: acme, globex`

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::grant::Grant;
-use sluice_api::pool::Tier;
 use sluice_transport::process::ProcessWatch;
 use sluice_wire::control::{MoveDecided, MoveOffer, MovedLease, MovedSession, SHARE_WHOLE_PPM, Usage};
 use sluice_worker_link::counters::{CounterPage, Counts};
@@ -123,7 +122,7 @@ impl Registry {
             memory,
             limit_ppm,
             promised_ppm: grant.as_ref().map_or(SHARE_WHOLE_PPM, |grant| grant.promised_ppm),
-            premium: grant.as_ref().is_some_and(|grant| grant.tier == Tier::Premium),
+            premium: grant.as_ref().is_some_and(|grant| grant.tier.is_premium()),
             wait_ns: grant.as_ref().map_or(0, wait_ns),
         };
         let gpu = grant.as_ref().map_or(gpu, |grant| grant.gpus.first().copied());

@@ -1,10 +1,10 @@
 //! What pools promise their tiers, what of it was kept, and the credits where it was not.
 
 use serde_json::{Value, json};
-use sluice_api::bill::{Bill, Charge};
-use sluice_api::grant::Verifier;
+use sluice_api::bill::{Bill, Charge, Price};
+use sluice_api::grant::{Grant, Verifier};
 use sluice_api::invoice::Invoice;
-use sluice_api::lease::{Lease, LeaseHistory, LeaseState};
+use sluice_api::lease::{Lease, LeaseHistory, LeaseState, NewLease};
 use sluice_api::pool::{PoolStatus, Promise, Promised, Tier};
 use sluice_api::report::ReportKind;
 use sluice_api::token::Role;
@@ -26,10 +26,14 @@ fn second_of(lease: &Lease, sequence: u32) -> (u64, u64) {
 }
 
 /// As its node would: the verified grant of a lease.
-fn promise_of(node: &ScriptedNode, lease: &Lease) -> Option<Promise> {
+fn grant_of(node: &ScriptedNode, lease: &Lease) -> Grant {
     let verifier = Verifier::from_text(&node.joined.grant_key).unwrap();
     let text = lease.places[0].grant.as_ref().unwrap();
-    verifier.check(text, node.joined.node, 0).unwrap().promise
+    verifier.check(text, node.joined.node, 0).unwrap()
+}
+
+fn promise_of(node: &ScriptedNode, lease: &Lease) -> Option<Promise> {
+    grant_of(node, lease).promise
 }
 
 #[test]
@@ -89,6 +93,46 @@ fn a_lease_keeps_the_promise_that_it_was_granted_with() {
     check(&server.admin);
     drop(server);
     check(&Server::start(folder.path()).admin);
+}
+
+#[test]
+fn an_own_tier_is_a_kind_of_one_of_the_three_with_terms_of_its_own() {
+    let (_folder, server) = Server::with_tenants();
+    server.apply(&pool("[{name: standard-plus, wait: 20ms, credit: 10%, limit: 50%}, basic]")).unwrap();
+    server.apply("prices: [{meter: reserved, tier: standard-plus, price: 7}]").unwrap();
+    let pools: Vec<PoolStatus> = server.admin.list("/pools").unwrap();
+    let plus: Tier = "standard-plus".parse().unwrap();
+    assert_eq!(pools[0].terms().promise(plus), Some(PROMISE));
+
+    let member = server.token("acme", Role::Member);
+    let node = ScriptedNode::join(&server, "one", 1);
+    let of = |tier: &str, share_ppm| NewLease { tier: tier.parse().unwrap(), ..ask(share_ppm) };
+    let granted = |ask: &NewLease| {
+        let lease = request(&member, ask);
+        wait_for_state(&member, lease.id, LeaseState::Granted)
+    };
+    let lease = granted(&of("standard-plus", 250_000));
+    assert_eq!((lease.tier, lease.promise, lease.limit_ppm), (plus, Some(PROMISE), 500_000));
+    let grant = grant_of(&node, &lease);
+    assert_eq!((grant.tier, grant.promise, grant.limit_ppm), (plus, Some(PROMISE), Some(500_000)));
+    // A share above the limit is worth what it says, and a smaller limit stays what it is.
+    let whole = granted(&of("standard-plus", 600_000));
+    assert_eq!(whole.limit_ppm, 600_000);
+    let smaller = granted(&NewLease { limit_ppm: Some(150_000), ..of("standard-plus", 100_000) });
+    assert_eq!(smaller.limit_ppm, 150_000);
+
+    for (tier, words) in [
+        ("standard-other", "no pool that has GPUs serves the tier standard-other of acme; `sluice pools`"),
+        ("standard", "no pool that has GPUs serves the tier standard of acme"),
+    ] {
+        let refused = problem(member.post::<Lease>("/leases", &of(tier, 1000)));
+        assert!(refused.detail.contains(words), "{refused:?}");
+    }
+    let prices: Vec<Price> = server.admin.list("/prices").unwrap();
+    assert!(prices.iter().any(|price| price.tier == Some(plus) && price.micro == 7_000_000));
+    let tiers = (0..33).map(|number| format!("basic-{number}")).collect::<Vec<_>>().join(", ");
+    let refused = problem(server.apply(&pool(&format!("[{tiers}]"))));
+    assert!(refused.detail.contains("a pool has up to 32"), "{refused:?}");
 }
 
 #[test]
