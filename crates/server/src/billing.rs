@@ -118,11 +118,12 @@ pub(crate) async fn bill_until_now(
     let billed = match known {
         Some(known) => known,
         None => {
+            let round = kept.round();
             let terms = Terms::read(store).await?;
             let used = terms.used(store, period).await?;
             let records = used.parts.iter().flat_map(|(_, sums)| sums).map(|sum| sum.records).sum();
             let billed = Arc::new(Billed { period, terms, used });
-            kept.keep(&billed, records);
+            kept.keep(&billed, records, round);
             billed
         }
     };

@@ -1,7 +1,7 @@
 //! Answers that take long to work out and that many ask for: kept for a moment.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_api::node::GpuSums;
@@ -20,25 +20,55 @@ const KEPT_FOR_MAX: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct Kept<T> {
     for_each: Duration,
-    answer: Mutex<Option<(Instant, T)>>,
+    last: Mutex<Last<T>>,
 }
+
+#[derive(Debug)]
+struct Last<T> {
+    /// The answer, and until when it counts as current.
+    answer: Option<(Instant, T)>,
+    /// How often what was kept has been forgotten.
+    round: u64,
+}
+
+/// When the work on an answer began: before or after something that it has to contain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round(u64);
 
 impl<T: Clone> Kept<T> {
     /// Keeps an answer for this time for each thing that was added up.
     pub(crate) fn new(for_each: Duration) -> Kept<T> {
-        Kept { for_each, answer: Mutex::new(None) }
+        Kept { for_each, last: Mutex::new(Last { answer: None, round: 0 }) }
     }
 
     pub(crate) fn get(&self) -> Option<T> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        answer.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, answer)| answer.clone())
+        let last = self.last();
+        last.answer.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, answer)| answer.clone())
     }
 
-    /// Keeps an answer to which `things` were added up.
-    pub(crate) fn keep(&self, answer: &T, things: u64) {
+    /// To be asked before an answer is worked out.
+    pub(crate) fn round(&self) -> Round {
+        Round(self.last().round)
+    }
+
+    /// Keeps an answer to which `things` were added up, unless it is of an earlier round.
+    pub(crate) fn keep(&self, answer: &T, things: u64, Round(round): Round) {
         let things = u32::try_from(things).unwrap_or(u32::MAX);
         let until = Instant::now() + self.for_each.saturating_mul(things).min(KEPT_FOR_MAX);
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, answer.clone()));
+        let mut last = self.last();
+        if last.round == round {
+            last.answer = Some((until, answer.clone()));
+        }
+    }
+
+    /// Forgets the answer: who has changed what it says sees that at once.
+    pub(crate) fn forget(&self) {
+        let mut last = self.last();
+        (last.answer, last.round) = (None, last.round + 1);
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last<T>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,11 +102,24 @@ mod tests {
     fn sums_of_a_large_fleet_are_kept_and_those_of_a_small_one_are_not() {
         let kept = Kept::new(Duration::from_micros(400));
         assert_eq!(kept.get(), None);
-        kept.keep(&7, 0);
+        kept.keep(&7, 0, kept.round());
         assert_eq!(kept.get(), None, "nothing takes no time to add up");
-        kept.keep(&8, u64::MAX);
-        let until = kept.answer.lock().unwrap().as_ref().unwrap().0;
+        kept.keep(&8, u64::MAX, kept.round());
+        let until = kept.last().answer.unwrap().0;
         assert!(until <= Instant::now() + KEPT_FOR_MAX);
         assert_eq!(kept.get(), Some(8));
+    }
+
+    #[test]
+    fn an_answer_that_was_begun_before_a_change_is_not_kept_after_it() {
+        let kept = Kept::new(Duration::from_secs(1));
+        let before = kept.round();
+        kept.keep(&1, 4, before);
+        kept.forget();
+        assert_eq!(kept.get(), None);
+        kept.keep(&1, 4, before);
+        assert_eq!(kept.get(), None);
+        kept.keep(&2, 4, kept.round());
+        assert_eq!(kept.get(), Some(2));
     }
 }

@@ -43,8 +43,9 @@ pub(super) async fn tenants(
     let seen = |books: &Books, now_ms| {
         let fleet = &books.fleet;
         let units = server.kept.units.get().unwrap_or_else(|| {
+            let round = server.kept.units.round();
             let units = Arc::new(fleet.held_units_milli());
-            server.kept.units.keep(&units, fleet.leases().count() as u64);
+            server.kept.units.keep(&units, fleet.leases().count() as u64, round);
             units
         });
         let visible = fleet.tenants().within(&scope, after.as_ref());

@@ -23,8 +23,9 @@ pub(super) async fn gpu_sums(State(server): State<Arc<Server>>, principal: Princ
     if let Some(kept) = server.kept.gpus.get() {
         return Ok(Json(kept));
     }
+    let round = server.kept.gpus.round();
     let sums = server.read(|books, now_ms| sums(&books.fleet, now_ms)).await?;
-    server.kept.gpus.keep(&sums, sums.gpus);
+    server.kept.gpus.keep(&sums, sums.gpus, round);
     Ok(Json(sums))
 }
 

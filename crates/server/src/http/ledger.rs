@@ -104,7 +104,8 @@ pub(super) struct BillOptions {
 /// What a tenant and all below it used, and what that costs
 ///
 /// Without `until_ms`, where it has many records, it is as of a moment some seconds ago, and says
-/// of which; corrections and prices of those seconds are not on it yet.
+/// of which. Corrections, prices and decisions about usage are on it at once at the server that
+/// leads, and within those seconds at others.
 #[utoipa::path(get, path = "/bill", tag = "ledger", params(BillOptions),
     responses((status = 200, body = Bill)))]
 pub(super) async fn bill(

@@ -302,7 +302,17 @@ impl Change<'_> {
     /// Makes it true; when this returns, it is in the database.
     pub(crate) async fn commit(self) -> Result<(), Problem> {
         let server = self.server;
-        server.durable(self.hand_over()).await
+        let is_about_bills = |write: &Write| match write {
+            Write::Price(_) | Write::Pool { .. } | Write::Seller(_) => true,
+            Write::Correction(_) | Write::AsideGone(_) => true,
+            _ => false,
+        };
+        let changes_bills = self.writes.iter().any(is_about_bills);
+        server.durable(self.hand_over()).await?;
+        if changes_bills {
+            server.kept.billed.forget();
+        }
+        Ok(())
     }
 
     /// As [`Change::commit`], once the scheduler has looked at the queue as well.
