@@ -11,6 +11,8 @@ With BATCHES it finishes so many batches instead, however long that takes.
 
 With END=input it stays, idle, until its input ends.
 
+With PAUSE it rests for so many seconds after each batch, and so leaves the machine to others for most of the time.
+
 ROUNDS makes kernels longer or shorter than their kind; with KIND=measure it says how long a round takes here, and no more.
 """
 
@@ -59,6 +61,7 @@ def main():
     blocks, rounds, batch, queued = KINDS.get(kind, KINDS["even"])
     rounds = int(os.environ.get("ROUNDS", rounds))
     seconds, tail = float(os.environ.get("SECONDS", "2")), float(os.environ.get("TAIL", "0"))
+    pause = float(os.environ.get("PAUSE", "0"))
     attach()
     spin, counter = load(SPIN, "spin"), allocate(4)
     clear(counter, 4)
@@ -92,6 +95,8 @@ def main():
             launch(spin, blocks, 64, ctypes.c_uint64(counter), ctypes.c_uint32(rounds))
         call("cuEventRecord", event, None)
         launched += batch
+        if pause:
+            time.sleep(pause)
     synchronize()
     assert read_u32(counter) == launched * blocks, f"{read_u32(counter)} of {launched * blocks} blocks counted themselves"
     finished = finished_at(end, completions)

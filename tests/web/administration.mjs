@@ -1,11 +1,13 @@
-// What operators, providers and administrators do by hand: each step clicks, and then asks the server what has become of it.
+// What providers and administrators do by hand about tenants, pools, prices and money: each step clicks, and then asks the
+// server what has become of it.
 
 import assert from 'node:assert/strict';
+import { createHmac } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
 import { blake3 } from '@noble/hashes/blake3.js';
 
-import { until } from './installation.mjs';
+import { Receiver, until } from './installation.mjs';
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
@@ -17,14 +19,53 @@ export function micro(shown) {
   return sign ? -value : value;
 }
 
-export async function administration({ installation, step, signedIn, open, look, HOSTILE }) {
-  const json = (...args) => JSON.parse(installation.run([...args, '-o', 'json']));
+export async function administration({ installation, pages, HOSTILE }) {
+  const { step, signedIn, open, look } = pages;
+  const json = async (...args) => JSON.parse(await installation.run([...args, '-o', 'json']));
   const list = async (path) => (await installation.ask(`${path}${path.includes('?') ? '&' : '?'}limit=1000`)).items;
 
+  await step('a tenant administrator sets a quota and makes a token', async () => {
+    const page = await signedIn('tenant_admin', '/tenants');
+    await page.getByRole('button', { name: 'Change acme/sales' }).click();
+    await page.getByLabel(/^Weight/).fill('3');
+    await page.getByRole('button', { name: 'Save' }).click();
+    await until('the weight', async () => (await installation.ask('/tenants?tenant=acme/sales')).items[0].quota.over_quota_weight === 3);
+    await open(page, '/tokens');
+    await page.getByRole('button', { name: 'New token…' }).click();
+    await page.getByLabel(/^Name/).fill('from the page');
+    await page.getByRole('button', { name: 'Make it' }).click();
+    const secret = await page.getByText(/^slc_/).textContent();
+    assert.equal((await installation.ask('/whoami', secret)).name, 'from the page');
+  });
+
+  await step('an administrator adds a webhook, and sees what was delivered', async () => {
+    const receiver = await Receiver.start();
+    const page = await signedIn('tenant_admin', '/webhooks');
+    await page.getByRole('button', { name: 'New webhook…' }).click();
+    await page.getByLabel(/^URL/).fill(receiver.url);
+    await page.getByLabel(/^Name/).fill(HOSTILE);
+    await page.getByLabel('A budget passes').check();
+    assert.equal(await page.getByLabel('A node stops reporting').count(), 0, 'nodes are not of a tenant');
+    await page.getByRole('button', { name: 'Add it' }).click();
+    const secret = await page.getByText(/^whsec_/).textContent();
+    await page.getByRole('button', { name: 'I have kept it' }).click();
+    await page.getByRole('button', { name: 'Test', exact: true }).click();
+    await page.getByText('Delivered').first().waitFor();
+    const [{ headers, body }] = receiver.requests;
+    const signed = `${headers['webhook-id']}.${headers['webhook-timestamp']}.${body}`;
+    const key = Buffer.from(secret.replace('whsec_', ''), 'base64');
+    assert.equal(headers['webhook-signature'], `v1,${createHmac('sha256', key).update(signed).digest('base64')}`);
+    // What is elsewhere is refused, with the reason.
+    await page.getByRole('button', { name: 'New webhook…' }).click();
+    await page.getByLabel(/^URL/).fill('https://10.0.0.1/');
+    await page.getByRole('button', { name: 'Add it' }).click();
+    await page.getByRole('alert').filter({ hasText: '--webhook-allow' }).waitFor();
+    receiver.stop();
+  });
+
   await step('tenants, tokens, pools, prices, corrections and leases are made, changed and ended by hand', async () => {
-    const page = await signedIn('platform');
+    const page = await signedIn('platform', '/tenants');
     const dialog = page.getByRole('dialog');
-    await open(page, '/tenants');
     await page.getByRole('button', { name: 'New tenant…' }).first().click();
     await page.getByLabel(/^Path/).fill('initech');
     await page.getByLabel('Guaranteed GPUs').fill('0.25');
@@ -34,7 +75,7 @@ export async function administration({ installation, step, signedIn, open, look,
     await dialog.getByRole('button', { name: 'Remove' }).click();
     await page.getByRole('button', { name: 'Remove initech' }).waitFor({ state: 'detached' });
 
-    const secret = installation.token('acme', 'member', 'to be revoked');
+    const secret = await installation.token('acme', 'member', 'to be revoked');
     await open(page, '/tokens');
     await page.locator('tr', { hasText: 'to be revoked' }).getByRole('button', { name: 'Revoke…' }).click();
     await dialog.getByRole('button', { name: 'Revoke' }).click();
@@ -61,7 +102,7 @@ export async function administration({ installation, step, signedIn, open, look,
     await dialog.getByLabel(/^Why/).fill('a node was away');
     await dialog.getByRole('button', { name: 'Correct' }).click();
     await dialog.waitFor({ state: 'detached' });
-    const bill = JSON.parse(installation.run(['bill', '--tenant', 'globex', '-o', 'json']));
+    const bill = JSON.parse(await installation.run(['bill', '--tenant', 'globex', '-o', 'json']));
     assert.ok(JSON.stringify(bill.corrections).includes('-1250000'), JSON.stringify(bill));
 
     const asked = await installation.ask('/leases', installation.tokens.globex, { share_ppm: 50_000, name: 'to be ended', hold_ms: 600_000 });
@@ -69,12 +110,10 @@ export async function administration({ installation, step, signedIn, open, look,
     await page.getByRole('button', { name: 'End…' }).click();
     await dialog.getByRole('button', { name: 'End it' }).click();
     await until('it has ended', async () => (await installation.ask(`/leases/${asked.id}`)).state === 'ended');
-    await page.context().close();
   });
 
   await step('a file is compared with what is declared, and applied as it was compared', async () => {
-    const page = await signedIn('platform');
-    await open(page, '/declarations');
+    const page = await signedIn('platform', '/declarations');
     const file = page.getByLabel('Declaration in YAML');
     const compare = () => page.getByRole('button', { name: 'Show what would change' }).click();
     await file.fill('tenants: [{path: initech, quota: {limits: 3}}]');
@@ -86,7 +125,7 @@ export async function administration({ installation, step, signedIn, open, look,
     await page.getByText(/price of transfer per GiB is 0.07/).waitFor();
     assert.equal((await installation.ask('/tenants/initech')).status, 404, 'a comparison changes nothing');
     // Something else is declared meanwhile: what was compared is not what there is.
-    installation.declare('tenants: [{path: hooli}]');
+    await installation.declare('tenants: [{path: hooli}]');
     await page.getByRole('button', { name: 'Apply…' }).click();
     await page.getByRole('button', { name: 'Apply', exact: true }).click();
     await page.getByRole('alert').filter({ hasText: 'changed' }).waitFor();
@@ -101,32 +140,10 @@ export async function administration({ installation, step, signedIn, open, look,
     await page.getByText('No drift').waitFor();
     await page.getByRole('button', { name: 'Take what is declared' }).click();
     await until('the file', async () => (await file.inputValue()).includes('initech'));
-    assert.equal(await file.inputValue(), installation.run(['apply', '--show']), 'it is what the command prints');
+    assert.equal(await file.inputValue(), await installation.run(['apply', '--show']), 'it is what the command prints');
     await compare();
     await page.getByText('No drift').waitFor();
-    for (const tenant of ['initech', 'hooli']) installation.run(['tenant', 'delete', tenant]);
-    await page.context().close();
-  });
-
-  await step('rules of the identity provider are shown as text, and taken away', async () => {
-    const rule = { claim: 'groups', is: HOSTILE, tenant: 'acme', role: 'viewer' };
-    installation.declare(JSON.stringify({ identity: { issuer: 'http://127.0.0.1:1/', client_id: 'sluice', rules: [rule] } }));
-    const page = await signedIn('platform');
-    await open(page, '/declarations');
-    await page.getByRole('cell', { name: HOSTILE }).waitFor();
-    assert.equal(await page.evaluate(() => window.hit), undefined);
-    await page.getByRole('button', { name: 'Take its tokens no more…' }).click();
-    await page.getByRole('dialog').getByRole('button', { name: 'Take them no more' }).click();
-    await page.getByText('No identity provider').waitFor();
-    assert.equal((await installation.ask('/identity')).status, 404);
-    // A tenant's administrator sees their own part, and no rules.
-    const other = await signedIn('tenant_admin');
-    await open(other, '/declarations');
-    await other.getByText('path: acme').first().waitFor();
-    assert.equal(await other.getByText('Identity provider', { exact: true }).count(), 0);
-    assert.equal(await other.getByText('globex').count(), 0);
-    await page.context().close();
-    await other.context().close();
+    for (const tenant of ['initech', 'hooli']) await installation.run(['tenant', 'delete', tenant]);
   });
 
   await step('a pool is changed by its form, which keeps what it does not show', async () => {
@@ -135,7 +152,7 @@ export async function administration({ installation, step, signedIn, open, look,
     const night = { name: 'night', calendar: { zone: 'Europe/Berlin', times: [{ days: ['sat', 'sun'], from: '00:00', until: '24:00' }] }, sharing: 'fractions' };
     const declared = { name: 'tuned', nodes: ['gpu9'], models: ['NVIDIA A100 80GB', 'h100'], labels: { rack: 'a1' }, access: { private: { tenants: ['acme'] } }, sharing: 'whole', overcommit_percent: 150, memory_overcommit_percent: 200, personalities: [night], idle_after_ms: 0 };
     const declare = (pool) => installation.declare(JSON.stringify({ pools: [pool] }));
-    declare(declared);
+    await declare(declared);
     const before = await installation.ask('/pools/tuned');
     assert.equal(before.idle_after_ms, 0);
     await open(page, '/pools');
@@ -189,13 +206,13 @@ export async function administration({ installation, step, signedIn, open, look,
     // Others change this pool while the form is open, then something else, and then take the pool away.
     await change();
     await overcommit.fill('300');
-    declare({ ...changed, nodes: ['gpu8'] });
+    await declare({ ...changed, nodes: ['gpu8'] });
     await refused('was changed by others since this form was opened');
     await change();
     await overcommit.fill('300');
-    installation.declare('tenants: [{path: hooli}]');
+    await installation.declare('tenants: [{path: hooli}]');
     assert.deepEqual(await saved(), { ...changed, nodes: ['gpu8'], overcommit_percent: 300 }, 'other declarations are in nobody’s way');
-    installation.run(['tenant', 'delete', 'hooli']);
+    await installation.run(['tenant', 'delete', 'hooli']);
 
     await page.getByRole('button', { name: 'New pool…' }).click();
     await dialog.getByRole('textbox', { name: 'Name', exact: true }).fill(' tuned ');
@@ -203,49 +220,23 @@ export async function administration({ installation, step, signedIn, open, look,
 
     await change();
     await overcommit.fill('400');
-    installation.run(['pool', 'delete', 'tuned']);
+    await installation.run(['pool', 'delete', 'tuned']);
     await submit();
     await dialog.getByRole('alert').filter({ hasText: 'has been removed' }).waitFor();
     assert.equal((await installation.ask('/pools/tuned')).status, 404);
-    await page.context().close();
   });
 
-  await step('an administrator consents to what the server changes by itself, undoes it, and allows it again', async () => {
-    const page = await signedIn('tenant_admin');
-    const autonomy = () => installation.ask('/autonomy?tenant=acme');
-    await open(page, '/rightsize');
-    await page.getByRole('button', { name: 'Change what the server may do for acme', exact: true }).click();
-    await page.getByRole('radio', { name: /next-run/ }).check();
-    await page.getByLabel(/^Part of its share/).fill('50');
-    await page.getByLabel(/^Suspend idle/).fill('2h');
-    await look(page, 'consent-form');
-    await page.getByRole('button', { name: 'Consent' }).click();
-    await page.getByText('suspended after 2 h').waitFor();
-    const { consent } = (await autonomy()).tenants.find(({ tenant }) => tenant === 'acme');
-    assert.deepEqual([consent.mode, consent.floor_percent, consent.idle_after_ms], ['next-run', 50, 7_200_000]);
-
-    // A program that holds half a GPU, and computes for a small part of the time.
-    for (let run = 0; run < 3; run += 1) {
-      const input = `${Date.now() / 1000 + 3}\n`;
-      installation.compute(['-p', '0.5', '--name', 'nightly report'], installation.tokens.tenant_admin, { input, env: { START: 'input', SECONDS: '0.1' } });
-    }
-    await until('a program has another size', async () => (await autonomy()).programs.length > 0);
-    const [{ tenant, program, share_ppm, asked_share_ppm }] = (await autonomy()).programs;
-    const row = page.getByRole('region', { name: 'What the server changes by itself' }).locator('tr', { hasText: program });
-    await open(page, '/rightsize');
-    await row.getByText(new RegExp(`${share_ppm / 10_000} %`)).first().waitFor();
-    assert.deepEqual([program, asked_share_ppm, share_ppm < asked_share_ppm], ['nightly report', 500_000, true], `${share_ppm}`);
-    await row.getByRole('button', { name: 'Undo' }).click();
-    await row.getByText('left alone since').waitFor();
-    await look(page, 'left-alone');
-    const undone = await autonomy();
-    assert.deepEqual(undone.programs.filter((one) => one.program === program), []);
-    assert.deepEqual(undone.left_alone.map((one) => [one.tenant, one.program]), [[tenant, program]]);
-    await row.getByRole('button', { name: 'Allow again' }).click();
-    await row.getByText('left alone since').waitFor({ state: 'detached' });
-    assert.deepEqual((await autonomy()).left_alone, []);
-    installation.run(['iq', '--consent', 'recommend', '--idle-after', 'never'], installation.tokens.tenant_admin);
-    await page.context().close();
+  await step('who asks for a lease reads what its tier is promised', async () => {
+    const tiers = ['standard', { name: 'premium', wait: '20ms', attained: '99%', credit: '10%' }];
+    await installation.declare(JSON.stringify({ pools: [{ name: 'serving', nodes: ['gpu9'], tiers }] }));
+    const page = await signedIn('member', '/new');
+    await page.getByText('nothing is promised about them in the tier standard, only in premium').waitFor();
+    await page.getByLabel('Tier').selectOption('premium');
+    await page.getByText(/^99 % of waits for the GPU are at most 20 ms; a day that misses that is credited with 10 % .*, in pool serving$/).waitFor();
+    await look(page, 'promise');
+    await page.getByLabel('Pool').selectOption('serving');
+    await page.getByText(/credited with 10 % of what the share costs$/).waitFor();
+    await installation.run(['pool', 'delete', 'serving']);
   });
 
   await step('a month is invoiced: drafts, invoices, a payment and a credit note', async () => {
@@ -258,7 +249,7 @@ export async function administration({ installation, step, signedIn, open, look,
     const cell = async (row) => micro(await row.locator('td[data-label=Total]').textContent());
     /** What the document says is what the command prints, and of the same usage as the bill. */
     const isRight = async (row, shown, tenant) => {
-      const [{ total_micro }, own] = [bill(tenant), shown.bill];
+      const [{ total_micro }, own] = [await bill(tenant), shown.bill];
       assert.ok(total_micro > 0 && own.total_micro === total_micro, `${tenant}: ${own.total_micro}, and the bill says ${total_micro}`);
       assert.equal(shown.lines.reduce((sum, { cost_micro }) => sum + cost_micro, 0), total_micro);
       assert.equal(await cell(row), total(shown));
@@ -271,7 +262,7 @@ export async function administration({ installation, step, signedIn, open, look,
     await page.getByRole('status').filter({ hasText: `2 drafts made for ${from.slice(0, 7)}` }).waitFor();
     const drafts = page.getByRole('region', { name: '2 drafts' });
     for (const { number, bill: { tenant } } of await list('/drafts')) {
-      await isRight(drafts.locator('tr', { hasText: tenant }), json('invoice', 'show', '--draft', String(number)), tenant);
+      await isRight(drafts.locator('tr', { hasText: tenant }), await json('invoice', 'show', '--draft', String(number)), tenant);
     }
     assert.deepEqual((await list('/drafts')).map((draft) => draft.bill.tenant).sort(), ['acme', 'globex']);
     await look(page, 'drafts');
@@ -288,7 +279,7 @@ export async function administration({ installation, step, signedIn, open, look,
     const of = async (tenant) => (await list('/invoices')).filter((one) => one.bill.tenant === tenant);
     const row = ({ name, number }) => page.getByRole('row').filter({ has: page.getByRole('cell', { name: name || String(number), exact: true }) });
     const [[acme], [globex]] = [await of('acme'), await of('globex')];
-    for (const one of [acme, globex]) await isRight(row(one), json('invoice', 'show', String(one.number)), one.bill.tenant);
+    for (const one of [acme, globex]) await isRight(row(one), await json('invoice', 'show', String(one.number)), one.bill.tenant);
 
     await row(acme).getByRole('button', { name: 'Paid' }).click();
     await row(acme).getByText('paid', { exact: true }).waitFor();
@@ -311,45 +302,41 @@ export async function administration({ installation, step, signedIn, open, look,
     await dialog.getByRole('button', { name: 'Issue invoices' }).click();
     await page.getByRole('status').filter({ hasText: /^1 invoice made for .*; skipped acme \(/ }).waitFor();
     const again = (await of('globex')).find(({ state, credits }) => state === 'issued' && !credits);
-    await isRight(row(again), json('invoice', 'show', String(again.number)), 'globex');
-    await page.context().close();
+    await isRight(row(again), await json('invoice', 'show', String(again.number)), 'globex');
   });
 
   await step('usage that cannot be true is counted or discarded, and a node that is gone is forgotten', async () => {
     const asked = await installation.ask('/leases', installation.tokens.globex, { share_ppm: 500_000, name: 'never started', hold_ms: 600_000 });
-    await fetch(`${installation.url}/api/v1/leases/${asked.id}`, { method: 'DELETE', headers: { authorization: `Bearer ${asked.key}` } });
+    await installation.endLease(asked);
     const untilMs = Date.now();
     const since = new Date(untilMs - 2 * DAY_MS).toISOString().slice(0, 10);
-    const bill = () => json('bill', '--tenant', 'globex', '--from', since).total_micro;
-    const before = bill();
+    const bill = async () => (await json('bill', '--tenant', 'globex', '--from', since)).total_micro;
+    const before = await bill();
     const records = await reportFalsely(installation, 'gone', asked.id, untilMs);
 
-    const page = await signedIn('provider');
+    const page = await signedIn('provider', '/health');
     const dialog = page.getByRole('dialog');
-    await open(page, '/health');
     const card = page.getByRole('region', { name: 'Usage that cannot be true' });
     const row = (held) => card.locator('tr', { has: page.getByText(held, { exact: true }) });
     const aside = await list('/usage/aside');
     assert.deepEqual(aside.map(({ record }) => record.id).sort(), records.map(({ id }) => id).sort());
     for (const { reason } of aside) await card.getByText(reason).first().waitFor();
     await look(page, 'aside');
-    assert.equal(bill(), before, 'what is set aside is on no bill');
+    assert.equal(await bill(), before, 'what is set aside is on no bill');
     await row('30 min').getByRole('button', { name: 'Discard…' }).click();
     await dialog.getByRole('button', { name: 'Discard' }).click();
     await row('30 min').waitFor({ state: 'detached' });
-    assert.equal(bill(), before, 'what is discarded is on no bill');
+    assert.equal(await bill(), before, 'what is discarded is on no bill');
     await row('1 h').getByRole('button', { name: 'Count…' }).click();
     await dialog.getByRole('button', { name: 'Count', exact: true }).click();
     await card.waitFor({ state: 'detached' });
     // Half a GPU for an hour at 2.00, a quarter of a GPU-hour computed at 0.50, and 4 GiB for an hour at 0.01.
-    assert.equal(bill() - before, 1_000_000 + 125_000 + 40_000);
+    assert.equal((await bill()) - before, 1_000_000 + 125_000 + 40_000);
     assert.deepEqual(await list('/usage/aside'), []);
-    const decided = (await list('/audit')).filter(({ action }) => action.startsWith('usage.')).map(({ action, subject }) => [action, subject]);
+    const decided = (await list('/audit/latest')).filter(({ action }) => action.startsWith('usage.')).map(({ action, subject }) => [action, subject]);
     assert.deepEqual(decided.sort(), [['usage.accepted', records[0].id], ['usage.discarded', records[1].id]]);
-    await page.context().close();
 
-    const operator = await signedIn('platform');
-    await open(operator, '/nodes/gone');
+    const operator = await signedIn('platform', '/nodes/gone');
     // It is silent once it has not reported for a while.
     await operator.getByRole('button', { name: 'Forget…' }).click();
     await operator.getByRole('dialog').getByRole('button', { name: 'Forget' }).click();
@@ -357,7 +344,6 @@ export async function administration({ installation, step, signedIn, open, look,
     await operator.getByRole('link', { name: 'gpu1' }).first().waitFor();
     assert.equal(await operator.getByRole('link', { name: 'gone' }).count(), 0);
     assert.equal((await installation.ask('/nodes/gone')).status, 404);
-    await operator.context().close();
   });
 
   await step('of much usage the page says how much it shows, reads on, and saves all of it', async () => {
@@ -391,15 +377,39 @@ export async function administration({ installation, step, signedIn, open, look,
     const at = (line, column) => line.split(',')[head.split(',').indexOf(column)];
     assert.deepEqual(lines.map((line) => [at(line, 'id'), Number(at(line, 'used_ppm_ms'))]), all.map((one) => [one.id, one.used_ppm_ms]));
     await page.getByText(`${all.length.toLocaleString('en')} records saved.`).waitFor();
-    await page.context().close();
   });
+}
 
+/** What has to have the installation to itself: sign-in looks different meanwhile. */
+export async function identity({ installation, pages, HOSTILE }) {
+  const { step, signedIn } = pages;
+  await step('rules of the identity provider are shown as text, and taken away', async () => {
+    const rule = { claim: 'groups', is: HOSTILE, tenant: 'acme', role: 'viewer' };
+    await installation.declare(JSON.stringify({ identity: { issuer: 'http://127.0.0.1:1/', client_id: 'sluice', rules: [rule] } }));
+    const page = await signedIn('platform', '/declarations');
+    await page.getByRole('cell', { name: HOSTILE }).waitFor();
+    assert.equal(await page.evaluate(() => window.hit), undefined);
+    await page.getByRole('button', { name: 'Take its tokens no more…' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Take them no more' }).click();
+    await page.getByText('No identity provider').waitFor();
+    assert.equal((await installation.ask('/identity')).status, 404);
+    // A tenant's administrator sees their own part, and no rules.
+    const other = await signedIn('tenant_admin', '/declarations');
+    await other.getByText('path: acme').first().waitFor();
+    assert.equal(await other.getByText('Identity provider', { exact: true }).count(), 0);
+    assert.equal(await other.getByText('globex').count(), 0);
+  });
+}
+
+/** Once no tenant asks for anything any more. */
+export async function fairShares({ installation, pages }) {
+  const { step, signedIn, open, look } = pages;
   await step('tenants see what their fair share is, and whether they hold more', async () => {
     const page = await signedIn('tenant_admin');
     await until('the page and the command say the same', async () => {
       // No event says that a share has changed; the page asks once a minute.
       await open(page, '/tenants');
-      const said = JSON.parse(installation.run(['tenants', '-o', 'json'], installation.tokens.tenant_admin));
+      const said = JSON.parse(await installation.run(['tenants', '-o', 'json'], installation.tokens.tenant_admin));
       const shares = said.map(({ path, fair_share_milli }) => [path.split('/').at(-1), fair_share_milli]);
       assert.deepEqual(shares.map(([name]) => name), ['acme', 'research', 'sales']);
       const cell = (name) => page.getByRole('row').filter({ has: page.locator('td[data-label=Tenant]', { hasText: name }) }).locator('td[data-label="Fair share"]');
@@ -408,7 +418,6 @@ export async function administration({ installation, step, signedIn, open, look,
       return shares[2][1] === 500 && shares.every(([, milli], index) => Number.parseFloat(shown[index]) === milli / 1000);
     });
     await look(page, 'fair-shares');
-    await page.context().close();
   });
 }
 
@@ -417,7 +426,7 @@ async function reportFalsely(installation, name, lease, untilMs) {
   const { release } = await installation.ask('/nodes/gpu1');
   const gpu = { name: 'Lost GPU', uuid: 'GPU-lost', memory: 16 * 2 ** 30, software: true, compute_capability: '12.0', driver_version: 13_000 };
   const join = { name, address: '127.0.0.1:1', gpus: [gpu], release };
-  const { node, token } = await installation.ask('/nodes', installation.token('/', 'node', name), join);
+  const { node, token } = await installation.ask('/nodes', await installation.token('/', 'node', name), join);
   const record = (sequence, heldMs) => ({
     id: Buffer.from(blake3(Buffer.from(`sluice usage 1/${node}/${lease}/1/${sequence}`))).toString('hex').slice(0, 32),
     node, lease, attempt: 1, sequence, tenant: 'globex', from_ms: untilMs - heldMs, until_ms: untilMs, share_ppm: 500_000, gpus: 1,

@@ -1,6 +1,6 @@
 // A server, two nodes with software GPUs, tenants, and a token for each role: real processes, in a folder of their own.
 
-import { spawn, spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -9,8 +9,15 @@ import { join } from 'node:path';
 const SLUICE = process.env.SLUICE;
 const FOLDER = process.env.FOLDER;
 
-/** Catches a hang; nothing takes this long. */
-export const PATIENCE_MS = 60_000;
+/** Catches a hang; nothing takes this long, also on a machine that does much else. */
+export const PATIENCE_MS = 180_000;
+/** How long programs compute that are to be there until the end, in seconds. */
+const LONG_S = '3600';
+/**
+ * Programs that are to be there, and need not be fast, rest after each batch of kernels: the processors are for the browser
+ * then. Pictures are of programs that use what they have.
+ */
+const RESTING = process.env.SCREENSHOTS ? {} : { PAUSE: '0.25' };
 
 const DECLARED = `
 currency: EUR
@@ -49,9 +56,23 @@ async function start(args, options = {}) {
 }
 
 async function stop({ child }) {
-  if (child.exitCode !== null) return;
+  if (child.exitCode !== null || child.signalCode !== null) return;
   child.kill('SIGTERM');
   await once(child, 'exit');
+}
+
+/** Runs a program to its end; what it prints, where it succeeds. */
+async function output(program, args, { env, input = '' }) {
+  const child = spawn(program, args, { env });
+  let [out, err] = ['', ''];
+  child.stdout.on('data', (data) => (out += data));
+  child.stderr.on('data', (data) => (err += data));
+  // A program that does not read its input may be gone before it is written.
+  child.stdin.on('error', () => {});
+  child.stdin.end(input);
+  const [code, signal] = await once(child, 'close');
+  if (code !== 0) throw new Error(`${program} ${args.join(' ')} ended with ${code ?? signal}: ${err}${out}`);
+  return out;
 }
 
 export class Installation {
@@ -68,35 +89,37 @@ export class Installation {
     made.admin = JSON.parse(readFileSync(join(made.#data, 'admin.json'))).token;
     const file = join(FOLDER, 'teams.yaml');
     writeFileSync(file, DECLARED);
-    made.run(['apply', '-f', file]);
+    await made.run(['apply', '-f', file]);
     await made.#giveHistory();
-    const sensors = join(FOLDER, 'sensors');
-    writeFileSync(sensors, 'temperature #0 61\npower #0 312000\n');
-    made.tokens = {
-      platform: made.admin,
-      member: made.token('acme/research', 'member', 'Ada of research'),
-      sales: made.token('acme/sales', 'member', 'Bob of sales'),
-      tenant_admin: made.token('acme', 'tenant_admin', 'Carol of acme'),
-      provider: made.token('/', 'provider', 'Dan of the provider'),
-      globex: made.token('globex', 'member', 'Eve of globex'),
+    made.tokens = { platform: made.admin };
+    const roles = {
+      member: ['acme/research', 'member', 'Ada of research'],
+      sales: ['acme/sales', 'member', 'Bob of sales'],
+      tenant_admin: ['acme', 'tenant_admin', 'Carol of acme'],
+      provider: ['/', 'provider', 'Dan of the provider'],
+      globex: ['globex', 'member', 'Eve of globex'],
     };
-    for (const name of ['gpu1', 'gpu2']) {
-      const token = join(FOLDER, 'node.token');
-      writeFileSync(token, made.token('/', 'node', name), { mode: 0o600 });
-      const args = ['node', '--listen', '127.0.0.1:0', '--gpus', 'software', '--join', made.url, '--token-file', token];
-      // The GPU of the second node has sensors, as far as its node can tell.
-      const nvml = name === 'gpu2' && process.env.NVML ? ['--nvml', process.env.NVML] : [];
-      made.#nodes.push(await start([...args, ...nvml, '--name', name, '--journal', join(FOLDER, name)], { env: { ...process.env, FAKE_NVML: sensors } }));
-    }
+    const tokens = Object.entries(roles).map(async ([role, of]) => (made.tokens[role] = await made.token(...of)));
+    await Promise.all([...tokens, ...['gpu1', 'gpu2'].map((name) => made.#startNode(name))]);
     return made;
   }
 
   /** Invoices are of a month that is over, and pictures show more than what a test of some minutes has used. */
   async #giveHistory() {
     await this.stopServer();
-    const done = spawnSync('python3', [join(import.meta.dirname, 'history.py'), join(this.#data, 'sluice.db')], { encoding: 'utf8' });
-    if (done.status !== 0) throw new Error(`history.py: ${done.stderr}`);
+    await output('python3', [join(import.meta.dirname, 'history.py'), join(this.#data, 'sluice.db')], { env: process.env });
     await this.startServer();
+  }
+
+  async #startNode(name) {
+    const token = join(FOLDER, `${name}.token`);
+    writeFileSync(token, await this.token('/', 'node', name), { mode: 0o600 });
+    const sensors = join(FOLDER, 'sensors');
+    writeFileSync(sensors, 'temperature #0 61\npower #0 312000\n');
+    const args = ['node', '--listen', '127.0.0.1:0', '--gpus', 'software', '--join', this.url, '--token-file', token];
+    // The GPU of the second node has sensors, as far as its node can tell.
+    const nvml = name === 'gpu2' && process.env.NVML ? ['--nvml', process.env.NVML] : [];
+    this.#nodes.push(await start([...args, ...nvml, '--name', name, '--journal', join(FOLDER, name)], { env: { ...process.env, FAKE_NVML: sensors } }));
   }
 
   async startServer(listen = this.listen) {
@@ -110,28 +133,27 @@ export class Installation {
 
   /** What a command of `sluice` prints. */
   run(args, token = this.admin) {
-    const env = { ...process.env, SLUICE_SERVER: this.url, SLUICE_TOKEN: token };
-    const done = spawnSync(SLUICE, args, { env, encoding: 'utf8' });
-    if (done.status !== 0) throw new Error(`sluice ${args.join(' ')}: ${done.stderr}`);
-    return done.stdout;
+    return output(SLUICE, args, { env: this.#env(token) });
   }
 
   /** What a line in a shell prints. */
   shell(line, token) {
-    const done = spawnSync('sh', ['-c', line], { env: { ...process.env, SLUICE_TOKEN: token }, encoding: 'utf8' });
-    if (done.status !== 0) throw new Error(`${line}: ${done.stderr}${done.stdout}`);
-    return done.stdout;
+    return output('sh', ['-c', line], { env: { ...process.env, SLUICE_TOKEN: token } });
+  }
+
+  #env(token) {
+    return { ...process.env, SLUICE_SERVER: this.url, SLUICE_TOKEN: token };
   }
 
   /** Applies a file. */
-  declare(text) {
+  async declare(text) {
     const file = join(FOLDER, 'declared.yaml');
     writeFileSync(file, text);
-    this.run(['apply', '-f', file]);
+    await this.run(['apply', '-f', file]);
   }
 
-  token(tenant, role, name) {
-    return this.run(['token', 'create', '--tenant', tenant, '--role', role, '--name', name]).trim();
+  async token(tenant, role, name) {
+    return (await this.run(['token', 'create', '--tenant', tenant, '--role', role, '--name', name])).trim();
   }
 
   /** What the API answers to this token. */
@@ -141,19 +163,39 @@ export class Installation {
     return answer.json();
   }
 
-  /** A program that computes until it is ended. */
-  program(args, token, name = 'compute.py', more = {}) {
-    const env = { ...process.env, ...more, SLUICE_SERVER: this.url, SLUICE_TOKEN: token, SECONDS: '600' };
-    const child = spawn(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, name)], { env, stdio: 'ignore' });
-    this.#programs.push(child);
-    return child;
+  /** Ends a lease, as who asked for it. */
+  async endLease({ id, key }) {
+    const answer = await fetch(`${this.url}/api/v1/leases/${id}`, { method: 'DELETE', headers: { authorization: `Bearer ${key}` } });
+    if (!answer.ok) throw new Error(`lease ${id} is not ended: ${await answer.text()}`);
   }
 
-  /** Runs a program that computes for a second, unless its environment says otherwise, to its end. */
-  compute(args, token, { input = '', env: more = {} } = {}) {
-    const env = { ...process.env, SLUICE_SERVER: this.url, SLUICE_TOKEN: token, SECONDS: '1', ...more };
-    const done = spawnSync(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, 'compute.py')], { env, input, encoding: 'utf8' });
-    if (done.status !== 0) throw new Error(`sluice run ${args.join(' ')}: ${done.stderr}`);
+  /** A program that computes until it is ended. */
+  program(args, token, more = {}) {
+    const env = { ...this.#env(token), SECONDS: LONG_S, ...RESTING, ...more };
+    this.#programs.push(spawn(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, 'compute.py')], { env, stdio: 'ignore' }));
+  }
+
+  /** Runs a program that computes for a moment to its end. */
+  async compute(args, token) {
+    const env = { ...this.#env(token), SECONDS: '0.3' };
+    await output(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, 'compute.py')], { env });
+  }
+
+  /** Runs a program that computes for a moment, and then idles for so long, to its end. */
+  async computeAndIdle(args, token, idleMs) {
+    const env = { ...this.#env(token), SECONDS: '0.1', ROUNDS: '2000', END: 'input' };
+    const child = spawn(SLUICE, ['run', ...args, '--', 'python3', join(process.env.PROGRAMS, 'compute.py')], { env });
+    let [text, idles] = ['', false];
+    child.stderr.on('data', (data) => (text += data));
+    child.stdout.on('data', (data) => {
+      text += data;
+      if (idles || !/^PASS$/m.test(text)) return;
+      idles = true;
+      setTimeout(() => child.stdin.end(), idleMs);
+    });
+    child.stdin.on('error', () => {});
+    const [code, signal] = await once(child, 'close');
+    if (code !== 0) throw new Error(`sluice run ${args.join(' ')} ended with ${code ?? signal}: ${text}`);
   }
 
   async end() {
@@ -164,7 +206,7 @@ export class Installation {
   }
 }
 
-/** `sluice up`, as somebody starts it who tries it for the first time: a server and a node in one. */
+/** `sluice up`, as a newcomer starts it: a server and a node in one. */
 export class Up {
   static async start() {
     const made = new Up();
@@ -177,7 +219,7 @@ export class Up {
 
   /** What the page says to type into a terminal. */
   type(lines) {
-    const env = { ...process.env, SLUICE_TOKEN: this.token(), SECONDS: '600' };
+    const env = { ...process.env, SLUICE_TOKEN: this.token(), SECONDS: LONG_S, ...RESTING };
     this.programs ??= [];
     this.programs.push(spawn('sh', ['-c', lines], { env, stdio: 'ignore', detached: true }));
   }
@@ -187,8 +229,10 @@ export class Up {
   }
 
   async end() {
-    // With the programs that the shells have started.
-    (this.programs ?? []).forEach(({ pid }) => process.kill(-pid, 'SIGTERM'));
+    for (const { pid, exitCode } of this.programs ?? []) {
+      // With the programs that the shells have started.
+      if (exitCode === null) process.kill(-pid, 'SIGTERM');
+    }
     await stop(this.started);
   }
 }

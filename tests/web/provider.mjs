@@ -7,7 +7,7 @@ import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
 
 const { SERVER, CHROMIUM } = process.env;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 
 const browser = await chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
 

@@ -18,7 +18,7 @@ use crate::test::Skipped;
 
 pub(crate) const TESTS: &[Test] = &[("identity: sign in with a provider", sign_in)];
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(400);
 
 /// Where there is no Node.js the provider cannot run.
 fn sign_in() -> Result<()> {

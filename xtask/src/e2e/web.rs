@@ -16,10 +16,22 @@ use crate::test::Skipped;
 pub(crate) const TESTS: &[Test] = &[("web: the web view in a browser", in_a_browser)];
 
 /// Catches a hang.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1500);
 /// The scripts, besides the list of their packages.
-const SCRIPTS: [&str; 6] =
-    ["web.mjs", "administration.mjs", "installation.mjs", "large.mjs", "provider.mjs", "history.py"];
+const SCRIPTS: [&str; 8] = [
+    "web.mjs",
+    "pages.mjs",
+    "programs.mjs",
+    "administration.mjs",
+    "installation.mjs",
+    "large.mjs",
+    "provider.mjs",
+    "history.py",
+];
+/// The scripts print it before the reasons why they have failed.
+const FAILURES: &str = "\nFAILURES\n";
+/// The most lines of such reasons that are shown; the log of the test has all of them.
+const SHOWN_MAX: usize = 120;
 
 /// Skipped, visibly, where there is no browser or no Node.js. With `SCREENSHOTS` in the environment
 /// it writes those of the documents.
@@ -55,8 +67,14 @@ fn check(chromium: &str) -> Result<()> {
         command.env("SCREENSHOTS", crate::root().join("docs/screenshots"));
     }
     let ended = finish(&mut command, "web", LIMIT)?;
-    ensure!(ended.code == Some(0), "{:?}: {}", ended.code, tail(&ended.output));
+    ensure!(ended.code == Some(0), "{:?}: {}", ended.code, reasons(&ended.output));
     Ok(())
+}
+
+/// What the scripts say about the steps that have failed, or the end of what they have printed.
+fn reasons(output: &str) -> String {
+    let Some((_, reasons)) = output.split_once(FAILURES) else { return tail(output) };
+    reasons.lines().take(SHOWN_MAX).collect::<Vec<_>>().join("\n    ")
 }
 
 /// The scripts with their packages, installed once.
