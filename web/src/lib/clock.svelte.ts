@@ -16,8 +16,8 @@ class Clock {
 /** The time on pages. What is read from the server takes {@link now}, or it would be read each second. */
 export const clock = new Clock();
 
-/** When this month began, UTC. Reading it reads nothing again. */
-export function monthBegin(): number {
+/** When this month began, or one so many months from it, UTC. Reading it reads nothing again. */
+export function monthBegin(months = 0): number {
   const today = new Date(now());
-  return Date.UTC(today.getUTCFullYear(), today.getUTCMonth(), 1);
+  return Date.UTC(today.getUTCFullYear(), today.getUTCMonth() + months, 1);
 }

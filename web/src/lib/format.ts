@@ -12,6 +12,11 @@ export function money(micro: number, currency: string | null | undefined, decima
   return currency ? `${sign}${amount} ${currency}` : `${sign}${amount}`;
 }
 
+/** A price or an amount that is about right: to a hundredth of a cent, which a bill is exact beyond. */
+export function about(micro: number, currency: string | null | undefined): string {
+  return money(Math.round(micro / 100) * 100, currency);
+}
+
 /** Millionths of a GPU: `0.25` */
 export function gpus(ppm: number): string {
   return trim(ppm / 1_000_000, 3);
@@ -76,6 +81,18 @@ export function moment(ms: number, nowMs: number): string {
 /** With the date and the zone. */
 export function exact(ms: number): string {
   return FULL.format(new Date(ms));
+}
+
+const MONTH = new Intl.DateTimeFormat('en-GB', { month: 'long', year: 'numeric', timeZone: 'UTC' });
+const OF_DAY = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric', timeZone: 'UTC' });
+
+/** `October 2026`, or `1 Oct 2026 to 14 Oct 2026` with the last day, UTC; moments within days are exact. */
+export function period(fromMs: number, untilMs: number): string {
+  const [from, until] = [new Date(fromMs), new Date(untilMs)];
+  const isOfDays = [fromMs, untilMs].every((ms) => ms % 86_400_000 === 0);
+  if (!isOfDays) return `${exact(fromMs)} to ${exact(untilMs)}`;
+  const isMonth = from.getUTCDate() === 1 && Date.UTC(from.getUTCFullYear(), from.getUTCMonth() + 1, 1) === until.getTime();
+  return isMonth ? MONTH.format(from) : `${OF_DAY.format(from)} to ${OF_DAY.format(new Date(untilMs - 1))}`;
 }
 
 export function ago(ms: number, nowMs: number): string {

@@ -3,6 +3,22 @@
 
 import type { GpuStatus, Price } from '../api/types';
 
+/** What is metered, as pages name it. */
+export const METERS: Record<Price['meter'], string> = {
+  reserved: 'Reserved compute',
+  used: 'Used compute',
+  suspended: 'Suspended compute',
+  memory: 'Memory',
+  transfer: 'Transfer',
+};
+
+/** What a price is for one of. */
+export function unitOf({ meter, per }: { meter: Price['meter']; per?: string | null | undefined }): string {
+  if (meter === 'memory') return 'GiB-hour';
+  if (meter === 'transfer') return 'GiB';
+  return per === 'unit' ? 'unit-hour' : 'GPU-hour';
+}
+
 interface Goods {
   pool: string;
   model: string;

@@ -1,7 +1,9 @@
 // What a tier was promised about waits for the GPU, and what was kept of it.
 
+import type { PoolStatus, Tier } from '../api/types';
 import { count, percent } from './format';
 
+export type WaitPromise = { wait_us: number; attained_ppm: number; credit_ppm: number };
 export type Promised = { wait_us: number; attained_ppm: number; waits: number; within: number };
 
 /** Without a wait it was kept. */
@@ -16,6 +18,21 @@ export function attained(of: Promised): string {
 
 export function waitText(us: number): string {
   return us % 1_000_000 === 0 ? `${us / 1_000_000} s` : `${us / 1000} ms`;
+}
+
+/** What a pool promises the leases of a tier: nothing unless its declaration says so. */
+export function promiseOf(pool: PoolStatus, tier: Tier): WaitPromise | undefined {
+  for (const one of pool.declared.tiers ?? []) {
+    if (typeof one === 'string' || one.name !== tier || one.wait_us == null) continue;
+    return { wait_us: one.wait_us, attained_ppm: one.attained_ppm ?? 0, credit_ppm: one.credit_ppm ?? 0 };
+  }
+  return undefined;
+}
+
+/** `99 % of waits for the GPU are at most 20 ms; a day that misses that is credited with 10 % of what the share costs` */
+export function termsText(of: WaitPromise): string {
+  const credit = of.credit_ppm ? `; a day that misses that is credited with ${percent(of.credit_ppm, 4)} of what the share costs` : '';
+  return `${percent(of.attained_ppm, 4)} of waits for the GPU are at most ${waitText(of.wait_us)}${credit}`;
 }
 
 /** `98.2 % of 1,824 waits were within 20 ms; 99 % are promised` */
