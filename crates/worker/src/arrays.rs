@@ -3,19 +3,24 @@
 //! known. For those whose memory is mapped later (`tiles`) it is charged what they are mapped to,
 //! when that is made.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+pub(crate) mod records;
+pub(crate) mod texture_references;
+pub(crate) mod textures;
+pub(crate) mod tiled;
+pub(crate) mod tiles;
+#[cfg(test)]
+mod tiles_tests;
 
 use sluice_cuda::*;
-use sluice_wire::{
-    ArrayId, ArrayPlace, ArrayShape, CopyNode, CopySide, MipmappedArrayId, StreamId, commands,
-};
+use sluice_wire::{ArrayId, ArrayShape, CopyNode, CopySide, MipmappedArrayId, StreamId, commands};
 
+use self::records::{ArrayRecord, Charge, Mipmapped};
+use self::tiled::Key;
+use self::tiles::Handle;
 use crate::budget::Claim;
 use crate::execute::Execute;
 use crate::graphs;
 use crate::session::Session;
-use crate::tiles::{self, Handle, Key};
 
 const MAPPED_LATER: u32 = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 /// Flags that arrays may have: others are for graphics.
@@ -24,63 +29,6 @@ const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
     | CUDA_ARRAY3D_CUBEMAP
     | CUDA_ARRAY3D_TEXTURE_GATHER
     | MAPPED_LATER;
-
-/// The arrays of a session, and the objects through which device code reads them.
-#[derive(Debug, Default)]
-pub(crate) struct Arrays {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct State {
-    arrays: HashMap<ArrayId, ArrayRecord>,
-    mipmapped: HashMap<MipmappedArrayId, Mipmapped>,
-    /// The driver's own numbers, which device code sees.
-    pub(super) textures: HashSet<CUtexObject>,
-    pub(super) surfaces: HashSet<CUsurfObject>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct ArrayRecord {
-    extent: ArrayExtent,
-    charge: Charge,
-    /// The array that this is a level of.
-    level_of: Option<MipmappedArrayId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Mipmapped {
-    shape: CUDA_ARRAY3D_DESCRIPTOR,
-    levels: u32,
-    charge: Charge,
-}
-
-/// What the lease was charged.
-#[derive(Clone, Copy, Debug, Default)]
-struct Charge {
-    gpu: u32,
-    bytes: u64,
-}
-
-impl Arrays {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there are texture or surface objects.
-    pub(crate) fn has_objects(&self) -> bool {
-        let state = self.lock();
-        !(state.textures.is_empty() && state.surfaces.is_empty())
-    }
-
-    /// Refuses a box that is not inside its array.
-    pub(crate) fn check(&self, place: &ArrayPlace, size: [u64; 3]) -> Result<(), CUresult> {
-        let state = self.lock();
-        let known = state.arrays.get(&place.array).ok_or(CUresult::INVALID_HANDLE)?;
-        let is_inside = known.extent.holds([place.x, place.y, place.z], size);
-        if is_inside { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
-    }
-}
 
 /// The descriptor of an array that can be charged for, and its bytes over all its levels.
 fn checked(shape: &ArrayShape, levels: u32) -> Result<(CUDA_ARRAY3D_DESCRIPTOR, u64), CUresult> {

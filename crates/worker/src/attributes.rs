@@ -8,25 +8,6 @@ use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;
 
-/// Launch attributes that are numbers, not handles or addresses of the client.
-pub(crate) fn is_plain(attribute: CUlaunchAttributeID) -> bool {
-    use CUlaunchAttributeID as A;
-    matches!(
-        attribute,
-        A::IGNORE
-            | A::COOPERATIVE
-            | A::SYNCHRONIZATION_POLICY
-            | A::CLUSTER_DIMENSION
-            | A::CLUSTER_SCHEDULING_POLICY_PREFERENCE
-            | A::PROGRAMMATIC_STREAM_SERIALIZATION
-            | A::PRIORITY
-            | A::MEM_SYNC_DOMAIN
-            | A::MEM_SYNC_DOMAIN_MAP
-            | A::PREFERRED_CLUSTER_DIMENSION
-            | A::PREFERRED_SHARED_MEMORY_CARVEOUT
-    )
-}
-
 /// The value of a stream's attribute, as its 16 words.
 pub(crate) fn of_stream(
     session: &Session,

@@ -7,7 +7,7 @@
 
 use sluice_cuda::{CUmemAllocationHandleType, CUmemGenericAllocationHandle, CUresult, DriverTable};
 
-use crate::memory;
+use crate::memory::calls;
 
 type Release = unsafe extern "C" fn(CUmemGenericAllocationHandle) -> CUresult;
 
@@ -30,7 +30,7 @@ impl Source {
     /// Takes this number of bytes, unless it is 0 or they are not available.
     pub(crate) fn ballast(&self, bytes: u64) -> Option<Ballast> {
         let release = self.table.cuMemRelease.filter(|_| bytes > 0)?;
-        let handle = memory::physical(&self.table, (self.ordinal, self.handle_types), bytes).ok()?;
+        let handle = calls::physical(&self.table, (self.ordinal, self.handle_types), bytes).ok()?;
         Some(Ballast { bytes, handle, release })
     }
 }

@@ -8,8 +8,6 @@ use sluice_cuda::{
 };
 use sluice_wire::{DevicePtr, Dim, JitOption, Pitched};
 
-use crate::attributes::is_plain;
-
 /// Most attributes of a launch; CUDA 13 defines fewer kinds.
 const ATTRIBUTES_MAX: usize = 64;
 /// The last launch attribute that CUDA 13 defines.
@@ -122,6 +120,25 @@ pub(crate) fn plain_value(id: CUlaunchAttributeID, value: &CUlaunchAttributeValu
         }
         _ => Ok(()),
     }
+}
+
+/// Launch attributes that are numbers, not handles or addresses of the client.
+pub(crate) fn is_plain(attribute: CUlaunchAttributeID) -> bool {
+    use CUlaunchAttributeID as A;
+    matches!(
+        attribute,
+        A::IGNORE
+            | A::COOPERATIVE
+            | A::SYNCHRONIZATION_POLICY
+            | A::CLUSTER_DIMENSION
+            | A::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+            | A::PROGRAMMATIC_STREAM_SERIALIZATION
+            | A::PRIORITY
+            | A::MEM_SYNC_DOMAIN
+            | A::MEM_SYNC_DOMAIN_MAP
+            | A::PREFERRED_CLUSTER_DIMENSION
+            | A::PREFERRED_SHARED_MEMORY_CARVEOUT
+    )
 }
 
 /// Bytes from the first to the last of a box, whose rows and slices do not overlap; a box that

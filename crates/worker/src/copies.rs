@@ -9,7 +9,7 @@ use crate::bulk::BULK_MIN;
 use crate::custom::Call;
 use crate::ending;
 use crate::execute::Execute;
-use crate::live::Reach;
+use crate::live::mirrors::Reach;
 use crate::outbox::{Lying, Push};
 use crate::pipeline;
 use crate::session::Session;

@@ -15,6 +15,9 @@ use sluice_cuda::*;
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, PeerToken, commands};
 
 use crate::arrays;
+use crate::arrays::texture_references;
+use crate::arrays::textures;
+use crate::arrays::tiles;
 use crate::attributes;
 use crate::budget::Claim;
 use crate::copies;
@@ -25,11 +28,8 @@ use crate::green;
 use crate::mirror;
 use crate::modules;
 use crate::peers;
-use crate::session::{self, Session};
+use crate::session::Session;
 use crate::sharing;
-use crate::texture_references;
-use crate::textures;
-use crate::tiles;
 use crate::virtual_memory;
 
 pub(crate) use self::callbacks::Call;
@@ -771,7 +771,7 @@ impl Custom for Session {
     /// Answered once the event is done.
     fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
         let (event, (_, device)) = (self.find(command.event)?, self.device()?);
-        self.watches.watch(session::current(), command.event, (event, device.context));
+        self.watches.watch(crate::current::current(), command.event, (event, device.context));
         Ok(())
     }
 

@@ -8,9 +8,9 @@ use sluice_cuda::{CUcontext, CUmemAllocationHandleType, CUresult, DriverTable, L
 use sluice_recording::Model;
 
 use crate::chunks::CHUNK;
+use crate::device::Device;
 use crate::link::Driver;
-use crate::memory;
-use crate::session::Device;
+use crate::memory::extent;
 
 /// Why a driver does not run.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,24 @@ pub(crate) enum DriverError {
     TooOld(i32),
     #[error("cannot write the answer: {0}")]
     Output(String),
+}
+
+/// How a driver shares events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventSharing {
+    /// By 64 bytes that another process of this machine can open.
+    Names,
+    /// The software GPU's, and the recording driver's: by descriptors.
+    Files,
+}
+
+impl EventSharing {
+    pub(crate) fn of(driver: &Driver) -> EventSharing {
+        match driver {
+            Driver::Software { .. } | Driver::Recording { .. } => EventSharing::Files,
+            Driver::Library { .. } => EventSharing::Names,
+        }
+    }
 }
 
 /// Loads and initialises a driver.
@@ -69,7 +87,7 @@ pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcont
     let mut context = CUcontext::NULL;
     // SAFETY: the driver writes one handle to a local.
     check("cuDevicePrimaryCtxRetain", unsafe { retain(&mut context, ordinal) })?;
-    crate::session::make_current(table, context)
+    crate::current::make_current(table, context)
         .map_err(|result| DriverError::Call { function: "cuCtxSetCurrent", result })?;
     Ok(context)
 }
@@ -88,9 +106,9 @@ pub(crate) fn reserve<'a>(
 ) -> Option<Range<u64>> {
     let reserved = reserve_any(table, offers)?;
     let serves = |device: &mut Device| {
-        memory::can_be_mapped(table, device, reserved.start) || {
+        extent::can_be_mapped(table, device, reserved.start) || {
             device.handle_types = CUmemAllocationHandleType::NONE;
-            memory::can_be_mapped(table, device, reserved.start)
+            extent::can_be_mapped(table, device, reserved.start)
         }
     };
     if !devices.all(serves) {

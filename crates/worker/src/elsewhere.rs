@@ -13,11 +13,10 @@
 
 use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUresult, CUstream};
 
+use crate::current::make_current;
 use crate::event::Event;
-use crate::session::{Session, make_current};
-
-/// Checked to be the session's: an address, and bytes from there on.
-pub(crate) type Range = (u64, u64);
+use crate::execute::Range;
+use crate::session::Session;
 
 impl Session {
     /// Whether the current GPU and the stream's can both use all of this memory.

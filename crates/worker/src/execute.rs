@@ -3,7 +3,8 @@
 use sluice_cuda::{CUdeviceptr, CUresult, CUstream, DriverTable};
 use sluice_wire::{DevicePtr, Id, Op, WireError};
 
-use crate::elsewhere::Range;
+/// Checked to be the session's: an address, and bytes from there on.
+pub(crate) type Range = (u64, u64);
 
 /// The session as the generated dispatch sees it: every handle and address argument goes through
 /// here, so that no number from the wire reaches the driver unchecked.

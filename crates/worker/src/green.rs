@@ -5,8 +5,9 @@
 //! over a part is named in the headers of commands as a device is, by a place from [`GREEN_PLACES`]
 //! on, which the client chooses when it makes the context.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+pub(crate) mod contexts;
+
+use std::sync::PoisonError;
 
 use sluice_cuda::*;
 use sluice_wire::{
@@ -14,13 +15,12 @@ use sluice_wire::{
     commands,
 };
 
+use self::contexts::{Context, KnownResource, Owner};
 use crate::checks;
 use crate::execute::Execute;
 use crate::graphs;
-use crate::session::{self, Session};
+use crate::session::Session;
 
-/// Most structures that are kept; splits make them, and nothing ends them.
-const RESOURCES_MAX: usize = 1 << 14;
 /// Most groups of a split, and most resources of a descriptor: more than a device has
 /// multiprocessors.
 const GROUPS_MAX: usize = 1024;
@@ -36,111 +36,6 @@ const PLACES: usize = 128;
 
 pub(crate) const KINDS: &[CUdevResourceType] =
     &[CUdevResourceType::SM, CUdevResourceType::WORKQUEUE_CONFIG, CUdevResourceType::WORKQUEUE];
-
-/// What a session knows of its green contexts beyond the driver's handles.
-#[derive(Default)]
-pub(crate) struct Green {
-    resources: Mutex<Resources>,
-    contexts: RwLock<HashMap<u8, Context>>,
-    /// In which of them streams were made, as far as they may still be there.
-    streams: Mutex<HashMap<StreamId, GreenCtxId>>,
-}
-
-/// A green context in its place.
-#[derive(Clone, Copy)]
-pub(crate) struct Context {
-    pub(crate) id: GreenCtxId,
-    pub(crate) context: CUcontext,
-    /// The place of its device in the lease.
-    pub(crate) device: u8,
-}
-
-#[derive(Default)]
-struct Resources {
-    known: HashMap<u64, KnownResource>,
-    /// Numbers of the answers to questions, which are asked again and again.
-    asked: HashMap<(Owner, u32), u64>,
-    last: u64,
-}
-
-#[derive(Clone, Copy)]
-struct KnownResource {
-    resource: CUdevResource,
-    device: u32,
-}
-
-// SAFETY: what a structure points to is the driver's, for the life of the process, and is only
-// handed back to it.
-unsafe impl Send for KnownResource {}
-
-/// Whose resources a question is about.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Owner {
-    Device(u32),
-    Green(GreenCtxId),
-}
-
-impl Resources {
-    /// A number for a structure; the one that the last answer to the same question had.
-    fn keep(&mut self, known: KnownResource, asked: Option<Owner>) -> Result<DevResource, CUresult> {
-        let kind = known.resource.kind;
-        let again = asked.and_then(|owner| self.asked.get(&(owner, kind.0)).copied());
-        let id = match again {
-            Some(id) => id,
-            None if self.known.len() >= RESOURCES_MAX => return Err(CUresult::OUT_OF_MEMORY),
-            None => self.last + 1,
-        };
-        self.last = self.last.max(id);
-        if let Some(owner) = asked {
-            self.asked.insert((owner, kind.0), id);
-        }
-        self.known.insert(id, known);
-        let mut words = known.resource.words;
-        match kind {
-            CUdevResourceType::SM => {}
-            // Its first field is the device, by the driver's count.
-            CUdevResourceType::WORKQUEUE_CONFIG => {
-                words[0] = words[0] & !u64::from(u32::MAX) | u64::from(known.device);
-            }
-            // The rest is the driver's own.
-            _ => words = [0; 5],
-        }
-        Ok(DevResource { id, kind, words })
-    }
-}
-
-impl Green {
-    fn resources(&self) -> MutexGuard<'_, Resources> {
-        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn streams(&self) -> MutexGuard<'_, HashMap<StreamId, GreenCtxId>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The green context at a place.
-    /// Whether the client has numbers of device resources.
-    pub(crate) fn has_resources(&self) -> bool {
-        !self.resources.lock().unwrap_or_else(PoisonError::into_inner).known.is_empty()
-    }
-
-    pub(crate) fn at(&self, place: u8) -> Option<Context> {
-        self.contexts.read().unwrap_or_else(PoisonError::into_inner).get(&place).copied()
-    }
-
-    /// Notes in which green context a stream was made.
-    pub(crate) fn note_stream(&self, session: &Session, stream: StreamId, green: GreenCtxId) {
-        let mut streams = self.streams();
-        if streams.len() >= 2 * crate::objects::STREAMS_MAX {
-            streams.retain(|stream, _| session.objects.find(*stream).is_ok());
-        }
-        streams.insert(stream, green);
-    }
-
-    fn known(&self, id: u64) -> Result<KnownResource, CUresult> {
-        self.resources().known.get(&id).copied().ok_or(CUresult::INVALID_VALUE)
-    }
-}
 
 pub(crate) fn of_device(
     session: &Session,
@@ -341,10 +236,10 @@ pub(crate) fn destroy(session: &Session, id: GreenCtxId) -> Result<(), CUresult>
         *of != id
     });
     session.end_thread_streams(place)?;
-    session::make_current(&session.table, context.context)?;
+    crate::current::make_current(&session.table, context.context)?;
     // What its work failed with is the session's to find.
     let _ = session.synchronize();
-    session::make_current(&session.table, device.context)?;
+    crate::current::make_current(&session.table, device.context)?;
     let mut resources = session.green.resources();
     let asked: Vec<_> = resources.asked.keys().filter(|(of, _)| *of == Owner::Green(id)).copied().collect();
     for question in asked {
@@ -369,6 +264,6 @@ pub(crate) fn create_stream(
     // SAFETY: the green context is live, and the driver writes one handle to a local.
     unsafe { create(&mut stream, green, command.flags, command.priority) }.ok()?;
     session.insert(command.phStream, stream)?;
-    session.green.note_stream(session, StreamId::new(command.phStream.number()), command.greenCtx);
+    session.green.note_stream(&session.objects, StreamId::new(command.phStream.number()), command.greenCtx);
     Ok(())
 }

@@ -6,9 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUresult, CUstream, CUstreamCaptureStatus};
-
-use crate::session::Session;
+use sluice_cuda::{CUresult, CUstream};
 
 /// How many such copies each stream is in the middle of, by the driver's handle.
 #[derive(Debug, Default)]
@@ -23,42 +21,33 @@ pub(crate) struct HostCopy<'a> {
 }
 
 impl HostCopies {
+    /// Begins one in a stream, unless `check` refuses: the stream may capture.
+    pub(crate) fn begin(
+        &self,
+        stream: CUstream,
+        check: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<HostCopy<'_>, CUresult> {
+        let mut busy = self.lock();
+        check()?;
+        *busy.entry(stream.0).or_default() += 1;
+        Ok(HostCopy { copies: self, stream })
+    }
+
+    /// Has `capture` make a stream capture, unless it is in the middle of such a copy.
+    pub(crate) fn capture(
+        &self,
+        stream: CUstream,
+        capture: impl FnOnce() -> Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        let busy = self.lock();
+        match busy.contains_key(&stream.0) {
+            true => Err(CUresult::STREAM_CAPTURE_UNSUPPORTED),
+            false => capture(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, u32>> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Session {
-    /// Begins such a copy, which is refused in a stream that captures.
-    pub(crate) fn host_copy(&self, stream: CUstream) -> Result<HostCopy<'_>, CUresult> {
-        let copies = &self.host_copies;
-        let mut busy = copies.lock();
-        self.refuse_capture(stream)?;
-        *busy.entry(stream.0).or_default() += 1;
-        Ok(HostCopy { copies, stream })
-    }
-
-    /// Has `begin` make a stream capture, unless it is in the middle of such a copy.
-    pub(crate) fn capture(&self, stream: CUstream, begin: impl FnOnce() -> CUresult) -> Result<(), CUresult> {
-        let busy = self.host_copies.lock();
-        if busy.contains_key(&stream.0) {
-            return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        self.device()?.1.streams.capture(begin).ok()?;
-        self.graphs.capture_begins(stream);
-        Ok(())
-    }
-
-    /// Refuses what a graph cannot repeat: clients add nodes for that.
-    pub(crate) fn refuse_capture(&self, stream: CUstream) -> Result<(), CUresult> {
-        let Some(ask) = self.table.cuStreamIsCapturing else { return Ok(()) };
-        let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the stream is live, and the driver writes to a local.
-        unsafe { ask(stream, &mut status) }.ok()?;
-        match status {
-            CUstreamCaptureStatus::NONE => Ok(()),
-            _ => Err(CUresult::STREAM_CAPTURE_UNSUPPORTED),
-        }
     }
 }
 

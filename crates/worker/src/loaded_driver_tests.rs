@@ -15,9 +15,10 @@ use sluice_wire::{
 };
 
 use crate::chunks::CHUNK;
+use crate::device::Device;
 use crate::host_memory_tests::say;
 use crate::malformed::stage::{RESERVATION, Stage};
-use crate::session::{Device, Session};
+use crate::session::Session;
 
 const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .entry entry(.param .align 4 .b8 a[8]) { ret; }\n\0";

@@ -18,10 +18,12 @@
 //! | [`contents`] | what is in it, in pieces |
 //! | [`spare`] | host memory that is ready for the next move |
 
+pub(crate) mod calls;
 pub(crate) mod contents;
 pub(crate) mod extent;
 pub(crate) mod file;
 mod host;
+pub(crate) mod physical;
 pub(crate) mod presence;
 pub(crate) mod spare;
 pub(crate) mod swap;
@@ -30,26 +32,24 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{
-    CUdevice_attribute, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
-    CUresult, DriverTable,
-};
+use sluice_cuda::{CUdeviceptr, CUmemGenericAllocationHandle, CUresult, DriverTable};
 use sluice_wire::ExportToken;
 use sluice_wire::migration::Committed;
 
 use crate::budget::{Budget, Claim};
-use crate::chunks::{CHUNK, Chunks, Run};
+use crate::chunks::{Chunks, Run};
 use crate::counters::CounterPage;
+use crate::device::Device;
 use crate::host_memory::HostCharge;
+use crate::memory::calls::{back_on_host, unback};
 use crate::memory::extent::Extent;
 use crate::memory::host::HostPiece;
-use crate::outbox::Push;
-use crate::session::{Device, Session};
-use crate::virtual_memory::{Mapping, Physical};
+use crate::memory::physical::{Mapping, Physical};
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
 const RANGES_MAX: usize = 1 << 20;
+/// Most pieces of physical memory that a session holds.
+const PHYSICAL_MAX: usize = 1 << 20;
 
 /// All device memory of a session.
 #[derive(Debug)]
@@ -392,6 +392,11 @@ impl Memory {
         self.counters.movable.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Whether the program has not been told yet that its GPUs do not reach each other's memory.
+    pub(crate) fn is_first_notice(&self) -> bool {
+        !self.has_told.swap(true, Ordering::Relaxed)
+    }
+
     /// Memory is moved by one thread at a time.
     pub(crate) fn mover(&self) -> MutexGuard<'_, ()> {
         self.mover.lock().unwrap_or_else(PoisonError::into_inner)
@@ -413,32 +418,14 @@ impl State {
             _ => None,
         }
     }
-}
 
-/// Backs addresses by memory that all GPUs of the session can use: the current one's where the
-/// others reach it, else this machine's.
-pub(crate) fn commit_for_all(session: &Session, (address, bytes): (u64, u64)) -> Result<(), CUresult> {
-    let (memory, table) = (&session.memory, &session.table);
-    let (gpu, device) = session.device()?;
-    let commit =
-        |users| memory.commit(table, &session.budget, (gpu, device, users), (address, bytes), Claim::Asked);
-    let done = commit(&session.devices);
-    if matches!(done, Ok(()) | Err(CUresult::OUT_OF_MEMORY)) {
-        return done;
+    /// Whether physical memory could be entered under this number.
+    pub(crate) fn check_vacant(&self, id: u64) -> Result<(), CUresult> {
+        if self.physical.contains_key(&id) {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        if self.physical.len() >= PHYSICAL_MAX { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) }
     }
-    // Not all of these GPUs have a way to each other's memory.
-    if let Some(held) = session.host_memory.try_take(bytes)
-        && memory.commit_on_host(table, &session.devices, held, address, bytes)?
-    {
-        return Ok(());
-    }
-    commit(std::slice::from_ref(device))?;
-    if !memory.has_told.swap(true, Ordering::Relaxed) {
-        let text = "the GPUs of this lease do not reach each other's memory, so mapped and managed memory can be used on the GPU alone that \
-                    was current when it was made or first used";
-        session.outbox.push(Push::Notice(text.to_owned()));
-    }
-    Ok(())
 }
 
 fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(&T) -> u64) -> bool {
@@ -446,126 +433,4 @@ fn covers<T>(ranges: &BTreeMap<u64, T>, address: u64, bytes: u64, size: impl Fn(
         let offset = address - start;
         offset <= size(range) && bytes <= size(range) - offset
     })
-}
-
-/// Physical memory on a device.
-pub(crate) fn physical(
-    table: &DriverTable,
-    (ordinal, handle_types): (i32, CUmemAllocationHandleType),
-    bytes: u64,
-) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    physical_at(table, on_device(ordinal), handle_types, bytes)
-}
-
-/// Whether a device's memory can be mapped at this address of a reservation; yes where only the
-/// room is missing.
-pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
-    match extent::make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
-        Ok(extents) => extent::unmake(table, address, &extents).is_ok(),
-        Err(result) => result == CUresult::OUT_OF_MEMORY,
-    }
-}
-
-fn on_device(ordinal: i32) -> CUmemLocation {
-    CUmemLocation { kind: CUmemLocationType::DEVICE, id: ordinal }
-}
-
-fn physical_at(
-    table: &DriverTable,
-    location: CUmemLocation,
-    handle_types: CUmemAllocationHandleType,
-    bytes: u64,
-) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let create = table.cuMemCreate.ok_or(CUresult::NOT_SUPPORTED)?;
-    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    let wanted = CUmemAllocationProp {
-        kind: CUmemAllocationType::PINNED,
-        requestedHandleTypes: handle_types,
-        location,
-        win32HandleMetaData: std::ptr::null_mut(),
-        compressionType: 0,
-        gpuDirectRDMACapable: 0,
-        usage: 0,
-        reserved: [0; 4],
-    };
-    let mut handle = CUmemGenericAllocationHandle::default();
-    // SAFETY: the driver writes one handle to a local and reads the properties.
-    unsafe { create(&mut handle, size, &wanted, 0) }.ok()?;
-    Ok(handle)
-}
-
-/// Memory of this machine there, which the processor and these devices can use.
-fn back_on_host(
-    table: &DriverTable,
-    devices: &[Device],
-    address: u64,
-    bytes: u64,
-) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let ask = table.cuDeviceGetAttribute.ok_or(CUresult::NOT_SUPPORTED)?;
-    let first = devices.first().ok_or(CUresult::INVALID_DEVICE)?;
-    // Near that device; negative where the machine has one part only.
-    let mut id = 0;
-    // SAFETY: the driver writes one number to a local.
-    unsafe { ask(&mut id, CUdevice_attribute::HOST_NUMA_ID, first.ordinal) }.ok()?;
-    let location = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: id.max(0) };
-    let users: Vec<_> = devices.iter().map(|device| on_device(device.ordinal)).chain([location]).collect();
-    let handle = physical_at(table, location, CUmemAllocationHandleType::NONE, bytes)?;
-    map(table, handle, &users, (address, bytes))
-}
-
-/// Maps physical memory, and makes it accessible to `users`; if that fails it is given back.
-fn map(
-    table: &DriverTable,
-    handle: CUmemGenericAllocationHandle,
-    users: &[CUmemLocation],
-    (address, bytes): (u64, u64),
-) -> Result<CUmemGenericAllocationHandle, CUresult> {
-    let map = table.cuMemMap.ok_or(CUresult::NOT_SUPPORTED)?;
-    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    // SAFETY: the range is vacant and inside the session's own reservation.
-    let mapped = unsafe { map(address, size, 0, handle, 0) }.ok();
-    let accessible = mapped.and_then(|()| give_access(table, users, address, bytes));
-    if let Err(result) = accessible {
-        // Not mapped is what `unback` answers when the map failed; the handle is released either
-        // way.
-        let _ = unback(table, address, bytes, handle);
-        return Err(result);
-    }
-    Ok(handle)
-}
-
-/// Lets all of `users` read and write a range that is mapped whole.
-fn give_access(
-    table: &DriverTable,
-    users: &[CUmemLocation],
-    address: u64,
-    bytes: u64,
-) -> Result<(), CUresult> {
-    let set_access = table.cuMemSetAccess.ok_or(CUresult::NOT_SUPPORTED)?;
-    let size = usize::try_from(bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
-    users.iter().try_for_each(|&location| {
-        let access = CUmemAccessDesc { location, flags: CUmemAccess_flags::READWRITE };
-        // SAFETY: the range is mapped, and inside the session's own reservation; the driver reads
-        // one description.
-        unsafe { set_access(address, size, &access, 1) }.ok()
-    })
-}
-
-fn unmap(table: &DriverTable, address: u64, bytes: u64) -> Result<(), CUresult> {
-    let unmap = table.cuMemUnmap.ok_or(CUresult::NOT_SUPPORTED)?;
-    // SAFETY: the range is inside the session's reservation, and its user has given it up.
-    unsafe { unmap(address, bytes as usize) }.ok()
-}
-
-fn unback(
-    table: &DriverTable,
-    address: u64,
-    bytes: u64,
-    handle: CUmemGenericAllocationHandle,
-) -> Result<(), CUresult> {
-    let release = table.cuMemRelease.ok_or(CUresult::NOT_SUPPORTED)?;
-    let unmapped = unmap(table, address, bytes);
-    // SAFETY: the handle came from `cuMemCreate`, and this is its only release.
-    unsafe { release(handle) }.ok()?;
-    unmapped
 }

@@ -11,15 +11,14 @@
 //! The daemons connect, since a worker may not; they carry none of the data. A connection that
 //! breaks is gone: the client finds another way.
 
+pub(crate) mod connections;
 mod line;
 mod server;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use sluice_cuda::{CUresult, CUstream};
 use sluice_transport::Stream;
@@ -27,99 +26,14 @@ use sluice_transport::tls::Keys;
 use sluice_wire::peer::{Answer, PIECE_MAX, Piece, REQUEST_SIZE, Request};
 use sluice_wire::{DevicePtr, commands};
 
+use self::connections::{PEERS_MAX, Peers};
 use crate::copies;
 use crate::execute::Execute;
 use crate::peers::line::Asker;
 use crate::session::Session;
 
-/// Most connections of a session, each way.
-const PEERS_MAX: usize = 64;
-/// The daemon has this long to connect; it gives up sooner.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Pieces that are asked for before the first has come.
 const AHEAD: usize = 3;
-
-/// Connections to workers of other nodes, by the client's numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
-    peers: Mutex<HashMap<u64, Peer>>,
-    changed: Condvar,
-    /// Connections from others that are being served.
-    served: AtomicUsize,
-}
-
-#[derive(Debug)]
-enum Peer {
-    Asked,
-    There(Arc<Mutex<Asker>>),
-    Refused(String),
-}
-
-impl Peers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Peer>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there are connections, in either direction.
-    pub(crate) fn has_any(&self) -> bool {
-        !self.lock().is_empty() || self.served.load(Ordering::Acquire) > 0
-    }
-
-    /// What has become of a question.
-    pub(crate) fn connected(&self, number: u64, outcome: Result<Stream, String>) {
-        let peer = match outcome {
-            Ok(stream) => Peer::There(Arc::new(Mutex::new(Asker::new(stream)))),
-            Err(reason) => Peer::Refused(reason),
-        };
-        // Of nobody's question: it has been given up.
-        if let Some(asked) = self.lock().get_mut(&number)
-            && matches!(asked, Peer::Asked)
-        {
-            *asked = peer;
-        }
-        self.changed.notify_all();
-    }
-
-    fn expect(&self, number: u64) -> Result<(), CUresult> {
-        let mut peers = self.lock();
-        if peers.contains_key(&number) {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        if peers.len() >= PEERS_MAX {
-            return Err(CUresult::OUT_OF_MEMORY);
-        }
-        peers.insert(number, Peer::Asked);
-        Ok(())
-    }
-
-    /// Waits for the answer to a question: why not, or nothing. Without a connection its number is
-    /// free again.
-    fn outcome(&self, number: u64) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        let mut peers = self.lock();
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let refusal = match peers.get(&number) {
-                Some(Peer::Asked) if left.is_zero() => "its own node does not answer".to_owned(),
-                Some(Peer::Asked) => {
-                    peers = self.changed.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner).0;
-                    continue;
-                }
-                Some(Peer::Refused(reason)) => reason.clone(),
-                _ => return String::new(),
-            };
-            peers.remove(&number);
-            return refusal;
-        }
-    }
-
-    fn asker(&self, number: u64) -> Result<Arc<Mutex<Asker>>, CUresult> {
-        match self.lock().get(&number) {
-            Some(Peer::There(asker)) => Ok(Arc::clone(asker)),
-            _ => Err(CUresult::INVALID_HANDLE),
-        }
-    }
-}
 
 /// The stream of a socket that came from the daemon, or why there is none.
 pub(crate) fn taken_over(

@@ -23,7 +23,9 @@ use crate::budget::{Answers, Budget};
 use crate::client::{Client, frame_of};
 use crate::code_cache::CodeCache;
 use crate::counters::CounterPage;
+use crate::device::Device;
 use crate::disk_cache::DiskCache;
+use crate::driver::EventSharing;
 use crate::driver::{self, DriverError};
 use crate::driver_memory::LeaseAccount;
 use crate::driver_output::DriverOutput;
@@ -32,7 +34,7 @@ use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::launch_times::LaunchTimes;
 use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
-use crate::live::Reach;
+use crate::live::mirrors::Reach;
 use crate::memory::{spare, swap};
 use crate::migration::arrive::{self, NotArrived};
 use crate::migration::depart;
@@ -41,8 +43,7 @@ use crate::outbox::{Outbox, Push};
 use crate::pipeline::Pipeline;
 use crate::reader::Reader;
 use crate::sandbox::{self, SandboxError};
-use crate::session::{Device, Session, SessionParts};
-use crate::sharing::{self, EventSharing};
+use crate::session::{Session, SessionParts};
 use crate::streams::Streams;
 use crate::{ending, hang, peers, snapshot, watchdog};
 
@@ -248,7 +249,7 @@ fn start_driver(
         let gate = Gate::new(place as u32, brake, Arc::clone(link), Arc::clone(counters));
         let needs_times = start.kernel_timeout_ms > 0 && !is_software;
         let launch_times = needs_times.then(|| LaunchTimes::new(table));
-        let (gate, handle_types) = (Arc::new(gate), sharing::handle_types(&table, ordinal));
+        let (gate, handle_types) = (Arc::new(gate), crate::device::handle_types(&table, ordinal));
         let memory = AtomicU64::new(memory);
         devices
             .push((Device { ordinal, context, memory, gate, streams, launch_times, handle_types }, snapshot));

@@ -1,43 +1,39 @@
 //! The state of one session, as its threads share it.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sluice_cuda::{
-    CU_STREAM_NON_BLOCKING, CUcontext, CUdeviceptr, CUmemAllocationHandleType, CUresult, CUstream,
-    DriverTable,
-};
-use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, GreenCtxId, HandleKind, Header, Id, Kind};
+use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUdeviceptr, CUresult, CUstream, DriverTable};
+use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, HandleKind, Header, Id};
 
-use crate::arrays::Arrays;
+use crate::arrays::records::Arrays;
+use crate::arrays::tiled::TiledArrays;
 use crate::budget::Budget;
 use crate::counters::CounterPage;
+use crate::current::{self, current, current_device, make_current};
+use crate::device::Device;
+use crate::driver::EventSharing;
 use crate::driver_output::DriverOutput;
-use crate::elsewhere::Range;
 use crate::execute::Execute;
-use crate::gate::Gate;
-use crate::graphs::Graphs;
-use crate::green::{self, Green};
+use crate::execute::Range;
+use crate::graphs::records::Graphs;
+use crate::green::contexts::{self, Green};
 use crate::host_calls::HostCalls;
 use crate::host_copies::HostCopies;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
-use crate::launch_times::LaunchTimes;
-use crate::live::{Live, Reach};
+use crate::live::mirrors::{Live, Reach};
 use crate::memory::Memory;
 use crate::memory::presence::Presence;
 use crate::modules::Modules;
 use crate::objects::Objects;
 use crate::outbox::Outbox;
-use crate::peers::Peers;
+use crate::peers::connections::Peers;
 use crate::recipes::Recipes;
-use crate::sharing::EventSharing;
 use crate::staging::Staging;
-use crate::streams::{self, Streams};
-use crate::tiles::TiledArrays;
+use crate::streams;
 use crate::watches::Watches;
 
 /// Everything that executing a command needs.
@@ -89,43 +85,11 @@ pub(crate) struct Session {
     pub(crate) overcommits: bool,
 }
 
-/// One GPU of the lease.
-pub(crate) struct Device {
-    /// The driver's.
-    pub(crate) ordinal: i32,
-    /// The primary context.
-    pub(crate) context: CUcontext,
-    /// Bytes of its memory that are the lease's: may change at any time.
-    pub(crate) memory: AtomicU64,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) streams: Arc<Streams>,
-    /// Where kernels have a limit that the driver does not keep.
-    pub(crate) launch_times: Option<LaunchTimes>,
-    /// How its memory can be shared with other processes.
-    pub(crate) handle_types: CUmemAllocationHandleType,
-}
-
 /// Numbers of the streams that no program creates (CUDA Driver API, Stream synchronization
 /// behavior).
 const NULL_STREAM: u64 = 0;
 const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
-
-thread_local! {
-    /// The command that this thread of the worker executes now.
-    static CURRENT: Cell<Header> =
-        const { Cell::new(Header { kind: Kind::Command, device: 0, op: 0, lane: 0, sequence: 0 }) };
-    /// The device of that place.
-    static DEVICE: Cell<u8> = const { Cell::new(0) };
-    /// The place whose context this thread has made current in the driver, and which green context
-    /// was there: another one may come to be there.
-    static ENTERED: Cell<Option<(u8, Option<GreenCtxId>)>> = const { Cell::new(None) };
-}
-
-/// The command that this thread executes now.
-pub(crate) fn current() -> Header {
-    CURRENT.get()
-}
 
 impl Session {
     pub(crate) fn new(parts: SessionParts) -> Session {
@@ -168,33 +132,27 @@ impl Session {
 
     /// As [`Session::enter`], for a command that makes no call of the driver.
     pub(crate) fn enter_alone(&self, header: Header) -> Result<(), CUresult> {
-        CURRENT.set(header);
+        current::begin(header);
         streams::forget_named();
         let green = self.green_at(header.device)?;
-        DEVICE.set(green.map_or(header.device, |green| green.device));
+        current::is_for(green.map_or(header.device, |green| green.device));
         Ok(())
     }
 
     /// Makes the calling thread execute for a command's lane and place.
     pub(crate) fn enter(&self, header: Header) -> Result<(), CUresult> {
         self.enter_alone(header)?;
-        let (green, device) = (self.green()?, DEVICE.get());
-        let place = Some((header.device, green.map(|green| green.id)));
-        if ENTERED.get() == place {
-            return Ok(());
-        }
-        let whole = self.devices.get(usize::from(device)).ok_or(CUresult::INVALID_DEVICE)?;
-        make_current(&self.table, green.map_or(whole.context, |green| green.context))?;
-        ENTERED.set(place);
-        Ok(())
+        let (green, (_, whole)) = (self.green()?, self.device()?);
+        let context = green.map_or(whole.context, |green| green.context);
+        current::enter((header.device, green.map(|green| green.id)), &self.table, context)
     }
 
     /// The green context that the command which this thread executes is for.
-    pub(crate) fn green(&self) -> Result<Option<green::Context>, CUresult> {
+    pub(crate) fn green(&self) -> Result<Option<contexts::Context>, CUresult> {
         self.green_at(current().device)
     }
 
-    fn green_at(&self, place: u8) -> Result<Option<green::Context>, CUresult> {
+    fn green_at(&self, place: u8) -> Result<Option<contexts::Context>, CUresult> {
         if place < GREEN_PLACES {
             return Ok(None);
         }
@@ -209,7 +167,7 @@ impl Session {
 
     /// The device of the command that this thread executes, and its place in the lease.
     pub(crate) fn device(&self) -> Result<(u32, &Device), CUresult> {
-        let place = DEVICE.get();
+        let place = current_device();
         let device = self.devices.get(usize::from(place)).ok_or(CUresult::INVALID_DEVICE)?;
         Ok((u32::from(place), device))
     }
@@ -269,7 +227,7 @@ impl Session {
     /// A stream that waits for no other.
     pub(crate) fn mirror_stream(&self) -> Result<CUstream, CUresult> {
         let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
-        let place = DEVICE.get();
+        let place = current_device();
         let mut streams = self.mirror_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&stream) = streams.get(&place) {
             return Ok(stream);
@@ -423,13 +381,4 @@ impl Execute for Session {
             false => self.elsewhere(memory, stream, act),
         }
     }
-}
-
-/// Makes a context current on the calling thread.
-pub(crate) fn make_current(table: &DriverTable, context: CUcontext) -> Result<(), CUresult> {
-    let set_current = table.cuCtxSetCurrent.ok_or(CUresult::NOT_SUPPORTED)?;
-    ENTERED.set(None);
-    // SAFETY: the context is a primary one that this process retains until its end, or a green one
-    // in its place.
-    unsafe { set_current(context) }.ok()
 }

@@ -14,51 +14,22 @@ use std::time::Duration;
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
 
+use crate::current::current;
+use crate::driver::EventSharing;
 use crate::execute::Execute;
-use crate::link::{Driver, Export};
+use crate::link::Export;
 use crate::memory::Backing;
 use crate::memory::extent::{Extent, Location};
+use crate::memory::physical::Physical;
 use crate::memory::swap;
 use crate::outbox::Push;
-use crate::session::{Session, current};
-use crate::virtual_memory::Physical;
+use crate::session::Session;
 
 /// What a driver's memory is created with so that it can be shared later.
 const FILE: CUmemAllocationHandleType = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
 
 /// How long memory of several extents waits for the session's work before it is made one.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How a driver shares events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventSharing {
-    /// By 64 bytes that another process of this machine can open.
-    Names,
-    /// The software GPU's, and the recording driver's: by descriptors.
-    Files,
-}
-
-impl EventSharing {
-    pub(crate) fn of(driver: &Driver) -> EventSharing {
-        match driver {
-            Driver::Software { .. } | Driver::Recording { .. } => EventSharing::Files,
-            Driver::Library { .. } => EventSharing::Names,
-        }
-    }
-}
-
-/// The handle types that a device's memory can be created with.
-pub(crate) fn handle_types(table: &DriverTable, ordinal: i32) -> CUmemAllocationHandleType {
-    let has_both = table.cuMemExportToShareableHandle.and(table.cuMemImportFromShareableHandle).is_some();
-    let Some(get) = table.cuDeviceGetAttribute.filter(|_| has_both) else {
-        return CUmemAllocationHandleType::NONE;
-    };
-    let mut value = 0;
-    let attribute = CUdevice_attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
-    // SAFETY: the driver writes one number to a local.
-    let known = unsafe { get(&mut value, attribute, ordinal) }.is_success();
-    if known && value == 1 { FILE } else { CUmemAllocationHandleType::NONE }
-}
 
 /// Exports the memory behind an allocation; its number, and where it starts.
 pub(crate) fn export_allocation(
@@ -165,9 +136,9 @@ fn on_device(
 ) -> Result<(), CUresult> {
     let there = session.devices.get(gpu as usize).ok_or(CUresult::INVALID_DEVICE)?;
     let (_, here) = session.device()?;
-    crate::session::make_current(&session.table, there.context)?;
+    crate::current::make_current(&session.table, there.context)?;
     let result = action();
-    crate::session::make_current(&session.table, here.context)?;
+    crate::current::make_current(&session.table, here.context)?;
     result
 }
 

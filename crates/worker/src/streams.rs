@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use foldhash::HashMap;
 use sluice_cuda::{CUcontext, CUresult, CUstream, CUstreamCaptureStatus, DriverTable};
 
+use crate::current::make_current;
 use crate::event::Event;
-use crate::session::make_current;
 
 /// How often streams that are about to finish are looked at.
 const SETTLE_LOOK: Duration = Duration::from_micros(100);

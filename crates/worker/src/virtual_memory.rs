@@ -5,91 +5,28 @@
 //! the session's own memory, and so can neither replace that nor leave the reservation.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sluice_cuda::{
     CU_MEM_CREATE_USAGE_TILE_POOL, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle,
     CUmemLocation, CUmemLocationType, CUresult,
 };
-use sluice_wire::{DevicePtr, ExportToken, PhysicalId, PhysicalProp, commands};
+use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
+use crate::arrays::tiles;
 use crate::budget::Claim;
 use crate::checks;
 use crate::chunks::CHUNK;
-use crate::memory::{Backing, State};
+use crate::memory::Backing;
+use crate::memory::physical::{Mapping, Physical, give_up};
 use crate::session::Session;
-use crate::tiles;
 
 const NO_ACCESS: CUmemAccess_flags = CUmemAccess_flags::NONE;
-/// Most pieces of physical memory that a session holds.
-const PHYSICAL_MAX: usize = 1 << 20;
 /// What memory can be for (`CU_MEM_CREATE_USAGE_TILE_POOL`, `CU_MEM_CREATE_USAGE_HW_DECOMPRESS`).
 const USAGES: u64 = 3;
 /// Most devices that one command gives access to.
 const ACCESS_MAX: usize = 64;
-
-/// Physical memory that a program made. Its bytes go back to the lease with the last reference: the
-/// program's handle, a mapping, or a tile of an array.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    pub(crate) handle: CUmemGenericAllocationHandle,
-    pub(crate) gpu: u32,
-    pub(crate) bytes: u64,
-    /// Whether arrays may be mapped to it.
-    pub(crate) is_tile_pool: bool,
-    /// Set for what other processes of the lease have, too: then the bytes are the lease's, not the
-    /// session's.
-    export: Mutex<Option<ExportToken>>,
-}
-
-/// Where it is mapped: without access at first, which nothing may be copied to or from.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    physical: Arc<Physical>,
-    /// The GPUs of the lease that have access.
-    pub(crate) users: BTreeSet<u32>,
-}
-
-impl Mapping {
-    /// A GPU that has access, if one has: its own one rather than another.
-    pub(crate) fn home(&self) -> Option<u32> {
-        self.users.get(&self.physical.gpu).or(self.users.first()).copied()
-    }
-}
-
-impl Physical {
-    pub(crate) fn imported(
-        handle: CUmemGenericAllocationHandle,
-        gpu: u32,
-        bytes: u64,
-        token: ExportToken,
-    ) -> Physical {
-        Physical { handle, gpu, bytes, is_tile_pool: false, export: Mutex::new(Some(token)) }
-    }
-
-    /// Its number for other processes, given by `export` at the first question.
-    pub(crate) fn exported(
-        &self,
-        export: impl FnOnce() -> Result<ExportToken, CUresult>,
-    ) -> Result<ExportToken, CUresult> {
-        let mut token = self.export.lock().unwrap_or_else(PoisonError::into_inner);
-        match *token {
-            Some(token) => Ok(token),
-            None => Ok(*token.insert(export()?)),
-        }
-    }
-}
-
-impl State {
-    /// Whether physical memory could be entered under this number.
-    pub(crate) fn check_vacant(&self, id: u64) -> Result<(), CUresult> {
-        if self.physical.contains_key(&id) {
-            return Err(CUresult::INVALID_HANDLE);
-        }
-        if self.physical.len() >= PHYSICAL_MAX { Err(CUresult::OUT_OF_MEMORY) } else { Ok(()) }
-    }
-}
 
 /// The least size that can be mapped, in bytes: the driver's, or that of the session's own map.
 pub(crate) fn granularity(
@@ -128,7 +65,7 @@ pub(crate) fn create(
     // Without the lock: the daemon's answer may have to wait until memory has been moved.
     session.budget.charge(claim, (gpu, bytes), make)?;
     let is_tile_pool = command.prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
-    let physical = Physical { handle, gpu, bytes, is_tile_pool, export: Mutex::default() };
+    let physical = Physical::own(handle, gpu, bytes, is_tile_pool);
     let mut memory = session.memory.lock();
     if let Err(error) = memory.check_vacant(id) {
         drop(memory);
@@ -154,18 +91,8 @@ pub(crate) fn release(session: &Session, id: PhysicalId) -> Result<(), CUresult>
     let physical = session.memory.lock().physical.remove(&id.0).ok_or(CUresult::INVALID_HANDLE)?;
     // SAFETY: the handle is live until this, its only release; mappings keep the memory.
     unsafe { release(physical.handle) }.ok()?;
-    give_up(session, physical);
+    give_up(&session.budget, physical);
     Ok(())
-}
-
-/// Gives the bytes back to the lease, if this was the last reference.
-pub(crate) fn give_up(session: &Session, physical: Arc<Physical>) {
-    if let Some(gone) = Arc::into_inner(physical) {
-        match gone.export.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(token) => session.budget.drop_export(token),
-            None => session.budget.give_back(gone.gpu, gone.bytes),
-        }
-    }
 }
 
 pub(crate) fn map(session: &Session, command: commands::cuMemMap) -> Result<(), CUresult> {
@@ -197,7 +124,7 @@ pub(crate) fn unmap(session: &Session, address: DevicePtr, bytes: u64) -> Result
         // SAFETY: the range was one mapping until now, and our map names it no more.
         unsafe { unmap(start, run.bytes as usize) }.ok()?;
         if let Backing::Mapped(mapping) = run.backing {
-            give_up(session, mapping.physical);
+            give_up(&session.budget, mapping.physical);
         }
     }
     Ok(())

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CUresult, Fn};
 use sluice_wire::{Header, Kind, Op};
 
+use crate::current::make_current;
 use crate::ending;
-use crate::session::{Session, make_current};
+use crate::session::Session;
 
 /// With nothing on the device for this number of looks, the next one waits for work. Not at once: a
 /// program that launches and waits would have to wake the watchdog each time.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use sluice_cuda::{CUcontext, CUevent, CUresult, DriverTable};
 use sluice_wire::{EventId, Header};
 
+use crate::current::make_current;
 use crate::ending;
 use crate::outbox::Outbox;
-use crate::session::make_current;
 
 /// Those of a session.
 pub(crate) struct Watches {

@@ -6,15 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use sluice_cuda::*;
 use sluice_wire::{CopyNode, CopySide, Encode, Pitched, commands};
 
+use crate::arrays::tiles;
 use crate::budget::Claim;
 use crate::checks::span;
 use crate::custom::callbacks::Call;
 use crate::execute::Execute;
-use crate::memory;
 use crate::outbox::Push;
 use crate::session::Session;
 use crate::staging::PIECE;
-use crate::tiles;
 
 impl Session {
     pub(super) fn memory_info(&self, reply: &mut Vec<u8>) -> Result<(), CUresult> {
@@ -37,7 +36,7 @@ impl Session {
             return Ok(());
         }
         match command.by_all && self.devices.len() > 1 {
-            true => memory::commit_for_all(self, (address, bytes)),
+            true => commit_for_all(self, (address, bytes)),
             false => self.commit((address, bytes), Claim::Asked),
         }
     }
@@ -135,4 +134,30 @@ pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u
         Height: height as usize,
         Depth: depth as usize,
     }
+}
+
+/// Backs addresses by memory that all GPUs of the session can use: the current one's where the
+/// others reach it, else this machine's.
+fn commit_for_all(session: &Session, (address, bytes): (u64, u64)) -> Result<(), CUresult> {
+    let (memory, table) = (&session.memory, &session.table);
+    let (gpu, device) = session.device()?;
+    let commit =
+        |users| memory.commit(table, &session.budget, (gpu, device, users), (address, bytes), Claim::Asked);
+    let done = commit(&session.devices);
+    if matches!(done, Ok(()) | Err(CUresult::OUT_OF_MEMORY)) {
+        return done;
+    }
+    // Not all of these GPUs have a way to each other's memory.
+    if let Some(held) = session.host_memory.try_take(bytes)
+        && memory.commit_on_host(table, &session.devices, held, address, bytes)?
+    {
+        return Ok(());
+    }
+    commit(std::slice::from_ref(device))?;
+    if memory.is_first_notice() {
+        let text = "the GPUs of this lease do not reach each other's memory, so mapped and managed memory can be used on the GPU alone that \
+                    was current when it was made or first used";
+        session.outbox.push(Push::Notice(text.to_owned()));
+    }
+    Ok(())
 }

@@ -7,11 +7,11 @@ use sluice_wire::{
     DevicePtr, Encode, FunctionId, FunctionInfo, ImageHash, JitOption, ModuleId, NamedFunction, commands,
 };
 
+use crate::arrays::texture_references;
 use crate::checks;
 use crate::execute::Execute;
 use crate::modules;
 use crate::session::Session;
-use crate::texture_references;
 
 impl Session {
     pub(super) fn load_ahead(

@@ -49,7 +49,7 @@ impl Session {
         unsafe { create(&mut stream, command.flags, command.priority) }.ok()?;
         self.insert(command.phStream, stream)?;
         if let Some(green) = self.green()? {
-            self.green.note_stream(self, command.phStream, green.id);
+            self.green.note_stream(&self.objects, command.phStream, green.id);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! as it is. What comes back is looked up here, so that a node decides by a value of its own graph
 //! or of one around it, and by no other.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use sluice_cuda::*;
 use sluice_wire::{ConditionalNode, GraphId, Id, NodeWork, commands};
@@ -21,26 +21,6 @@ const HANDLES_MAX: usize = 1 << 16;
 const BODIES_MAX: usize = 1 << 12;
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
 const ASSIGN_DEFAULT: u64 = 1;
-
-/// The handles, and the graphs that are bodies.
-#[derive(Default)]
-pub(super) struct Conditions {
-    /// By the handle: the driver's graph that has it.
-    handles: HashMap<u64, usize>,
-    bodies: HashSet<usize>,
-}
-
-impl Conditions {
-    pub(super) fn is_body(&self, graph: CUgraph) -> bool {
-        self.bodies.contains(&graph.0)
-    }
-
-    /// A graph has gone.
-    pub(super) fn forget_graph(&mut self, graph: usize) {
-        self.handles.retain(|_, of| *of != graph);
-        self.bodies.remove(&graph);
-    }
-}
 
 pub(crate) fn create_handle(
     session: &Session,

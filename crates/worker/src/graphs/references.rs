@@ -1,34 +1,24 @@
-//! References of user objects: how many are the program's, and how many a graph's. To release one
-//! that has another owner is undefined in CUDA (CUDA Driver API, `cuUserObjectRelease`), so the
-//! driver is called only for what is there.
+//! How many references of each user object are the program's, and how many a graph's.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUresult, CUuserObject};
-use sluice_wire::{GraphId, UserObjectId, commands};
-
-use crate::execute::Execute;
-use crate::session::Session;
-
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes the program's references over.
-const MOVE: u32 = 1;
+use sluice_wire::{GraphId, UserObjectId};
 
 /// The account. The thread that changes it keeps it locked during the call of the driver.
 #[derive(Debug, Default)]
 pub(crate) struct References {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    program: HashMap<UserObjectId, u64>,
-    graphs: HashMap<(GraphId, UserObjectId), u64>,
+pub(super) struct State {
+    pub(super) program: HashMap<UserObjectId, u64>,
+    pub(super) graphs: HashMap<(GraphId, UserObjectId), u64>,
 }
 
 impl References {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,94 +41,8 @@ impl References {
 }
 
 impl State {
-    /// An object that has a reference, which keeps the driver's handle good.
-    fn find(&self, session: &Session, object: UserObjectId) -> Result<CUuserObject, CUresult> {
-        let is_held = self.program.contains_key(&object) || self.graphs.keys().any(|(_, of)| *of == object);
-        if is_held { session.find(object) } else { Err(CUresult::INVALID_VALUE) }
+    /// Whether the object has a reference, which keeps the driver's handle good.
+    pub(super) fn has(&self, object: UserObjectId) -> bool {
+        self.program.contains_key(&object) || self.graphs.keys().any(|(_, of)| *of == object)
     }
-}
-
-/// None would be entered as something that is held (CUDA Driver API: "must be nonzero and no larger
-/// than INT_MAX").
-pub(crate) fn check_count(count: u32) -> Result<(), CUresult> {
-    if (1..=i32::MAX as u32).contains(&count) { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
-}
-
-/// Whether the holder has this number of references.
-fn check<K: Hash + Eq>(held: &HashMap<K, u64>, holder: &K, count: u32) -> Result<(), CUresult> {
-    let has = held.get(holder).copied().unwrap_or(0);
-    if u64::from(count) <= has { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
-}
-
-fn give<K: Hash + Eq>(held: &mut HashMap<K, u64>, holder: K, count: u32) {
-    *held.entry(holder).or_default() += u64::from(count);
-}
-
-fn take<K: Hash + Eq>(held: &mut HashMap<K, u64>, holder: &K, count: u32) {
-    if let Some(has) = held.get_mut(holder) {
-        *has = has.saturating_sub(count.into());
-        if *has == 0 {
-            held.remove(holder);
-        }
-    }
-}
-
-pub(crate) fn retain(session: &Session, command: &commands::cuUserObjectRetain) -> Result<(), CUresult> {
-    let retain = session.table.cuUserObjectRetain.ok_or(CUresult::NOT_SUPPORTED)?;
-    check_count(command.count)?;
-    let mut state = session.graphs.references.lock();
-    let object = state.find(session, command.object)?;
-    // SAFETY: the object has a reference.
-    unsafe { retain(object, command.count) }.ok()?;
-    give(&mut state.program, command.object, command.count);
-    Ok(())
-}
-
-pub(crate) fn release(session: &Session, command: &commands::cuUserObjectRelease) -> Result<(), CUresult> {
-    let release = session.table.cuUserObjectRelease.ok_or(CUresult::NOT_SUPPORTED)?;
-    check_count(command.count)?;
-    let mut state = session.graphs.references.lock();
-    let object = state.find(session, command.object)?;
-    check(&state.program, &command.object, command.count)?;
-    // SAFETY: the references are the program's.
-    unsafe { release(object, command.count) }.ok()?;
-    take(&mut state.program, &command.object, command.count);
-    Ok(())
-}
-
-pub(crate) fn graph_retain(
-    session: &Session,
-    command: &commands::cuGraphRetainUserObject,
-) -> Result<(), CUresult> {
-    let retain = session.table.cuGraphRetainUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
-    check_count(command.count)?;
-    let mut state = session.graphs.references.lock();
-    let (graph, object) = (session.find(command.graph)?, state.find(session, command.object)?);
-    let moves = command.flags & MOVE != 0;
-    if moves {
-        check(&state.program, &command.object, command.count)?;
-    }
-    // SAFETY: the graph is live, and so is the object; what is moved is the program's.
-    unsafe { retain(graph, object, command.count, command.flags) }.ok()?;
-    if moves {
-        take(&mut state.program, &command.object, command.count);
-    }
-    give(&mut state.graphs, (command.graph, command.object), command.count);
-    Ok(())
-}
-
-pub(crate) fn graph_release(
-    session: &Session,
-    command: &commands::cuGraphReleaseUserObject,
-) -> Result<(), CUresult> {
-    let release = session.table.cuGraphReleaseUserObject.ok_or(CUresult::NOT_SUPPORTED)?;
-    check_count(command.count)?;
-    let mut state = session.graphs.references.lock();
-    let (graph, object) = (session.find(command.graph)?, state.find(session, command.object)?);
-    let holder = (command.graph, command.object);
-    check(&state.graphs, &holder, command.count)?;
-    // SAFETY: the graph is live, and the references are its own.
-    unsafe { release(graph, object, command.count) }.ok()?;
-    take(&mut state.graphs, &holder, command.count);
-    Ok(())
 }

@@ -4,7 +4,8 @@ use sluice_cuda::*;
 use sluice_wire::{Encode, GraphId, GraphNodeId, StreamId, commands};
 
 use super::edge_word;
-use super::weights::{Weight, weigh_node};
+use super::limits::weigh_node;
+use super::weights::Weight;
 use crate::checks;
 use crate::execute::Execute;
 use crate::session::Session;

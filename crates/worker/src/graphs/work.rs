@@ -9,7 +9,8 @@ mod operations;
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, FillNode, GraphExecId, GraphId, GraphNodeId, NodeWork, commands};
 
-use super::weights::{OPERATIONS_BYTES, Weight, weigh_node};
+use super::limits::{OPERATIONS_BYTES, weigh_node};
+use super::weights::Weight;
 use super::{Insertion, adopt, conditional, inner_graph};
 use crate::execute::Execute;
 use crate::session::Session;

@@ -1,5 +1,7 @@
 use sluice_wire::DevicePtr;
+use sluice_wire::live::{Word, tell, told};
 
+use super::mirrors::READY_MAX;
 use super::*;
 use crate::chunks::CHUNK;
 use crate::execute::Refusal;

@@ -22,6 +22,8 @@ use crate::ballast::Source;
 use crate::budget::Budget;
 use crate::chunks::CHUNK;
 use crate::counters::CounterPage;
+use crate::device::Device;
+use crate::driver::EventSharing;
 use crate::execute::Refusal;
 use crate::gate::Gate;
 use crate::generated::dispatch::dispatch;
@@ -29,12 +31,11 @@ use crate::host_calls::HostCalls;
 use crate::host_memory::HostMemory;
 use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
-use crate::live::Reach;
+use crate::live::mirrors::Reach;
 use crate::memory::Backing;
 use crate::outbox::{Outbox, Push};
 use crate::peers::taken_over;
-use crate::session::{Device, Session, SessionParts};
-use crate::sharing::{self, EventSharing};
+use crate::session::{Session, SessionParts};
 use crate::streams::Streams;
 use crate::{brake, driver, virtual_memory};
 
@@ -98,7 +99,7 @@ impl Stage {
             gate,
             streams,
             launch_times: None,
-            handle_types: sharing::handle_types(&table, 0),
+            handle_types: crate::device::handle_types(&table, 0),
         };
         let source = Source { table, ordinal: 0, handle_types: device.handle_types };
         assert_eq!(budget.begin(0, ALLOWANCE, Some(source)), ALLOWANCE);

@@ -6,10 +6,11 @@
 
 use sluice_cuda::{CUmemGenericAllocationHandle, CUmemLocation, CUresult, DriverTable};
 
+use super::calls::{on_device, physical, unback};
 use super::file::FilePiece;
 use super::host::HostPiece;
-use super::{on_device, physical, unback};
-use crate::session::Device;
+use crate::chunks::CHUNK;
+use crate::device::Device;
 
 /// Most bytes of an extent. Creating, mapping and releasing one of this size takes a tenth of the
 /// time of copying it. Tests move less memory.
@@ -116,7 +117,7 @@ pub(super) fn give_access(
     bytes: u64,
 ) -> Result<(), CUresult> {
     let locations: Vec<CUmemLocation> = users.iter().map(|user| on_device(user.ordinal)).collect();
-    super::give_access(table, &locations, address, bytes)
+    super::calls::give_access(table, &locations, address, bytes)
 }
 
 /// Takes away what is on the device, and forgets what is not. The first error is returned once all
@@ -142,5 +143,14 @@ mod tests {
         assert_eq!(sizes_of(EXTENT), [EXTENT]);
         assert_eq!(sizes_of(2 * EXTENT + (2 << 20)), [EXTENT, EXTENT, 2 << 20]);
         assert_eq!(sizes(60 << 30).sum::<u64>(), 60 << 30);
+    }
+}
+
+/// Whether a device's memory can be mapped at this address of a reservation; yes where only the
+/// room is missing.
+pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
+    match make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
+        Ok(extents) => unmake(table, address, &extents).is_ok(),
+        Err(result) => result == CUresult::OUT_OF_MEMORY,
     }
 }

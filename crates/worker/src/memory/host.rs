@@ -12,8 +12,6 @@ use std::thread;
 
 use sluice_cuda::{CUresult, DriverTable};
 
-use super::swap::NotMoved;
-
 /// The memory is pinned for all contexts (`CU_MEMHOSTREGISTER_PORTABLE`).
 const PORTABLE: u32 = 1;
 /// Most threads that have the system make pages. One makes about 5 GB/s, where a GPU copies 50.
@@ -95,11 +93,11 @@ impl Drop for HostPiece {
 /// Passes on a piece for each of these sizes, in their order: a spare one where there is one of the
 /// size, else a new one, of which several threads make the pages meanwhile. Spare ones of other
 /// sizes are released first.
-pub(crate) fn pieces(
+pub(crate) fn pieces<E: From<io::Error>>(
     sizes: &[u64],
     mut spare: Vec<HostPiece>,
-    mut pass_on: impl FnMut(HostPiece) -> Result<(), NotMoved>,
-) -> Result<(), NotMoved> {
+    mut pass_on: impl FnMut(HostPiece) -> Result<(), E>,
+) -> Result<(), E> {
     let found: Vec<Option<HostPiece>> = sizes.iter().map(|&bytes| take(&mut spare, bytes)).collect();
     drop(spare);
     let missing: Vec<u64> =
@@ -184,11 +182,11 @@ mod tests {
         let spare = vec![HostPiece::new(4 * MIB).unwrap(), HostPiece::new(3 * MIB).unwrap()];
         let known = spare[0].address();
         let (sizes, mut got) = ([2 * MIB, 4 * MIB, 2 * MIB, MIB, 4 * MIB], Vec::new());
-        pieces(&sizes, spare, |piece| {
+        let kept = pieces(&sizes, spare, |piece| {
             got.push(piece);
-            Ok(())
-        })
-        .unwrap();
+            io::Result::Ok(())
+        });
+        kept.unwrap();
         assert_eq!(got.iter().map(|piece| piece.bytes as u64).collect::<Vec<_>>(), sizes);
         assert_eq!(got[1].address(), known);
         assert_ne!(got[4].address(), known);
@@ -196,7 +194,8 @@ mod tests {
 
     #[test]
     fn makers_end_with_the_receiver() {
-        let busy = pieces(&[MIB; 100], Vec::new(), |_| Err(NotMoved::Busy(1)));
-        assert!(matches!(busy, Err(NotMoved::Busy(1))));
+        let busy = || io::Error::from(io::ErrorKind::ResourceBusy);
+        let ended = pieces(&[MIB; 100], Vec::new(), |_| Err(busy()));
+        assert_eq!(ended.unwrap_err().kind(), busy().kind());
     }
 }

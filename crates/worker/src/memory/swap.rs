@@ -32,8 +32,9 @@ use super::extent::{self, Extent, Location, Piece};
 use super::file::Unread;
 use super::host::{self, HostPiece};
 use super::{Backing, State, unback};
+use crate::current::make_current;
 use crate::link::{Kept, Packet};
-use crate::session::{Session, make_current};
+use crate::session::Session;
 
 /// What is written to device memory that has been copied, where a node looks for uses of memory
 /// that is away.
@@ -380,7 +381,7 @@ fn park(table: &DriverTable, state: &mut State, moving: &Moving, piece: Piece) -
         Some(Extent { place: Location::Device(handle), .. }) => *handle,
         _ => return Err(stays(CUresult::INVALID_VALUE, None)),
     };
-    if let Err(result) = super::unmap(table, moving.address, moving.bytes) {
+    if let Err(result) = super::calls::unmap(table, moving.address, moving.bytes) {
         return Err(stays(result, Some(piece)));
     }
     if let Some(extent) = state.extent_mut(moving.start, moving.index) {

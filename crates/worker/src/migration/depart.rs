@@ -220,7 +220,7 @@ fn state(
     let (acknowledged, expanded_before) = held.acknowledged();
     let Standing { partial, expander, unpacked } = standing;
     let recipes = session.recipes.all();
-    let take = |device: &crate::session::Device| {
+    let take = |device: &crate::device::Device| {
         snapshot::take(&session.table, device.ordinal, device.memory.load(Relaxed), !session.is_loaded)
     };
     let devices: Result<Vec<_>, CUresult> = session.devices.iter().map(take).collect();

@@ -7,6 +7,7 @@ use sluice_cuda::{CUresult, Fn};
 use sluice_wire::{Command, FunctionId, Header, Op, Target, commands};
 
 use super::{Job, SUBMITTED_BYTES_MAX};
+use crate::device::Device;
 use crate::execute::{Execute, Refusal};
 use crate::gate::Submission;
 use crate::generated::dispatch::dispatch;
@@ -14,7 +15,7 @@ use crate::kinds::{
     enters_itself, frees_a_stream, gives_work, is_bookkeeping, is_large_copy, is_quick, leaves_nothing,
     may_hold, recorded_event, ticket_of, waits,
 };
-use crate::session::{Device, Session};
+use crate::session::Session;
 use crate::{copies, ending, launch_times, mirror};
 
 /// Executes one command and answers it, if it waits.

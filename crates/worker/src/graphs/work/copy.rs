@@ -6,8 +6,8 @@ use sluice_wire::{ArrayPlace, CopyNode, CopySide, DevicePtr, Pitched};
 use super::Target;
 use crate::checks;
 use crate::custom::described;
-use crate::elsewhere::Range;
 use crate::execute::Execute;
+use crate::execute::Range;
 use crate::graphs::{Insertion, driver_nodes, inner_graph};
 use crate::session::Session;
 

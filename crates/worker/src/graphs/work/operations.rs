@@ -5,8 +5,8 @@ use sluice_wire::{DevicePtr, FillNode, MemoryOp, MemoryOpsNode, product, rows};
 
 use crate::checks;
 use crate::checks::aligned;
-use crate::elsewhere::Range;
 use crate::execute::Execute;
+use crate::execute::Range;
 use crate::session::Session;
 
 /// How a wait compares, and whether it flushes remote writes (`CUstreamWaitValue_flags`).

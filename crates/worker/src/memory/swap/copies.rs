@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUresult, CUstream};
 
 use super::{NotMoved, POISON};
+use crate::current::make_current;
+use crate::device::Device;
 use crate::memory::host::HostPiece;
-use crate::session::{Device, Session, make_current};
+use crate::session::Session;
 
 /// Copies of extents in one direction, on a stream of its own for each GPU.
 pub(super) struct Copies<'a> {

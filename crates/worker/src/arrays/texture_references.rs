@@ -4,9 +4,9 @@
 use sluice_cuda::*;
 use sluice_wire::{ArrayId, MipmappedArrayId, ModuleId, SurfRefId, TexRefId, commands};
 
+use crate::arrays::textures::rows_of;
 use crate::execute::Execute;
 use crate::session::Session;
-use crate::textures::rows_of;
 
 pub(crate) fn texture_of(
     session: &Session,

@@ -5,71 +5,21 @@
 //! counts as a reference. What a stream takes away it may still use until it has come there; an
 //! event behind that says when.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluice_cuda::*;
-use sluice_wire::{
-    ArrayId, ArrayMap, LaterArray, MipmappedArrayId, PhysicalPart, SparseProperties, commands,
-};
+use sluice_wire::{ArrayMap, LaterArray, PhysicalPart, SparseProperties, commands};
 
+use super::tiled::{Change, Key, Leaving, State, Tiled};
 use crate::execute::Execute;
-use crate::host_memory::HostMemory;
+use crate::memory::physical::{Physical, give_up};
 use crate::session::Session;
-use crate::virtual_memory::{Physical, give_up};
 
 /// What a tile costs of host memory, about: its entry here, and the driver's.
 const TILE_COST: u64 = 128;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIMING: u32 = 2;
-
-/// The arrays of a session that are mapped later.
-pub(crate) struct TiledArrays {
-    state: Mutex<State>,
-    host_memory: Arc<HostMemory>,
-}
-
-#[derive(Default)]
-struct State {
-    arrays: HashMap<Key, Tiled>,
-    leaving: Vec<Leaving>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    Array(ArrayId),
-    Mipmapped(MipmappedArrayId),
-}
-
-struct Tiled {
-    gpu: u32,
-    tiling: Tiling,
-    mapped: BTreeMap<Tile, Arc<Physical>>,
-}
-
-/// Memory that was taken away in a stream, which has not come further than here.
-struct Leaving {
-    event: CUevent,
-    memory: Vec<Arc<Physical>>,
-}
-
-/// One entry of a list, checked.
-struct Change {
-    of: Key,
-    tiles: Tiles,
-    memory: Option<Arc<Physical>>,
-    info: CUarrayMapInfo,
-}
-
-impl TiledArrays {
-    pub(crate) fn new(host_memory: Arc<HostMemory>) -> TiledArrays {
-        TiledArrays { state: Mutex::default(), host_memory }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Remembers how the driver cuts an array that was made just now; one of which that is not known is
 /// destroyed again.
@@ -138,7 +88,7 @@ pub(crate) fn leave(session: &Session, of: Key) {
     let gone = session.tiles.lock().arrays.remove(&of);
     if let Some(gone) = gone {
         session.tiles.host_memory.give_back(gone.mapped.len() as u64 * TILE_COST);
-        gone.mapped.into_values().for_each(|physical| give_up(session, physical));
+        gone.mapped.into_values().for_each(|physical| give_up(&session.budget, physical));
     }
 }
 
@@ -156,7 +106,7 @@ pub(crate) fn reap(session: &Session) {
     for Leaving { event, memory } in left {
         // SAFETY: ours, and forgotten since just now.
         let _ = unsafe { destroy(event) };
-        memory.into_iter().for_each(|physical| give_up(session, physical));
+        memory.into_iter().for_each(|physical| give_up(&session.budget, physical));
     }
 }
 
@@ -195,7 +145,7 @@ pub(crate) fn map(session: &Session, command: &commands::cuMemMapArrayAsync) -> 
     let wait = session.table.cuStreamSynchronize.ok_or(CUresult::NOT_SUPPORTED)?;
     // SAFETY: the stream is live.
     let result = unsafe { wait(stream) }.ok();
-    gone.into_iter().for_each(|physical| give_up(session, physical));
+    gone.into_iter().for_each(|physical| give_up(&session.budget, physical));
     result
 }
 
@@ -215,11 +165,6 @@ fn mark(table: &DriverTable, stream: CUstream) -> Option<CUevent> {
 }
 
 impl State {
-    /// Tiles that have memory.
-    fn mapped(&self) -> u64 {
-        self.arrays.values().map(|tiled| tiled.mapped.len() as u64).sum()
-    }
-
     fn check(
         &self,
         session: &Session,
@@ -264,17 +209,6 @@ impl State {
         };
         info.set_part(&part);
         Ok(Change { of, tiles, memory, info })
-    }
-
-    /// Notes the change that was made in the driver; returns the memory that tiles no longer have.
-    fn make(&mut self, Change { of, tiles, memory, .. }: Change) -> Vec<Arc<Physical>> {
-        let Some(tiled) = self.arrays.get_mut(&of) else { return memory.into_iter().collect() };
-        let Some(memory) = memory else {
-            let [first, last] = tiles.ends();
-            let gone = tiled.mapped.extract_if(first..=last, |tile, _| tiles.contains(tile));
-            return gone.map(|(_, physical)| physical).collect();
-        };
-        tiles.each().filter_map(|tile| tiled.mapped.insert(tile, Arc::clone(&memory))).collect()
     }
 }
 
