@@ -22,14 +22,11 @@ use sluice_wire::{Begun, Decode, DevicePtr, Encode, Header, Kind, Op, Reader, St
 use crate::copies;
 use crate::execute::Execute;
 use crate::gate::Submission;
+use crate::kinds::{BULK_MIN, COPY_FIELDS};
 use crate::memory::presence::Use;
 use crate::pipeline;
 use crate::session::Session;
 
-/// A frame that lacks at least this number of bytes is read on its own.
-pub(crate) const BULK_MIN: usize = 64 << 10;
-/// Bytes before the data of a copy to the device: address, stream, and the number of bytes.
-pub(crate) const COPY_FIELDS: usize = 20;
 /// Bytes that are collected for one call of the driver where they do not lie in shared memory.
 pub(crate) const PIECE: usize = 128 << 10;
 

@@ -5,10 +5,10 @@ use std::ptr::NonNull;
 use sluice_cuda::{CUdeviceptr, CUresult, CUstream};
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, commands};
 
-use crate::bulk::BULK_MIN;
-use crate::custom::Call;
+use crate::callbacks::Call;
 use crate::ending;
 use crate::execute::Execute;
+use crate::kinds::BULK_MIN;
 use crate::live::mirrors::Reach;
 use crate::outbox::{Lying, Push};
 use crate::pipeline;

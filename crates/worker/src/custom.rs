@@ -5,7 +5,6 @@
 
 #![allow(non_snake_case)] // CUDA's names
 
-mod callbacks;
 mod device_memory;
 mod launches;
 mod loading;
@@ -32,7 +31,6 @@ use crate::session::Session;
 use crate::sharing;
 use crate::virtual_memory;
 
-pub(crate) use self::callbacks::Call;
 pub(crate) use self::device_memory::described;
 pub(crate) use self::launches::packed;
 

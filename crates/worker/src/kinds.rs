@@ -6,7 +6,10 @@
 use sluice_cuda::Fn;
 use sluice_wire::{Command, EventId, Op, Target, commands, for_each_command};
 
-use crate::bulk::{BULK_MIN, COPY_FIELDS};
+/// A frame that lacks at least this number of bytes is read on its own.
+pub(crate) const BULK_MIN: usize = 64 << 10;
+/// Bytes before the data of a copy to the device: address, stream, and the number of bytes.
+pub(crate) const COPY_FIELDS: usize = 20;
 
 /// Whether a command is answered.
 pub(crate) fn waits(op: Op) -> bool {

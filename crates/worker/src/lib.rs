@@ -24,6 +24,7 @@ mod brake;
 mod budget;
 mod builds;
 mod bulk;
+mod callbacks;
 mod calls;
 mod checks;
 mod chunks;

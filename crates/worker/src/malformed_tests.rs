@@ -16,9 +16,9 @@ use std::time::Instant;
 use sluice_cuda::{CUresult, CUstreamCaptureMode};
 use sluice_wire::{ArrayId, ArrayPlace, Command, DevicePtr, Encode, GraphId, Op, StreamId, commands, sample};
 
-use crate::bulk::BULK_MIN;
 use crate::chunks::CHUNK;
 use crate::execute::Refusal;
+use crate::kinds::BULK_MIN;
 use crate::malformed::honest::populate;
 use crate::malformed::known::{Known, Noise, Progress};
 use crate::malformed::stage::{RESERVATION, Stage};

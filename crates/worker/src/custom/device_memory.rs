@@ -8,8 +8,8 @@ use sluice_wire::{CopyNode, CopySide, Encode, Pitched, commands};
 
 use crate::arrays::tiles;
 use crate::budget::Claim;
+use crate::callbacks::Call;
 use crate::checks::span;
-use crate::custom::callbacks::Call;
 use crate::execute::Execute;
 use crate::outbox::Push;
 use crate::session::Session;
