@@ -17,10 +17,10 @@ use sluice_wire::{ArrayId, ArrayShape, CopyNode, CopySide, MipmappedArrayId, Str
 use self::records::{ArrayRecord, Charge, Mipmapped};
 use self::tiled::Key;
 use self::tiles::Handle;
-use crate::budget::Claim;
-use crate::execute::Execute;
 use crate::graphs;
+use crate::memory::budget::Claim;
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 const MAPPED_LATER: u32 = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 /// Flags that arrays may have: others are for graphics.

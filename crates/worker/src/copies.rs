@@ -1,19 +1,26 @@
-//! Copies between the client's memory and the device.
+//! Copies between the client's memory and the device: commands with their data ([`bulk`]), memory
+//! of other GPUs ([`elsewhere`]), memory that both sides keep equal ([`mirror`]), and what a stream
+//! does when it gets to a place ([`callbacks`]).
 
+pub(crate) mod bulk;
+pub(crate) mod callbacks;
+pub(crate) mod elsewhere;
+pub(crate) mod host_copies;
+pub(crate) mod mirror;
 use std::ptr::NonNull;
 
 use sluice_cuda::{CUdeviceptr, CUresult, CUstream};
 use sluice_wire::{BULK_SIZE_MAX, DevicePtr, Encode, commands};
 
-use crate::callbacks::Call;
-use crate::ending;
-use crate::execute::Execute;
-use crate::kinds::BULK_MIN;
+use crate::copies::callbacks::Call;
 use crate::live::mirrors::Reach;
+use crate::outbox::staging::PIECE;
 use crate::outbox::{Lying, Push};
 use crate::pipeline;
+use crate::pipeline::kinds::BULK_MIN;
+use crate::process::ending;
 use crate::session::Session;
-use crate::staging::PIECE;
+use crate::session::execute::Execute;
 
 /// Bytes that a copy for which the client waits moves at a time: while it takes one piece out of
 /// the ring, or out of its socket, the driver makes the next. Over a far link whole pieces of the
@@ -331,10 +338,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::chunks::CHUNK;
     use crate::malformed::honest::populate;
     use crate::malformed::known::Known;
     use crate::malformed::stage::{RESERVATION, Stage};
+    use crate::memory::chunks::CHUNK;
     use sluice_wire::{Command, StreamId, decode};
 
     /// What a stream waits for.

@@ -17,19 +17,19 @@ use crate::arrays;
 use crate::arrays::texture_references;
 use crate::arrays::textures;
 use crate::arrays::tiles;
-use crate::attributes;
-use crate::budget::Claim;
 use crate::copies;
-use crate::execute::Execute;
+use crate::copies::mirror;
 use crate::generated::dispatch::Custom;
 use crate::graphs;
 use crate::green;
-use crate::mirror;
+use crate::memory::budget::Claim;
+use crate::memory::virtual_memory;
 use crate::modules;
-use crate::peers;
 use crate::session::Session;
+use crate::session::attributes;
+use crate::session::execute::Execute;
 use crate::sharing;
-use crate::virtual_memory;
+use crate::sharing::peers;
 
 pub(crate) use self::device_memory::described;
 pub(crate) use self::launches::packed;
@@ -769,7 +769,7 @@ impl Custom for Session {
     /// Answered once the event is done.
     fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
         let (event, (_, device)) = (self.find(command.event)?, self.device()?);
-        self.watches.watch(crate::current::current(), command.event, (event, device.context));
+        self.watches.watch(crate::session::current::current(), command.event, (event, device.context));
         Ok(())
     }
 

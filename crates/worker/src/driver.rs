@@ -1,16 +1,25 @@
 //! From a name to a driver that runs: loading, initialising, contexts, and the range of device
-//! addresses.
+//! addresses. Beside that, what is asked of a driver without a session: what it has
+//! ([`probe`]), how fast it is ([`measure`]), how its GPUs fare ([`health`]).
 
+pub(crate) mod health;
+#[cfg(test)]
+mod loaded_driver_tests;
+pub(crate) mod measure;
+pub(crate) mod output;
+pub(crate) mod own_memory;
+pub(crate) mod probe;
+pub(crate) mod software;
 use std::ops::Range;
 use std::path::Path;
 
 use sluice_cuda::{CUcontext, CUmemAllocationHandleType, CUresult, DriverTable, LoadError};
 use sluice_recording::Model;
 
-use crate::chunks::CHUNK;
-use crate::device::Device;
 use crate::link::Driver;
+use crate::memory::chunks::CHUNK;
 use crate::memory::extent;
+use crate::session::device::Device;
 
 /// Why a driver does not run.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +62,12 @@ impl EventSharing {
 /// Loads and initialises a driver.
 pub(crate) fn start(driver: &Driver) -> Result<DriverTable, DriverError> {
     let table = match driver {
-        Driver::Software { memory } => crate::software::table(memory),
+        Driver::Software { memory } => crate::driver::software::table(memory),
         Driver::Recording { model, count } => {
             let model = Model::from_name(model).ok_or_else(|| DriverError::Model(model.clone()))?;
             sluice_recording::table(model, *count as usize)
         }
-        Driver::Library { path } => crate::calls::noted(DriverTable::load(Path::new(path))?),
+        Driver::Library { path } => crate::process::calls::noted(DriverTable::load(Path::new(path))?),
     };
     let init = table.cuInit.ok_or(DriverError::Missing("cuInit"))?;
     // SAFETY: the table is a CUDA driver's.
@@ -87,7 +96,7 @@ pub(crate) fn retain_context(table: &DriverTable, ordinal: i32) -> Result<CUcont
     let mut context = CUcontext::NULL;
     // SAFETY: the driver writes one handle to a local.
     check("cuDevicePrimaryCtxRetain", unsafe { retain(&mut context, ordinal) })?;
-    crate::current::make_current(table, context)
+    crate::session::current::make_current(table, context)
         .map_err(|result| DriverError::Call { function: "cuCtxSetCurrent", result })?;
     Ok(context)
 }

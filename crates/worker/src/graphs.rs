@@ -28,9 +28,9 @@ pub(crate) use structure::*;
 pub(crate) use user_objects::{check_count, graph_release, graph_retain, release, retain};
 pub(crate) use work::{add, copy_ranges, get, set, set_in_executable};
 
-use crate::execute::Execute;
+use crate::schedule::streams;
 use crate::session::Session;
-use crate::streams;
+use crate::session::execute::Execute;
 
 impl Session {
     /// Whether a stream captures into this graph or one inside it, which has to stay for that.

@@ -16,10 +16,10 @@ use sluice_wire::{
 };
 
 use self::contexts::{Context, KnownResource, Owner};
-use crate::checks;
-use crate::execute::Execute;
 use crate::graphs;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
 
 /// Most groups of a split, and most resources of a descriptor: more than a device has
 /// multiprocessors.
@@ -236,10 +236,10 @@ pub(crate) fn destroy(session: &Session, id: GreenCtxId) -> Result<(), CUresult>
         *of != id
     });
     session.end_thread_streams(place)?;
-    crate::current::make_current(&session.table, context.context)?;
+    crate::session::current::make_current(&session.table, context.context)?;
     // What its work failed with is the session's to find.
     let _ = session.synchronize();
-    crate::current::make_current(&session.table, device.context)?;
+    crate::session::current::make_current(&session.table, device.context)?;
     let mut resources = session.green.resources();
     let asked: Vec<_> = resources.asked.keys().filter(|(of, _)| *of == Owner::Green(id)).copied().collect();
     for question in asked {

@@ -15,83 +15,38 @@ use sluice_worker_link::measure::ARGUMENT as MEASURE;
 use sluice_worker_link::probe::ARGUMENT as PROBE;
 use sluice_worker_link::{INHERITED_FDS, counters, link};
 
-mod ahead;
-mod arrays;
-mod attributes;
-mod backlog;
-mod ballast;
-mod brake;
-mod budget;
-mod builds;
-mod bulk;
-mod callbacks;
-mod calls;
-mod checks;
-mod chunks;
-mod client;
-mod copies;
-mod current;
-mod custom;
-mod device;
-mod driver;
-mod driver_memory;
-mod driver_output;
-mod elsewhere;
-mod ending;
-mod event;
-mod execute;
-pub mod gate;
+// From the top down: each room uses those below it.
+mod connection;
 mod generated {
     // One shape for every function: some casts change nothing, some messages have no fields.
     #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
     pub(crate) mod dispatch;
 }
-mod code_cache;
-mod disk_cache;
+mod arrays;
+mod copies;
+mod custom;
+mod driver;
 mod graphs;
 mod green;
-mod hang;
-mod health;
-mod host_calls;
-mod host_copies;
-mod host_memory;
-#[cfg(test)]
-mod host_memory_tests;
-mod images;
-mod kinds;
-mod launch_times;
 mod live;
-#[cfg(test)]
-mod loaded_driver_tests;
+mod memory;
+mod modules;
+mod outbox;
+mod pipeline;
+mod process;
+mod schedule;
+mod session;
+mod sharing;
+
 #[cfg(any(test, feature = "fuzz"))]
 pub mod malformed;
 #[cfg(test)]
 mod malformed_frames_tests;
 #[cfg(test)]
 mod malformed_tests;
-mod measure;
-mod memory;
-mod migration;
-mod mirror;
-mod modules;
-mod objects;
-mod outbox;
-mod peers;
-mod pipeline;
-mod probe;
-mod reader;
-mod recipes;
-pub mod sandbox;
-mod serve;
-mod session;
-mod sharing;
-mod snapshot;
-mod software;
-mod staging;
-mod streams;
-mod virtual_memory;
-mod watchdog;
-mod watches;
+
+pub use process::sandbox;
+pub use schedule::gate;
 
 /// Runs this process as a worker, as the daemon starts it; never returns.
 ///
@@ -100,16 +55,20 @@ mod watches;
 /// through, [`FACTS`] and the same to say where they stand, [`sandbox::ARGUMENT`] and a folder to
 /// say how a worker is confined, [`MEASURE`] and a driver to measure its GPUs.
 pub fn main(arguments: &[OsString]) -> ! {
-    let [argument, what] = arguments else { serve::serve() };
+    let [argument, what] = arguments else { connection::serve::serve() };
     let out = &mut std::io::stdout().lock();
     let done = match argument.to_str() {
-        Some(PROBE) => read(what).map(|driver| probe::probe(&driver, out).map_err(|e| e.to_string())),
-        Some(MEASURE) => read(what).map(|driver| measure::measure(&driver, out).map_err(|e| e.to_string())),
-        Some(WATCH) => read(what).map(|watch| health::watch(&watch, out).map_err(|e| e.to_string())),
+        Some(PROBE) => read(what).map(|driver| driver::probe::probe(&driver, out).map_err(|e| e.to_string())),
+        Some(MEASURE) => {
+            read(what).map(|driver| driver::measure::measure(&driver, out).map_err(|e| e.to_string()))
+        }
+        Some(WATCH) => read(what).map(|watch| driver::health::watch(&watch, out).map_err(|e| e.to_string())),
         Some(sandbox::ARGUMENT) => {
             read(what).map(|cache: Option<PathBuf>| say_confinement(cache.as_deref(), out))
         }
-        Some(FACTS) => read(what).map(|watch| health::facts::say(&watch, out).map_err(|e| e.to_string())),
+        Some(FACTS) => {
+            read(what).map(|watch| driver::health::facts::say(&watch, out).map_err(|e| e.to_string()))
+        }
         _ => None,
     };
     let Some(done) = done else {

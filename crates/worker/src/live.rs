@@ -29,9 +29,9 @@ use sluice_wire::live::LIVE_BYTES_MAX;
 use sluice_wire::{Command, Encode, Header, Op, WireError, commands, decode};
 
 use self::mirrors::{Live, Question, Reach};
-use crate::ending;
 use crate::outbox::Push;
 use crate::pipeline::Pipeline;
+use crate::process::ending;
 use crate::session::Session;
 
 /// Most questions of a session at a time: each thread of a program has one at a time.

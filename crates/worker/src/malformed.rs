@@ -16,8 +16,8 @@ use sluice_wire::{Frame, Header, Kind, Op, sample};
 
 use self::known::{Known, Progress};
 use self::stage::Stage;
-use crate::chunks::CHUNK;
-use crate::execute::Refusal;
+use crate::memory::chunks::CHUNK;
+use crate::session::execute::Refusal;
 
 /// Numbers in an order that the seed decides (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);

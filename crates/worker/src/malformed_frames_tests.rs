@@ -20,12 +20,12 @@ use sluice_cuda::CUresult;
 use sluice_wire::sequences::Expander;
 use sluice_wire::{FrameDecoder, Header, Kind, Op, Received, WireError, decode};
 
-use crate::execute::Refusal;
 use crate::malformed::honest::populate;
 use crate::malformed::known::{Known, Noise, Progress};
 use crate::malformed::stage::Stage;
 use crate::malformed::{EDGES, Random, operations};
 use crate::malformed_tests::{command, number_from, panics, watch};
+use crate::session::execute::Refusal;
 
 const FRAMES: u64 = 6_000;
 /// Frames that are written at once.

@@ -16,13 +16,13 @@ use std::time::Instant;
 use sluice_cuda::{CUresult, CUstreamCaptureMode};
 use sluice_wire::{ArrayId, ArrayPlace, Command, DevicePtr, Encode, GraphId, Op, StreamId, commands, sample};
 
-use crate::chunks::CHUNK;
-use crate::execute::Refusal;
-use crate::kinds::BULK_MIN;
 use crate::malformed::honest::populate;
 use crate::malformed::known::{Known, Noise, Progress};
 use crate::malformed::stage::{RESERVATION, Stage};
 use crate::malformed::{EDGES, Random, operations};
+use crate::memory::chunks::CHUNK;
+use crate::pipeline::kinds::BULK_MIN;
+use crate::session::execute::Refusal;
 
 const FRAMES: u64 = 20_000;
 /// How often the session gets one of everything anew.

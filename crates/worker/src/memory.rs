@@ -17,16 +17,28 @@
 //! | [`host`] | the host memory that it is moved to |
 //! | [`contents`] | what is in it, in pieces |
 //! | [`spare`] | host memory that is ready for the next move |
+//! | [`calls`] | the driver's calls that make and map memory |
+//! | [`physical`], [`virtual_memory`] | memory that programs make and map themselves |
+//! | [`budget`] | what the lease allows, and the memory that stands behind it |
+//! | [`host_memory`] | the account of host memory that a session holds |
+//! | [`chunks`] | the map of the session's addresses |
 
+pub(crate) mod ballast;
+pub(crate) mod budget;
 pub(crate) mod calls;
+pub(crate) mod chunks;
 pub(crate) mod contents;
 pub(crate) mod extent;
 pub(crate) mod file;
 mod host;
+pub(crate) mod host_memory;
+#[cfg(test)]
+pub(crate) mod host_memory_tests;
 pub(crate) mod physical;
 pub(crate) mod presence;
 pub(crate) mod spare;
 pub(crate) mod swap;
+pub(crate) mod virtual_memory;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,15 +48,15 @@ use sluice_cuda::{CUdeviceptr, CUmemGenericAllocationHandle, CUresult, DriverTab
 use sluice_wire::ExportToken;
 use sluice_wire::migration::Committed;
 
-use crate::budget::{Budget, Claim};
-use crate::chunks::{Chunks, Run};
 use crate::counters::CounterPage;
-use crate::device::Device;
-use crate::host_memory::HostCharge;
+use crate::memory::budget::{Budget, Claim};
 use crate::memory::calls::{back_on_host, unback};
+use crate::memory::chunks::{Chunks, Run};
 use crate::memory::extent::Extent;
 use crate::memory::host::HostPiece;
+use crate::memory::host_memory::HostCharge;
 use crate::memory::physical::{Mapping, Physical};
+use crate::session::device::Device;
 
 /// Most ranges that are not chunks: allocations of the driver's minting, and module globals.
 const RANGES_MAX: usize = 1 << 20;
@@ -392,7 +404,7 @@ impl Memory {
         self.counters.movable.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the program has not been told yet that its GPUs do not reach each other's memory.
+    /// Whether the program does not know yet that its GPUs do not reach each other's memory.
     pub(crate) fn is_first_notice(&self) -> bool {
         !self.has_told.swap(true, Ordering::Relaxed)
     }

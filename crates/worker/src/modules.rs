@@ -1,5 +1,9 @@
 //! Modules and their functions: loading images, and what clients need to know to launch.
 
+pub(crate) mod builds;
+pub(crate) mod code_cache;
+pub(crate) mod disk_cache;
+pub(crate) mod images;
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,8 +20,8 @@ use sluice_wire::{
     FunctionId, FunctionInfo, JitOption, ModuleId, NamedFunction, Parameter, SurfRefId, TexRefId,
 };
 
-use crate::checks::{self, PARAMETER_BYTES_MAX};
-use crate::host_memory::HostCharge;
+use crate::memory::host_memory::HostCharge;
+use crate::session::checks::{self, PARAMETER_BYTES_MAX};
 
 /// Most parameters of a kernel; CUDA's limit is 32,764 bytes of them.
 const PARAMETERS_MAX: usize = 8192;

@@ -17,6 +17,7 @@
 
 mod push;
 mod resume;
+pub(crate) mod staging;
 mod writer;
 
 use std::collections::VecDeque;

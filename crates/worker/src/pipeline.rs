@@ -16,6 +16,7 @@
 //! call itself. So no client thread blocks another's, and a waiting call costs one thread switch.
 
 mod execute;
+pub(crate) mod kinds;
 mod submit;
 
 use std::collections::VecDeque;
@@ -29,10 +30,12 @@ use sluice_wire::frame::HEADER_SIZE;
 use sluice_wire::resume::{WINDOW, WINDOW_MAX};
 use sluice_wire::{Command, Header, Op, commands};
 
-use crate::bulk::Buffers;
-use crate::kinds::frees_a_stream;
+use crate::copies::bulk::Buffers;
+use crate::copies::mirror;
+use crate::live;
+use crate::pipeline::kinds::frees_a_stream;
+use crate::process::ending;
 use crate::session::Session;
-use crate::{ending, live, mirror};
 
 pub(crate) use execute::{is_idle, refused};
 

@@ -1,5 +1,17 @@
-//! The state of one session, as its threads share it.
+//! The state of one session, as its threads share it: its devices, the objects that the client has
+//! numbers for, and what each room above keeps of its own. What works on a session is in those
+//! rooms; here is what all of them need: the command that a thread executes
+//! ([`current`]), what a command's arguments are checked against ([`execute`], [`checks`]), and how
+//! objects are made anew elsewhere ([`recipes`]).
 
+pub(crate) mod attributes;
+pub(crate) mod checks;
+pub(crate) mod current;
+pub(crate) mod device;
+pub(crate) mod execute;
+pub(crate) mod host_calls;
+pub(crate) mod objects;
+pub(crate) mod recipes;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicI32};
@@ -8,33 +20,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUdeviceptr, CUresult, CUstream, DriverTable};
 use sluice_wire::{DevicePtr, EventId, ExportToken, GREEN_PLACES, HandleKind, Header, Id};
 
+use self::current::{current_device, make_current};
 use crate::arrays::records::Arrays;
 use crate::arrays::tiled::TiledArrays;
-use crate::budget::Budget;
+use crate::copies::host_copies::HostCopies;
 use crate::counters::CounterPage;
-use crate::current::{self, current, current_device, make_current};
-use crate::device::Device;
 use crate::driver::EventSharing;
-use crate::driver_output::DriverOutput;
-use crate::execute::Execute;
-use crate::execute::Range;
+use crate::driver::output::DriverOutput;
 use crate::graphs::records::Graphs;
 use crate::green::contexts::{self, Green};
-use crate::host_calls::HostCalls;
-use crate::host_copies::HostCopies;
-use crate::host_memory::HostMemory;
-use crate::images::Images;
 use crate::live::mirrors::{Live, Reach};
 use crate::memory::Memory;
+use crate::memory::budget::Budget;
+use crate::memory::host_memory::HostMemory;
 use crate::memory::presence::Presence;
 use crate::modules::Modules;
-use crate::objects::Objects;
+use crate::modules::images::Images;
 use crate::outbox::Outbox;
-use crate::peers::connections::Peers;
-use crate::recipes::Recipes;
-use crate::staging::Staging;
-use crate::streams;
-use crate::watches::Watches;
+use crate::outbox::staging::Staging;
+use crate::schedule::streams;
+use crate::schedule::watches::Watches;
+use crate::session::device::Device;
+use crate::session::execute::Execute;
+use crate::session::execute::Range;
+use crate::session::host_calls::HostCalls;
+use crate::session::objects::Objects;
+use crate::session::recipes::Recipes;
+use crate::sharing::peers::connections::Peers;
 
 /// Everything that executing a command needs.
 pub(crate) struct Session {
@@ -149,7 +161,7 @@ impl Session {
 
     /// The green context that the command which this thread executes is for.
     pub(crate) fn green(&self) -> Result<Option<contexts::Context>, CUresult> {
-        self.green_at(current().device)
+        self.green_at(current::current().device)
     }
 
     fn green_at(&self, place: u8) -> Result<Option<contexts::Context>, CUresult> {
@@ -252,7 +264,7 @@ impl Session {
     fn thread_stream(&self) -> Result<CUstream, CUresult> {
         let create = self.table.cuStreamCreate.ok_or(CUresult::NOT_SUPPORTED)?;
         let mut streams = self.thread_streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let Header { lane, device, .. } = current();
+        let Header { lane, device, .. } = current::current();
         if let Some(&stream) = streams.get(&(lane, device)) {
             return Ok(stream);
         }

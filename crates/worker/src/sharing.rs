@@ -5,6 +5,7 @@
 //! daemon keeps it while any session holds it, counts shared memory once, and gives it to no
 //! session of another lease.
 
+pub(crate) mod peers;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::PoisonError;
@@ -14,9 +15,7 @@ use std::time::Duration;
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, EventId, ExportToken, commands};
 
-use crate::current::current;
 use crate::driver::EventSharing;
-use crate::execute::Execute;
 use crate::link::Export;
 use crate::memory::Backing;
 use crate::memory::extent::{Extent, Location};
@@ -24,6 +23,8 @@ use crate::memory::physical::Physical;
 use crate::memory::swap;
 use crate::outbox::Push;
 use crate::session::Session;
+use crate::session::current::current;
+use crate::session::execute::Execute;
 
 /// What a driver's memory is created with so that it can be shared later.
 const FILE: CUmemAllocationHandleType = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
@@ -136,9 +137,9 @@ fn on_device(
 ) -> Result<(), CUresult> {
     let there = session.devices.get(gpu as usize).ok_or(CUresult::INVALID_DEVICE)?;
     let (_, here) = session.device()?;
-    crate::current::make_current(&session.table, there.context)?;
+    crate::session::current::make_current(&session.table, there.context)?;
     let result = action();
-    crate::current::make_current(&session.table, here.context)?;
+    crate::session::current::make_current(&session.table, here.context)?;
     result
 }
 

@@ -8,7 +8,7 @@ pub(crate) fn generate(api: &Declarations) -> String {
     let mut out = source::header("The worker's dispatch: from a message to a call of the driver.");
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
     out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};\n\n";
-    out += "use crate::checks::aligned;\nuse crate::execute::{Execute, Refusal, finished};\n\n";
+    out += "use crate::session::checks::aligned;\nuse crate::session::execute::{Execute, Refusal, finished};\n\n";
     customs(&mut out, api);
     out += "/// Decodes one command, executes it, and appends what its answer carries to `reply`.\n";
     out += "pub fn dispatch<S: Execute + Custom>(session: &S, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";

@@ -358,7 +358,7 @@ fn stopped_node(rounds: u32) -> Result<()> {
 /// Whether the program says why its node has ended. If not, the worker has waited for it.
 fn stopped_once(before: &str, after: &str) -> Result<bool> {
     /// A worker waits at least so long for its client to read why its session ends (`HEARD` in
-    /// `crates/worker/src/ending.rs`).
+    /// `crates/worker/src/process/ending.rs`).
     const HEARD: Duration = Duration::from_secs(3);
     const WHY: &str = "the node has been stopped, and the session has ended with it";
     let mut node = start_node()?;

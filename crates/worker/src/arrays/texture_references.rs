@@ -5,8 +5,8 @@ use sluice_cuda::*;
 use sluice_wire::{ArrayId, MipmappedArrayId, ModuleId, SurfRefId, TexRefId, commands};
 
 use crate::arrays::textures::rows_of;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 pub(crate) fn texture_of(
     session: &Session,

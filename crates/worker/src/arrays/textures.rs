@@ -4,8 +4,8 @@
 use sluice_cuda::*;
 use sluice_wire::{PitchedTexels, TextureResource, commands};
 
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 /// Most texture objects, and most surface objects, of a session.
 const OBJECTS_MAX: usize = 1 << 16;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluice_cuda::{CUarrayMapInfo, CUevent, Tile, Tiles, Tiling};
 use sluice_wire::{ArrayId, MipmappedArrayId};
 
-use crate::host_memory::HostMemory;
+use crate::memory::host_memory::HostMemory;
 use crate::memory::physical::Physical;
 
 /// The arrays of a session that are mapped later.

@@ -12,9 +12,9 @@ use sluice_cuda::*;
 use sluice_wire::{ArrayMap, LaterArray, PhysicalPart, SparseProperties, commands};
 
 use super::tiled::{Change, Key, Leaving, State, Tiled};
-use crate::execute::Execute;
 use crate::memory::physical::{Physical, give_up};
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 /// What a tile costs of host memory, about: its entry here, and the driver's.
 const TILE_COST: u64 = 128;

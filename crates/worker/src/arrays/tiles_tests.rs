@@ -6,8 +6,8 @@ use sluice_wire::{
     StreamId, commands, decode,
 };
 
-use crate::host_memory_tests::say;
 use crate::malformed::stage::Stage;
+use crate::memory::host_memory_tests::say;
 
 const ARRAY: ArrayId = ArrayId(1 << 32);
 const POOL: u64 = 64 << 20;

@@ -7,13 +7,13 @@ use sluice_cuda::*;
 use sluice_wire::{CopyNode, CopySide, Encode, Pitched, commands};
 
 use crate::arrays::tiles;
-use crate::budget::Claim;
-use crate::callbacks::Call;
-use crate::checks::span;
-use crate::execute::Execute;
+use crate::copies::callbacks::Call;
+use crate::memory::budget::Claim;
 use crate::outbox::Push;
+use crate::outbox::staging::PIECE;
 use crate::session::Session;
-use crate::staging::PIECE;
+use crate::session::checks::span;
+use crate::session::execute::Execute;
 
 impl Session {
     pub(super) fn memory_info(&self, reply: &mut Vec<u8>) -> Result<(), CUresult> {

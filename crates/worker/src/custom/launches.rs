@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_wire::{Dim, Encode, commands};
 
-use crate::checks::{self, plain};
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks::{self, plain};
+use crate::session::execute::Execute;
 
 impl Session {
     pub(super) fn launch_kernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {

@@ -8,10 +8,10 @@ use sluice_wire::{
 };
 
 use crate::arrays::texture_references;
-use crate::checks;
-use crate::execute::Execute;
 use crate::modules;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
 
 impl Session {
     pub(super) fn load_ahead(

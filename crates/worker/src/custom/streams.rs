@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use sluice_cuda::*;
 use sluice_wire::commands;
 
-use crate::checks::{self, bits};
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks::{self, bits};
+use crate::session::execute::Execute;
 use crate::sharing;
 
 impl Session {

@@ -7,8 +7,8 @@
 use sluice_cuda::*;
 use sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};
 
-use crate::checks::aligned;
-use crate::execute::{Execute, Refusal, finished};
+use crate::session::checks::aligned;
+use crate::session::execute::{Execute, Refusal, finished};
 
 /// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.
 pub trait Custom {

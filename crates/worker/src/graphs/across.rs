@@ -24,10 +24,10 @@ use sluice_cuda::*;
 use sluice_wire::TICKET_RELEASED;
 
 use super::node_data::NodeData;
-use crate::host_calls::HostCalls;
-use crate::host_memory::HostCharge;
+use crate::memory::host_memory::HostCharge;
 use crate::outbox::{Outbox, Push};
 use crate::session::Session;
+use crate::session::host_calls::HostCalls;
 
 /// Bytes of what a callback needs, about.
 const CALL_BYTES: u64 = 256;

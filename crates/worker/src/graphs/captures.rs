@@ -2,7 +2,7 @@
 
 use sluice_cuda::{CUresult, CUstream, CUstreamCaptureStatus};
 
-use crate::host_copies::HostCopy;
+use crate::copies::host_copies::HostCopy;
 use crate::session::Session;
 
 impl Session {

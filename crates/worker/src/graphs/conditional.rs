@@ -11,9 +11,9 @@ use sluice_cuda::*;
 use sluice_wire::{ConditionalNode, GraphId, Id, NodeWork, commands};
 
 use super::Insertion;
-use crate::checks;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
 
 /// Most handles of a session.
 const HANDLES_MAX: usize = 1 << 16;

@@ -15,9 +15,9 @@ use super::records::Graphs;
 use super::structure::{driver_nodes, inner_graph};
 use super::weights::{NODES_MAX, Weight, Weights};
 use super::work::OPERATIONS_MAX;
-use crate::checks::PARAMETER_BYTES_MAX;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks::PARAMETER_BYTES_MAX;
+use crate::session::execute::Execute;
 
 /// How deep graphs lie inside each other at most.
 const DEPTH_MAX: u32 = 64;
@@ -237,7 +237,7 @@ mod tests {
 
     use super::super::weights::NODE_BYTES;
     use super::*;
-    use crate::host_memory::tests::of;
+    use crate::memory::host_memory::tests::of;
 
     #[test]
     fn what_graphs_weigh_is_limited_together_and_given_back() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::{CUresult, DriverTable};
 
-use crate::host_memory::{HostCharge, HostMemory};
+use crate::memory::host_memory::{HostCharge, HostMemory};
 
 /// The memory belongs to all contexts (`CU_MEMHOSTALLOC_PORTABLE`).
 const PORTABLE: u32 = 1;

@@ -12,7 +12,7 @@ use super::conditions::Conditions;
 use super::node_data::NodeData;
 use super::references::References;
 use super::weights::Weights;
-use crate::host_memory::HostMemory;
+use crate::memory::host_memory::HostMemory;
 
 /// What the session knows of its graphs beyond the driver's handles.
 pub(crate) struct Graphs {

@@ -6,9 +6,9 @@ use sluice_wire::{Encode, GraphId, GraphNodeId, StreamId, commands};
 use super::edge_word;
 use super::limits::weigh_node;
 use super::weights::Weight;
-use crate::checks;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
 
 /// The flags of `cuGraphInstantiateWithFlags`.
 const INSTANTIATE_FLAGS: u64 = CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH

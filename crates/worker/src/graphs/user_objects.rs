@@ -9,8 +9,8 @@ use sluice_cuda::{CUresult, CUuserObject};
 use sluice_wire::{UserObjectId, commands};
 
 use super::references::State;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes the program's references over.
 const MOVE: u32 = 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_cuda::CUresult;
 
-use crate::host_memory::HostMemory;
+use crate::memory::host_memory::HostMemory;
 
 /// Most nodes of all graphs and executable graphs of a session, those of graphs inside nodes among
 /// them.

@@ -12,8 +12,8 @@ use sluice_wire::{DevicePtr, FillNode, GraphExecId, GraphId, GraphNodeId, NodeWo
 use super::limits::{OPERATIONS_BYTES, weigh_node};
 use super::weights::Weight;
 use super::{Insertion, adopt, conditional, inner_graph};
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::execute::Execute;
 
 pub(crate) use copy::copy_ranges;
 pub(super) use operations::OPERATIONS_MAX;

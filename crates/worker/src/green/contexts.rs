@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use sluice_cuda::{CUcontext, CUdevResource, CUdevResourceType, CUresult};
 use sluice_wire::{DevResource, GreenCtxId, StreamId};
 
-use crate::objects::{Objects, STREAMS_MAX};
+use crate::session::objects::{Objects, STREAMS_MAX};
 
 /// Most structures that are kept; splits make them, and nothing ends them.
 const RESOURCES_MAX: usize = 1 << 14;

@@ -3,9 +3,9 @@ use sluice_wire::live::{Word, tell, told};
 
 use super::mirrors::READY_MAX;
 use super::*;
-use crate::chunks::CHUNK;
-use crate::execute::Refusal;
 use crate::malformed::stage::{RESERVATION, Stage};
+use crate::memory::chunks::CHUNK;
+use crate::session::execute::Refusal;
 
 /// Memory that is there for the whole test.
 fn live(words: &mut [u64]) -> Live {

@@ -12,7 +12,7 @@ use sluice_wire::{
 
 use super::known::Known;
 use super::stage::{RESERVATION, Stage};
-use crate::chunks::CHUNK;
+use crate::memory::chunks::CHUNK;
 
 const KERNEL: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .global .align 4 .b8 table[64];\n\

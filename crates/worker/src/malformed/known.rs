@@ -8,7 +8,7 @@ use sluice_wire::Op;
 
 use super::stage::{RESERVATION, Stage};
 use super::{EDGES, Random};
-use crate::chunks::CHUNK;
+use crate::memory::chunks::CHUNK;
 
 /// What the fields of a command are made of.
 pub(crate) type Noise = [u64; 64];

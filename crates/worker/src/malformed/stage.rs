@@ -18,26 +18,28 @@ use sluice_wire::{
     StreamId, SurfRefId, TexRefId, UserObjectId, decode,
 };
 
-use crate::ballast::Source;
-use crate::budget::Budget;
-use crate::chunks::CHUNK;
 use crate::counters::CounterPage;
-use crate::device::Device;
+use crate::driver;
 use crate::driver::EventSharing;
-use crate::execute::Refusal;
-use crate::gate::Gate;
 use crate::generated::dispatch::dispatch;
-use crate::host_calls::HostCalls;
-use crate::host_memory::HostMemory;
-use crate::images::Images;
 use crate::link::{Driver, Export, Link, Packet};
 use crate::live::mirrors::Reach;
 use crate::memory::Backing;
+use crate::memory::ballast::Source;
+use crate::memory::budget::Budget;
+use crate::memory::chunks::CHUNK;
+use crate::memory::host_memory::HostMemory;
+use crate::memory::virtual_memory;
+use crate::modules::images::Images;
 use crate::outbox::{Outbox, Push};
-use crate::peers::taken_over;
+use crate::schedule::brake;
+use crate::schedule::gate::Gate;
+use crate::schedule::streams::Streams;
+use crate::session::device::Device;
+use crate::session::execute::Refusal;
+use crate::session::host_calls::HostCalls;
 use crate::session::{Session, SessionParts};
-use crate::streams::Streams;
-use crate::{brake, driver, virtual_memory};
+use crate::sharing::peers::taken_over;
 
 /// What the daemon of the test lends, in bytes.
 const MEMORY: u64 = 512 << 20;
@@ -99,7 +101,7 @@ impl Stage {
             gate,
             streams,
             launch_times: None,
-            handle_types: crate::device::handle_types(&table, 0),
+            handle_types: crate::session::device::handle_types(&table, 0),
         };
         let source = Source { table, ordinal: 0, handle_types: device.handle_types };
         assert_eq!(budget.begin(0, ALLOWANCE, Some(source)), ALLOWANCE);

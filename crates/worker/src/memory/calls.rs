@@ -6,7 +6,7 @@ use sluice_cuda::{
     DriverTable,
 };
 
-use crate::device::Device;
+use crate::session::device::Device;
 
 /// Physical memory on a device.
 pub(crate) fn physical(

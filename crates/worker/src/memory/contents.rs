@@ -6,8 +6,8 @@ use sluice_cuda::CUresult;
 
 use super::host::HostPiece;
 use super::swap::NotMoved;
-use crate::current::make_current;
 use crate::session::Session;
+use crate::session::current::make_current;
 
 /// Bytes that are copied at a time.
 pub(crate) const PIECE: u64 = 16 << 20;

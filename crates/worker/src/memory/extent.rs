@@ -9,8 +9,8 @@ use sluice_cuda::{CUmemGenericAllocationHandle, CUmemLocation, CUresult, DriverT
 use super::calls::{on_device, physical, unback};
 use super::file::FilePiece;
 use super::host::HostPiece;
-use crate::chunks::CHUNK;
-use crate::device::Device;
+use crate::memory::chunks::CHUNK;
+use crate::session::device::Device;
 
 /// Most bytes of an extent. Creating, mapping and releasing one of this size takes a tenth of the
 /// time of copying it. Tests move less memory.
@@ -132,6 +132,15 @@ pub(super) fn unmake(table: &DriverTable, start: u64, extents: &[Extent]) -> Res
     result
 }
 
+/// Whether a device's memory can be mapped at this address of a reservation; yes where only the
+/// room is missing.
+pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
+    match make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
+        Ok(extents) => unmake(table, address, &extents).is_ok(),
+        Err(result) => result == CUresult::OUT_OF_MEMORY,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,14 +152,5 @@ mod tests {
         assert_eq!(sizes_of(EXTENT), [EXTENT]);
         assert_eq!(sizes_of(2 * EXTENT + (2 << 20)), [EXTENT, EXTENT, 2 << 20]);
         assert_eq!(sizes(60 << 30).sum::<u64>(), 60 << 30);
-    }
-}
-
-/// Whether a device's memory can be mapped at this address of a reservation; yes where only the
-/// room is missing.
-pub(crate) fn can_be_mapped(table: &DriverTable, device: &Device, address: u64) -> bool {
-    match make(table, (device, std::slice::from_ref(device)), address, std::iter::once(CHUNK)) {
-        Ok(extents) => unmake(table, address, &extents).is_ok(),
-        Err(result) => result == CUresult::OUT_OF_MEMORY,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::{CUmemGenericAllocationHandle, CUresult};
 use sluice_wire::ExportToken;
 
-use crate::budget::Budget;
+use crate::memory::budget::Budget;
 
 /// Physical memory that a program made. Its bytes go back to the lease with the last reference: the
 /// program's handle, a mapping, or a tile of an array.

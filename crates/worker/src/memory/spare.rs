@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::host::HostPiece;
 use super::{Backing, Memory, State};
-use crate::ending;
+use crate::process::ending;
 use crate::session::Session;
 
 /// Has a thread make host memory for all of the session's memory that could leave.
@@ -112,10 +112,10 @@ mod tests {
     use sluice_wire::{DevicePtr, commands};
 
     use super::*;
-    use crate::chunks::CHUNK;
-    use crate::host_memory_tests::say;
     use crate::malformed::stage::{RESERVATION, Stage};
+    use crate::memory::chunks::CHUNK;
     use crate::memory::extent::EXTENT;
+    use crate::memory::host_memory_tests::say;
 
     #[test]
     fn each_extent_gets_host_memory_which_goes_with_it() {

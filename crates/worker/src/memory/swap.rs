@@ -32,9 +32,9 @@ use super::extent::{self, Extent, Location, Piece};
 use super::file::Unread;
 use super::host::{self, HostPiece};
 use super::{Backing, State, unback};
-use crate::current::make_current;
 use crate::link::{Kept, Packet};
 use crate::session::Session;
+use crate::session::current::make_current;
 
 /// What is written to device memory that has been copied, where a node looks for uses of memory
 /// that is away.
@@ -212,7 +212,7 @@ pub(crate) fn obey(session: &Session, asked: &Packet, file: Option<File>, say: i
                 emptied = back.emptied;
                 Packet::MovedIn { moved: back.moved, took_us: took_us() }
             }
-            Err(error @ NotMoved::Lost(_)) => crate::ending::failed(&error.to_string()),
+            Err(error @ NotMoved::Lost(_)) => crate::process::ending::failed(&error.to_string()),
             Err(error) => {
                 if let NotMoved::Driver { result: CUresult::OUT_OF_MEMORY, .. } = error {
                     say_what_is_free(session);
@@ -338,7 +338,9 @@ fn put_back(session: &Session, extent: &Moving, piece: &Piece) {
     let mut copies = Copies::new(session);
     let copied = copy_back(&mut copies, &mut stage, extent, piece);
     if let Err(error) = copied.and_then(|()| copies.finish()) {
-        crate::ending::failed(&format!("device memory could be neither released nor restored: {error}"));
+        crate::process::ending::failed(&format!(
+            "device memory could be neither released nor restored: {error}"
+        ));
     }
 }
 
@@ -503,7 +505,7 @@ fn join_run(session: &Session, address: u64) -> Result<(), NotMoved> {
         Ok(extents) => extents,
         Err(_) => match extent::make(table, (device, users), start, placed.iter().map(|it| it.1)) {
             Ok(extents) => extents,
-            Err(result) => crate::ending::failed(&format!(
+            Err(result) => crate::process::ending::failed(&format!(
                 "memory that was to be shared with another process could not be put back where it was ({result})"
             )),
         },
@@ -514,7 +516,7 @@ fn join_run(session: &Session, address: u64) -> Result<(), NotMoved> {
         Ok(()) if remade => Err(NotMoved::Driver { step: "cuMemCreate", result: CUresult::OUT_OF_MEMORY }),
         Ok(()) => Ok(()),
         // Its contents are lost to the program.
-        Err(error) => crate::ending::failed(&format!(
+        Err(error) => crate::process::ending::failed(&format!(
             "memory that was to be shared with another process could not be filled again: {error}"
         )),
     }

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::staging::Staged;
+use crate::outbox::staging::Staged;
 
 /// What a driver's callback leaves behind.
 pub(crate) enum Push {

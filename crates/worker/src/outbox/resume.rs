@@ -13,7 +13,7 @@ use sluice_wire::{Encode, Header, Kind, Received};
 use super::push::Lent;
 use super::writer::{PUSHED, Writer};
 use super::{Outbox, WRITE_PATIENCE};
-use crate::client;
+use crate::connection::client;
 
 impl Outbox {
     /// Continues from `position` on another connection, whose first bytes are `greeting`, and after

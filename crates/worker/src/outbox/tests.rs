@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use sluice_wire::Received;
 use sluice_wire::resume::LARGE;
 
-use crate::staging::{Staging, tests::table};
+use crate::outbox::staging::{Staging, tests::table};
 
 /// More than the pool has pieces, and fewer bytes than the client acknowledges.
 #[test]

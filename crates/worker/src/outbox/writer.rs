@@ -13,7 +13,7 @@ use sluice_wire::{Allowance, Encode, Header, HostCall, Kind};
 
 use super::Push;
 use super::push::Lent;
-use crate::ending;
+use crate::process::ending;
 
 pub(super) struct Writer {
     pub(super) stream: Arc<Stream>,

@@ -7,16 +7,19 @@ use sluice_cuda::{CUresult, Fn};
 use sluice_wire::{Command, FunctionId, Header, Op, Target, commands};
 
 use super::{Job, SUBMITTED_BYTES_MAX};
-use crate::device::Device;
-use crate::execute::{Execute, Refusal};
-use crate::gate::Submission;
+use crate::copies;
+use crate::copies::mirror;
 use crate::generated::dispatch::dispatch;
-use crate::kinds::{
+use crate::pipeline::kinds::{
     enters_itself, frees_a_stream, gives_work, is_bookkeeping, is_large_copy, is_quick, leaves_nothing,
     may_hold, recorded_event, ticket_of, waits,
 };
+use crate::process::ending;
+use crate::schedule::gate::Submission;
+use crate::schedule::launch_times;
 use crate::session::Session;
-use crate::{copies, ending, launch_times, mirror};
+use crate::session::device::Device;
+use crate::session::execute::{Execute, Refusal};
 
 /// Executes one command and answers it, if it waits.
 pub(super) fn execute(session: &Session, job: &Job) {

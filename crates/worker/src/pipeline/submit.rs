@@ -7,8 +7,8 @@ use sluice_wire::{Command, Op, commands};
 
 use super::execute::execute;
 use super::{Job, Pipeline, Queued, SUBMITTED_BYTES_MAX, State, THREADS_MAX};
-use crate::ending;
-use crate::kinds::may_block;
+use crate::pipeline::kinds::may_block;
+use crate::process::ending;
 
 /// A reader that waits for room sends a keep-alive at this interval.
 pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(3);

@@ -4,12 +4,12 @@ use sluice_cuda::*;
 use sluice_wire::{ArrayPlace, CopyNode, CopySide, DevicePtr, Pitched};
 
 use super::Target;
-use crate::checks;
 use crate::custom::described;
-use crate::execute::Execute;
-use crate::execute::Range;
 use crate::graphs::{Insertion, driver_nodes, inner_graph};
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
+use crate::session::execute::Range;
 
 /// The device memory on the sides of a copy.
 pub(crate) fn copy_ranges(copy: &CopyNode) -> Result<Vec<Range>, CUresult> {

@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use sluice_cuda::*;
 use sluice_wire::{FunctionId, KernelNode};
 
-use crate::checks;
 use crate::custom::packed;
-use crate::execute::Execute;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::execute::Execute;
 
 /// Copies the parameters that an `extra` argument names, of which there may be more than the
 /// function reads, or fewer.

@@ -3,11 +3,11 @@
 use sluice_cuda::*;
 use sluice_wire::{DevicePtr, FillNode, MemoryOp, MemoryOpsNode, product, rows};
 
-use crate::checks;
-use crate::checks::aligned;
-use crate::execute::Execute;
-use crate::execute::Range;
 use crate::session::Session;
+use crate::session::checks;
+use crate::session::checks::aligned;
+use crate::session::execute::Execute;
+use crate::session::execute::Range;
 
 /// How a wait compares, and whether it flushes remote writes (`CUstreamWaitValue_flags`).
 const WAIT_FLAGS: u64 = 0x4000_0003;

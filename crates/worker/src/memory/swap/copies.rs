@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use sluice_cuda::{CU_STREAM_NON_BLOCKING, CUresult, CUstream};
 
 use super::{NotMoved, POISON};
-use crate::current::make_current;
-use crate::device::Device;
 use crate::memory::host::HostPiece;
 use crate::session::Session;
+use crate::session::current::make_current;
+use crate::session::device::Device;
 
 /// Copies of extents in one direction, on a stream of its own for each GPU.
 pub(super) struct Copies<'a> {

@@ -10,10 +10,10 @@ use sluice_cuda::{
 use sluice_wire::{DevicePtr, PhysicalId, PhysicalProp, commands};
 
 use super::*;
-use crate::chunks::CHUNK;
-use crate::host_memory_tests::say;
 use crate::malformed::stage::{RESERVATION, Stage};
+use crate::memory::chunks::CHUNK;
 use crate::memory::extent::EXTENT;
+use crate::memory::host_memory_tests::say;
 
 const LONG: Duration = Duration::from_secs(60);
 const TERMS: Terms = Terms { patience: LONG, room: u64::MAX, file: None, poisons: true };
