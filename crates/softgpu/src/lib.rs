@@ -21,17 +21,17 @@
 //! not here is `None` in the table, never a success that did nothing.
 
 // From the bottom up.
-mod base;
-mod device;
-mod context;
-mod memory;
-mod image;
-mod module;
-mod work;
-mod graph;
-mod vmm;
-mod compiler;
 mod api;
+mod base;
+mod compiler;
+mod context;
+mod device;
+mod graph;
+mod image;
+mod memory;
+mod module;
+mod vmm;
+mod work;
 
 use sluice_cuda::DriverTable;
 

@@ -12,6 +12,7 @@ mod coverage;
 pub(crate) mod cuts;
 mod dist;
 mod elastic;
+mod evasion;
 mod exchange;
 mod forks;
 mod handover;
@@ -76,6 +77,7 @@ pub(crate) fn run(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
     let patient = beside(of(&[silence::TESTS, hangs::TESTS, cuts::PATIENT_TESTS, teams::PATIENT_TESTS]));
     let links = beside(of(&[
         limits::TESTS,
+        evasion::TESTS,
         bad_input::TESTS,
         alone::TESTS,
         api::TESTS,

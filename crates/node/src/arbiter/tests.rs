@@ -143,6 +143,7 @@ fn sessions_of_one_lease_share_its_weight() {
     check_split(&[a, a, b], &[25.0, 25.0, 50.0], 1.0);
 }
 
+/// HAMi #332, #424, #737, #786, HAMi-core #37, #76: a limit of cores has no effect, or gives nothing.
 #[test]
 fn a_hard_cap_holds_when_nobody_else_waits() {
     let length_ns = 10 * SECOND;
@@ -426,6 +427,8 @@ fn trainers(left_ppm: u32) -> impl Iterator<Item = Program> {
     (1..=6).map(move |lease| Program { lease, ..Program::backlogged(share_ppm) })
 }
 
+/// Work of lower tiers is stopped for it, and a service has a means beside trainers (HAMi #132: low
+/// priority is not blocked; TensorRT #903: one real-time model beside another).
 #[test]
 fn premium_work_within_its_share_waits_for_one_hand_over_only() {
     // Busy for half of the time, with a share of 60 %.
