@@ -14,6 +14,10 @@ use crate::{node, process};
 pub(super) const NAME: &str = "tiers";
 pub(super) const LOADED: &str = "tiers-library";
 
+/// Per cent of the machine's processors that others may take. With more, the programs wait for
+/// processors, and figures say nothing about shares.
+const OTHERS_MAX: f64 = 10.0;
+
 pub(super) fn software() -> Result<String> {
     measured(NAME, "software:1,1GiB")
 }
@@ -47,15 +51,16 @@ fn measured(name: &str, gpus: &str) -> Result<String> {
         machine(),
     );
     for row in &rows {
-        table += &line_of(row)?;
+        table += &line_of(row, others <= OTHERS_MAX)?;
     }
     Ok(table)
 }
 
-/// A figure, and what is demanded of it if anything is.
-fn line_of(row: &Value) -> Result<String> {
+/// A figure, and what is demanded of it if anything is; on a busy machine nothing is judged.
+fn line_of(row: &Value, is_quiet: bool) -> Result<String> {
     let text = |name: &str| row[name].as_str().with_context(|| format!("no {name} in {row}"));
     let met = match row["met"].as_bool() {
+        Some(_) if !is_quiet => "not judged: busy",
         Some(true) => "met",
         Some(false) => "**missed**",
         None => "",
@@ -78,11 +83,14 @@ mod tests {
     #[test]
     fn a_row_says_whether_its_goal_is_met() {
         let line = |met: Value| {
-            line_of(&json!({ "what": "a", "figure": "1", "baseline": "b", "goal": "2", "met": met })).unwrap()
+            line_of(&json!({ "what": "a", "figure": "1", "baseline": "b", "goal": "2", "met": met }), true)
+                .unwrap()
         };
         assert_eq!(line(true.into()), "| a | 1 | b | 2 | met |\n");
         assert_eq!(line(false.into()), "| a | 1 | b | 2 | **missed** |\n");
         assert_eq!(line(Value::Null), "| a | 1 | b | 2 |  |\n");
-        assert!(line_of(&json!({ "what": "a" })).is_err());
+        assert!(line_of(&json!({ "what": "a" }), true).is_err());
+        let row = json!({ "what": "a", "figure": "1", "baseline": "b", "goal": "2", "met": false });
+        assert_eq!(line_of(&row, false).unwrap(), "| a | 1 | b | 2 | not judged: busy |\n");
     }
 }

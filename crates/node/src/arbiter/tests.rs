@@ -143,7 +143,8 @@ fn sessions_of_one_lease_share_its_weight() {
     check_split(&[a, a, b], &[25.0, 25.0, 50.0], 1.0);
 }
 
-/// HAMi #332, #424, #737, #786, HAMi-core #37, #76: a limit of cores has no effect, or gives nothing.
+/// A limit of cores has no effect, or gives nothing: HAMi #332, #424, #737, #786, HAMi-core #37,
+/// #76.
 #[test]
 fn a_hard_cap_holds_when_nobody_else_waits() {
     let length_ns = 10 * SECOND;
