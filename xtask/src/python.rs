@@ -163,6 +163,11 @@ pub(crate) const AUDITWHEEL: Environment =
 pub(crate) const KUBERNETES: Environment =
     Environment { name: "kubernetes", packages: &["kubernetes-validate==1.37.0", "cel-python==0.5.0"] };
 
+/// Whether PyCUDA has been built.
+pub(crate) fn has_pycuda() -> bool {
+    PYCUDA_TOOLKIT.is_ready() && PYCUDA_TOOLKIT.folder().join("pycuda-installed").is_file()
+}
+
 /// An interpreter with PyCUDA, which is built from its source, and the folder of its toolkit.
 pub(crate) fn pycuda() -> Result<(PathBuf, PathBuf)> {
     let python = PYCUDA_TOOLKIT.ready()?;

@@ -134,8 +134,8 @@ pub(crate) unsafe extern "C" fn barrier_results(
 }
 
 /// `lanes` are at a collective instruction of `members`. Returns 1 if they continue; else they have
-/// been left pending at `node`, until others come. With the last to come the node becomes ready, and
-/// all come again together.
+/// been left pending at `node`, until others come. With the last to come the node becomes ready,
+/// and all come again together.
 pub(crate) unsafe extern "C" fn gather(warp: *mut WarpContext, node: u32, lanes: u32, members: u32) -> u32 {
     // SAFETY: see `fault`; the node is the code's.
     unsafe {

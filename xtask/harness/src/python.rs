@@ -25,17 +25,23 @@ impl Environment {
         crate::cache_folder().join("python").join(format!("{}-{}", self.name, &digest[..12]))
     }
 
+    /// Whether all packages are installed.
+    pub fn is_ready(&self) -> bool {
+        let folder = self.folder();
+        let installed = std::fs::read_to_string(folder.join("installed"));
+        installed.is_ok_and(|installed| installed == self.packages.join("\n"))
+            && folder.join("bin/python").is_file()
+    }
+
     /// The environment's interpreter; installs what is missing.
     pub fn ready(&self) -> Result<PathBuf> {
         let folder = self.folder();
         let python = folder.join("bin/python");
-        let stamp = folder.join("installed");
-        let wanted = self.packages.join("\n");
         std::fs::create_dir_all(folder.parent().context("a folder")?)?;
         // Another checkout may install it at this moment.
         let lock = File::create(folder.with_extension("lock"))?;
         lock.lock()?;
-        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && python.is_file() {
+        if self.is_ready() {
             return Ok(python);
         }
         let _ = std::fs::remove_dir_all(&folder);
@@ -45,7 +51,7 @@ impl Environment {
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                 .args(self.packages),
         )?;
-        std::fs::write(stamp, wanted)?;
+        std::fs::write(folder.join("installed"), self.packages.join("\n"))?;
         Ok(python)
     }
 

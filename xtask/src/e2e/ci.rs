@@ -23,20 +23,31 @@ pub(crate) const LONG_TESTS: &[Test] = &[
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+fn text_of_guide() -> Result<String> {
+    Ok(std::fs::read_to_string(crate::root().join("docs/guides/ci.md"))?)
+}
+
+/// The first block of the guide in this language.
+fn block<'a>(guide: &'a str, language: &str) -> Result<&'a str> {
+    let start = guide.find(&format!("```{language}\n")).with_context(|| format!("no {language}"))?;
+    let text = &guide[start + language.len() + 4..];
+    Ok(&text[..text.find("```").context("an end")?])
+}
+
+/// The guide's two commands.
+pub(super) fn commands() -> Result<String> {
+    Ok(block(&text_of_guide()?, "sh")?.to_owned())
+}
+
 /// The guide's two commands, as they are there, in an environment that has the wheel alone.
 fn guide() -> Result<()> {
-    let guide = std::fs::read_to_string(crate::root().join("docs/guides/ci.md"))?;
-    let block = |language: &str| {
-        let start = guide.find(&format!("```{language}\n")).with_context(|| format!("no {language}"))?;
-        let text = &guide[start + language.len() + 4..];
-        Ok::<&str, anyhow::Error>(&text[..text.find("```").context("an end")?])
-    };
-    let commands = block("sh")?;
+    let guide = text_of_guide()?;
+    let commands = block(&guide, "sh")?;
     let [github, gitlab] = ["GitHub Actions", "GitLab"].map(|title| {
         let start = guide.find(&format!("## {title}\n")).with_context(|| title.to_owned())?;
         Ok::<&str, anyhow::Error>(&guide[start..start + guide[start + 3..].find("\n## ").context("an end")?])
     });
-    for recipe in [github?, gitlab?, block("dockerfile")?] {
+    for recipe in [github?, gitlab?, block(&guide, "dockerfile")?] {
         for command in commands.lines() {
             ensure!(recipe.contains(command), "not in this recipe: {command}\n{recipe}");
         }

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::dist::product::GLIBC_STATED;
 use crate::dist::{self, oci, wheel};
+use crate::e2e::ci;
 use crate::e2e::dist::root::{Root, enter};
 use crate::e2e::{Test, expect_pass, finish, program_file, tail};
 use crate::node::Node;
@@ -25,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[("dist: the wheel in a virtual environment",
 
 pub(crate) const LONG_TESTS: &[Test] = &[
     ("dist: the wheel on a clean system", wheel_on_clean_system),
+    ("ci: the guide's commands on a clean system", guide_on_clean_system),
     ("dist: the archive on a clean system", archive_on_clean_system),
     ("dist: the Debian package, from installation to purge", deb_on_clean_system),
     ("dist: the image", image),
@@ -91,6 +93,30 @@ fn wheel_on_clean_system() -> Result<()> {
          PATH=/env/bin:$PATH sluice run -- python3 {program}"
     );
     expect_pass(&mut root.shell(&script), "dist wheel on a clean system", LIMIT)?;
+    Ok(())
+}
+
+/// The commands of the guide on continuous integration, with Python alone on the machine. The
+/// packages of the project are downloaded here: the system knows no authority for TLS.
+fn guide_on_clean_system() -> Result<()> {
+    let wheel = dist::package("--wheel")?;
+    let root = Root::new("ci")?;
+    let name = root.bring(&wheel)?;
+    let project = crate::root().join("tests/ci-project");
+    let mut copy = Command::new("cp");
+    process::run(copy.arg("--recursive").arg(&project).arg(root.path().join("project")))?;
+    let mut download = Command::new(python::PYTEST.ready()?);
+    download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
+    download.args(["--only-binary", ":all:", "--requirement"]).arg(project.join("requirements.txt"));
+    process::run(download.arg("--dest").arg(root.path().join("packages")))?;
+    let script = format!(
+        "python3 -m venv /env && cd /project\n\
+         export PATH=/env/bin:$PATH SLUICE_WHEEL={name} PIP_NO_INDEX=1 PIP_FIND_LINKS=/packages\n{}",
+        ci::commands()?
+    );
+    let ended = expect_success(&mut root.shell(&script), "ci guide on a clean system")?;
+    ensure!(ended.output.contains("11 passed"), "{}", tail(&ended.output));
+    ensure!(root.path().join("project/sluice.xml").is_file(), "no report");
     Ok(())
 }
 

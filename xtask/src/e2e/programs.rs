@@ -146,12 +146,29 @@ fn separated(separation: &Separation, name: &str, words: &[PathBuf]) -> Result<(
     node.wait_until_free()
 }
 
-/// The names of all programs that `--all` is not needed for, with their command lines.
-pub(crate) fn light() -> Result<Vec<(&'static str, Vec<PathBuf>)>> {
-    CASES.iter().filter(|case| !case.heavy).map(|case| Ok((case.name, case.program.words()?))).collect()
+/// A program's name and its command line.
+pub(crate) type Words = (&'static str, Vec<PathBuf>);
+
+/// The programs that `--all` is not needed for, and those of the others whose packages are
+/// installed; and the names of the rest.
+pub(crate) fn installed() -> Result<(Vec<Words>, Vec<&'static str>)> {
+    std::fs::create_dir_all(crate::e2e::logs())?;
+    let (here, rest): (Vec<&Case>, Vec<&Case>) =
+        CASES.iter().partition(|case| !case.heavy || case.program.is_installed());
+    let here = here.into_iter().map(|case| Ok((case.name, case.program.words()?)));
+    Ok((here.collect::<Result<_>>()?, rest.into_iter().map(|case| case.name).collect()))
 }
 
 impl Program {
+    /// Whether no package has to be installed for it.
+    fn is_installed(&self) -> bool {
+        match self {
+            Program::Python(environment, ..) => environment.is_ready(),
+            Program::PyCuda(_) => python::has_pycuda(),
+            _ => true,
+        }
+    }
+
     /// The command line; builds and installs what it needs.
     fn words(&self) -> Result<Vec<PathBuf>> {
         match self {
