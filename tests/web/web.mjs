@@ -23,9 +23,9 @@ const { step, signedIn, open } = pages;
 
 const TOURS = {
   member: ['/', '/new', '/leases', '/programs', '/queue', '/tenants', '/bill', '/usage', '/rightsize', '/invoices', '/gpus', '/nodes', '/health'],
-  tenant_admin: ['/webhooks', '/bill', '/audit', '/', '/tenants', '/tokens', '/rightsize', '/declarations'],
+  tenant_admin: ['/webhooks', '/bill', '/queue', '/audit', '/', '/tenants', '/tokens', '/rightsize', '/declarations'],
   provider: ['/earnings', '/capacity', '/pools', '/webhooks', '/invoices', '/tokens', '/nodes/gpu1', '/servers', '/declarations'],
-  platform: ['/', '/leases/1', '/declarations', '/servers', '/usage', '/gpus', '/nodes/gpu1', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
+  platform: ['/', '/leases/1', '/declarations', '/servers', '/usage', '/gpus', '/nodes/gpu1', '/queue', '/health', '/audit', '/tokens', '/pools', '/earnings', '/webhooks', '/rightsize', '/bill'],
 };
 
 async function steps() {
@@ -161,6 +161,9 @@ async function reading() {
     const page = await signedIn('tenant_admin', '/audit');
     const row = page.locator('tr', { hasText: own.sequence.toLocaleString('en') }).filter({ hasText: own.action });
     await row.getByText(own.subject, { exact: true }).waitFor();
+    await open(page, '/queue');
+    const decided = page.getByRole('region', { name: 'What the scheduler has decided' }).locator('tr', { hasText: 'Got a place' });
+    await decided.filter({ hasText: /on gpu\d\/0/ }).first().waitFor();
     const items = await latest();
     const all = (await installation.ask('/audit?limit=1000')).items;
     const foreign = all.filter(({ action, subject }) => action.startsWith('tenant.') && subject.startsWith('globex'));
@@ -205,6 +208,8 @@ async function screenshots(lease) {
   const { lease: id } = await until('it computes', sessions);
   // The node with sensors is to have a program; where it cannot move, it has none.
   await installation.run(['migrate', String(id), '--to', 'gpu2']).catch((refused) => console.log(String(refused)));
+  const tiers = ['standard', { name: 'premium', wait: '20ms', attained: '99%', credit: '10%' }];
+  await installation.declare(JSON.stringify({ pools: [{ name: 'serving', nodes: ['gpu1'], tiers }] }));
   const shots = {
     member: [['/new', 'new-lease', 'dark']],
     tenant_admin: [['/tenants', 'tenants'], ['/bill?tenant=acme&period=month', 'spending'], ['/usage', 'usage']],
@@ -218,7 +223,10 @@ async function screenshots(lease) {
       await open(page, path);
       if (['spending', 'usage'].includes(name)) await page.locator('canvas').first().waitFor();
       if (name === 'declarations') await compareAFile(page);
-      if (name === 'new-lease') await page.locator('.price', { hasText: 'EUR' }).waitFor();
+      if (name === 'new-lease') {
+        await page.getByLabel('Tier').selectOption('premium');
+        await page.locator('.price', { hasText: 'EUR' }).waitFor();
+      }
       await pages.shot(page, name);
     }
   }

@@ -20,6 +20,25 @@ export function waitText(us: number): string {
   return us % 1_000_000 === 0 ? `${us / 1_000_000} s` : `${us / 1000} ms`;
 }
 
+export const KINDS = ['premium', 'standard', 'basic'] as const;
+
+/** What a tier is a kind of: `premium` of `premium-gold`. */
+export function kindOf(tier: Tier): (typeof KINDS)[number] {
+  return KINDS.find((kind) => tier === kind || tier.startsWith(`${kind}-`)) ?? 'standard';
+}
+
+/** The tiers that pools have declared beside the three that there always are. */
+export function ownTiers(pools: PoolStatus[]): Tier[] {
+  const names = pools.flatMap((pool) => (pool.declared.tiers ?? []).map((one) => (typeof one === 'string' ? one : one.name)));
+  return [...new Set(names)].filter((name) => !KINDS.some((kind) => kind === name)).sort();
+}
+
+/** The most of a GPU that leases of a tier get in a pool, in millionths, where it has a limit. */
+export function limitOf(pool: PoolStatus, tier: Tier): number | undefined {
+  const found = (pool.declared.tiers ?? []).find((one) => typeof one !== 'string' && one.name === tier);
+  return typeof found === 'object' ? (found.limit_ppm ?? undefined) : undefined;
+}
+
 /** What a pool promises the leases of a tier: nothing unless its declaration says so. */
 export function promiseOf(pool: PoolStatus, tier: Tier): WaitPromise | undefined {
   for (const one of pool.declared.tiers ?? []) {
