@@ -88,6 +88,9 @@ impl Journal {
             }
         }
         journal.confirmed = journal.confirmed.min(journal.size);
+        if confirmed > text.len() as u64 {
+            journal.note_shortened(confirmed - text.len() as u64)?;
+        }
         if !damaged.is_empty() {
             return journal.without(&damaged, whole);
         }
@@ -96,6 +99,18 @@ impl Journal {
             journal.file.set_len(journal.size)?;
         }
         Ok(journal)
+    }
+
+    /// Says that the journal has lost bytes that the server had confirmed, so that what was behind
+    /// them may be lost, too. From now on no more counts as confirmed than what is there: the next
+    /// records would otherwise take the place of those that were, and never be sent.
+    fn note_shortened(&self, bytes: u64) -> io::Result<()> {
+        tracing::error!(
+            "{}: the last {bytes} bytes that the server has confirmed are missing, and so may be records behind them that it \
+             has not; look after the disk; docs/billing.md says how to correct a bill",
+            self.folder.join("usage.journal").display()
+        );
+        self.note_confirmed()
     }
 
     /// Moves damaged lines out of the journal, whose whole text this is.
@@ -420,6 +435,27 @@ pub(super) mod tests {
                 journal.append(&[record(9)]);
                 assert_eq!(sequences(&Journal::open(&folder).unwrap()), [&expect[..], &[9]].concat());
             }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Wherever the file ends that was longer: what is written next is reported, also after another
+    /// start.
+    #[test]
+    fn records_in_the_place_of_lost_ones_that_were_confirmed_are_reported() {
+        let folder = folder("shortened");
+        let path = folder.join("usage.journal");
+        let length = line(&record(1)).len();
+        for (kept, confirmed) in [(0, 3), (length, 2), (length + length / 2, 3)] {
+            let _ = fs::remove_dir_all(&folder);
+            let mut journal = Journal::open(&folder).unwrap();
+            journal.append(&[record(1), record(2), record(3)]);
+            journal.confirm(confirmed);
+            File::options().write(true).open(&path).unwrap().set_len(kept as u64).unwrap();
+            let mut journal = Journal::open(&folder).unwrap();
+            assert_eq!(sequences(&journal), [0_u32; 0], "{kept} bytes of it");
+            journal.append(&[record(8), record(9)]);
+            assert_eq!(sequences(&Journal::open(&folder).unwrap()), [8, 9], "{kept} bytes of it");
         }
         fs::remove_dir_all(folder).unwrap();
     }
