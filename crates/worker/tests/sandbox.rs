@@ -352,6 +352,31 @@ fn what_a_worker_was_given_to_inherit_is_gone() {
     assert_eq!(fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "500");
 }
 
+/// Neither by a mapping that can be written nor by one that becomes so.
+#[test]
+fn a_worker_takes_no_more_memory_than_its_session_may_have() {
+    if confined("a_worker_takes_no_more_memory_than_its_session_may_have").is_none() {
+        return;
+    }
+    let gib = 1_usize << 30;
+    sandbox::limit_memory(gib as u64).unwrap();
+    sandbox::enter(None).unwrap();
+    let map = |bytes: usize, rights| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: memory of this process's own, which nothing else knows.
+        unsafe { libc::mmap(ptr::null_mut(), bytes, rights, flags, -1, 0) }
+    };
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    assert_ne!(map(gib, writable), libc::MAP_FAILED);
+    assert_eq!(map(5 * gib, writable), libc::MAP_FAILED);
+    // Addresses alone cost nothing.
+    let reserved = map(64 * gib, libc::PROT_NONE);
+    assert_ne!(reserved, libc::MAP_FAILED);
+    // SAFETY: the mapping above.
+    let opened = unsafe { libc::mprotect(reserved, 5 * gib, writable) };
+    assert_eq!((opened, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOMEM)));
+}
+
 /// As far as the kernel lets this test's user: what is missing is what [`Confinement`] says is
 /// missing.
 #[test]

@@ -113,8 +113,14 @@ fn open(
     let is_library = matches!(start.driver, Driver::Library { .. });
     let driver_output = if is_library { DriverOutput::take_over().ok() } else { None };
     let started = start_driver(start, link, &counters);
-    let cache = match start.driver {
-        Driver::Software { .. } => sandbox::enter(start.cache.as_deref())?.cache.map(DiskCache::from_fd),
+    let cache = match &start.driver {
+        Driver::Software { memory } => {
+            // What the sanitizer keeps of each byte is on no account.
+            if !sluice_softgpu::sanitizes() {
+                sandbox::limit_memory(memory_of(start, memory))?;
+            }
+            sandbox::enter(start.cache.as_deref())?.cache.map(DiskCache::from_fd)
+        }
         _ => start.cache.as_deref().and_then(|folder| DiskCache::make(folder).ok()),
     };
     let cache = cache.map(Arc::new);
@@ -232,6 +238,13 @@ fn arriving(link: &Link) -> Result<(SessionState, arrive::Origin), OpenError> {
 }
 
 type Started = (DriverTable, Vec<(Device, sluice_wire::control::DeviceSnapshot)>);
+
+/// What a session on software GPUs of these sizes may have of the machine's memory: that of its
+/// GPUs, since leases grow while programs run, and what it may keep beside it.
+fn memory_of(start: &Start, gpus: &[u64]) -> u64 {
+    let devices = start.gpus.iter().filter_map(|part| gpus.get(part.ordinal as usize));
+    devices.fold(start.host_memory, |sum, bytes| sum.saturating_add(*bytes))
+}
 
 fn start_driver(
     start: &Start,

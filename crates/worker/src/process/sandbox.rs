@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | descriptors, environment | those of the session; a few variables | the same |
 //! | new privileges, core dumps | none | none |
+//! | memory of its own | its GPUs', the session's and a constant ([`limit_memory`]) | the system's |
 //! | user, namespaces, capabilities | its own, or none ([`jail`]) | the node's |
 //! | files | the image cache (Landlock, an empty root) | as the node's user |
 //! | system calls | those of [`calls`] (seccomp) | all |
@@ -94,6 +95,25 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     // SAFETY: plain numbers.
     check("prctl", unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+}
+
+/// Memory beside that of the session's GPUs and what the session may keep beside it: stacks, code,
+/// messages on their way, what the compiler takes beyond its estimate.
+const OWN_MEMORY: u64 = 4 << 30;
+
+/// Limits the memory that the process can have for itself (`RLIMIT_DATA`): `session` bytes, which
+/// are counted and limited elsewhere, and some for the worker. Where the accounts have a gap, the
+/// session ends, and not the machine. Memory files are not part of it.
+pub fn limit_memory(session: u64) -> Result<(), SandboxError> {
+    let bytes = session.saturating_add(OWN_MEMORY);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes one structure.
+    check("getrlimit", unsafe { libc::getrlimit(libc::RLIMIT_DATA, &mut limit) })?;
+    // A lower one of the node's stays.
+    let bytes = bytes.min(limit.rlim_max);
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: the call reads one structure.
+    check("setrlimit", unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) })
 }
 
 /// The rest, for a driver that needs nothing from the system but memory and threads. `cache` is the
