@@ -382,7 +382,18 @@ fn read(server: &str, body: &mut ureq::Body) -> Result<Vec<u8>, Failure> {
 fn unreachable(server: &str, error: &ureq::Error) -> Failure {
     match https::explained(error) {
         Some(cause) => Failure::Untrusted { server: server.to_owned(), cause },
-        None => Failure::Unreachable { server: server.to_owned(), cause: error.to_string() },
+        None => Failure::Unreachable { server: server.to_owned(), cause: in_words(error) },
+    }
+}
+
+/// Why there is no answer, for people.
+fn in_words(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            format!("no connection within {} s", CONNECT_TIME_MAX.as_secs())
+        }
+        ureq::Error::Timeout(_) => format!("no answer within {} s", ANSWER_TIME_MAX.as_secs()),
+        _ => error.to_string(),
     }
 }
 

@@ -452,7 +452,13 @@ async fn keep_tokens(server: &Server, folder: &Path, url: &str) -> Result<(), Se
         [(ADMIN_FILE, token::Role::Platform, "administrator"), (NODE_FILE, token::Role::Node, "own node")];
     for (file, role, whose) in own {
         let path = folder.join(file);
-        let known = Settings::read(&path)?;
+        let known = match Settings::read(&path) {
+            Err(SettingsError::Damaged { path, cause }) => {
+                tracing::warn!("{}: it was damaged ({cause}), and gets a new token now", path.display());
+                None
+            }
+            known => known?,
+        };
         let known = match known {
             Some(known) if auth::recognise(server, &known.token, server.now_ms()).await.is_ok() => {
                 Some(known)

@@ -45,6 +45,11 @@ pub struct Kept {
 pub enum SettingsError {
     #[error("{}: {cause}", .path.display())]
     File { path: PathBuf, cause: String },
+    #[error(
+        "{}: it is damaged ({cause}); remove it, and `sluice login` or the start of the server makes it anew",
+        .path.display()
+    )]
+    Damaged { path: PathBuf, cause: String },
     #[error("{}: others can read it, and it holds a token: chmod 600", .0.display())]
     Readable(PathBuf),
     #[error("{0:?} is no URL of a server, such as https://control:7580 or http://127.0.0.1:7580")]
@@ -128,7 +133,9 @@ impl Settings {
         if mode & 0o077 != 0 {
             return Err(SettingsError::Readable(path.into()));
         }
-        serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string()))
+        let damaged =
+            |error: serde_json::Error| SettingsError::Damaged { path: path.into(), cause: error.to_string() };
+        serde_json::from_str(&text).map(Some).map_err(damaged)
     }
 
     /// Whether all these servers are of the control plane that the token belongs to.
@@ -210,6 +217,10 @@ mod tests {
         settings.write(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Settings::read(&path).unwrap().map(|s| s.token), Some("t".into()));
+        fs::write(&path, "{\"server\": \"http").unwrap();
+        let damaged = Settings::read(&path).err().unwrap();
+        assert!(matches!(damaged, SettingsError::Damaged { .. }));
+        assert!(damaged.to_string().contains("remove it, and `sluice login`"), "{damaged}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Settings::read(&path), Err(SettingsError::Readable(_))));
         fs::remove_dir_all(path.parent().unwrap()).unwrap();

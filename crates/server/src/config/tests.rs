@@ -7,14 +7,12 @@ use crate::store::faults::Faults;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-#[test]
-fn a_server_that_is_dropped_gives_up_the_lead() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let running = Running::start(&Config {
+/// A server without TLS, limits and anything beside it.
+fn on_its_own(folder: &Path) -> Config {
+    Config {
         listen: "127.0.0.1:0".into(),
         tls: None,
-        folder: data.clone(),
+        folder: folder.join("data"),
         database: None,
         advertise: None,
         requests_per_s: 0,
@@ -27,7 +25,14 @@ fn a_server_that_is_dropped_gives_up_the_lead() {
         mail: None,
         otlp: None,
         metrics: None,
-    });
+    }
+}
+
+#[test]
+fn a_server_that_is_dropped_gives_up_the_lead() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let running = Running::start(&on_its_own(folder.path()));
     let runtime = Runtime::new().unwrap();
     let until_ms = || {
         let database = Database::Sqlite(data.join(DATABASE_FILE));
@@ -41,25 +46,10 @@ fn a_server_that_is_dropped_gives_up_the_lead() {
 #[test]
 fn a_database_that_is_gone_or_empty_is_not_made_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config {
-        listen: "127.0.0.1:0".into(),
-        tls: None,
-        folder: folder.path().join("data"),
-        database: None,
-        advertise: None,
-        requests_per_s: 0,
-        failures_per_s: 0,
-        grace_ms: 0,
-        quiet_ms: 0,
-        half_life_ms: None,
-        node_idle_ms: None,
-        webhook_allow: Vec::new(),
-        mail: None,
-        otlp: None,
-        metrics: None,
-    };
+    let config = on_its_own(folder.path());
     Running::start(&config).unwrap().stop().unwrap();
     let path = config.folder.join(DATABASE_FILE);
+    let whole = fs::read(&path).unwrap();
     fs::write(&path, "").unwrap();
     let refused = |state: &str| {
         let error = Running::start(&config).unwrap_err().to_string();
@@ -71,6 +61,10 @@ fn a_database_that_is_gone_or_empty_is_not_made_anew() {
     refused("empty");
     fs::write(&path, [7; 8192]).unwrap();
     refused("none of SQLite's");
+    fs::write(&path, [&whole[..16], &[7; 8192]].concat()).unwrap();
+    refused("damaged");
+    fs::write(&path, &whole[..whole.len() / 8]).unwrap();
+    refused("damaged");
     fs::remove_file(&path).unwrap();
     refused("missing");
     assert!(!path.exists());
@@ -79,6 +73,26 @@ fn a_database_that_is_gone_or_empty_is_not_made_anew() {
     fs::write(config.folder.join("sluice.db-wal"), "log").unwrap();
     refused("missing");
     assert!(!config.folder.join(GRANT_KEY_FILE).exists());
+}
+
+#[test]
+fn a_damaged_file_of_a_token_gets_another_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = on_its_own(folder.path());
+    Running::start(&config).unwrap().stop().unwrap();
+    let token =
+        |file: &str| Settings::read(&config.folder.join(file)).map(|settings| settings.unwrap().token);
+    for file in [ADMIN_FILE, NODE_FILE] {
+        let first = token(file).unwrap();
+        let path = config.folder.join(file);
+        let whole = fs::read(&path).unwrap();
+        for damaged in [&whole[..0], &whole[..whole.len() / 2]] {
+            fs::write(&path, damaged).unwrap();
+            assert!(token(file).is_err());
+            Running::start(&config).unwrap().stop().unwrap();
+            assert_ne!(token(file).unwrap(), first);
+        }
+    }
 }
 
 #[tokio::test]

@@ -46,8 +46,9 @@ const ROWS_MAX: usize = 100;
 impl Store {
     /// Opens a database as it is: its schema is not brought up to this release, but must be of it.
     pub(crate) async fn open_as_it_is(database: &Database) -> Result<Store> {
+        // An empty file would become an empty database.
         if let Database::Sqlite(path) = database
-            && !path.is_file()
+            && !std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > 0)
         {
             return Err(StoreError::NoDatabase(path.clone()));
         }

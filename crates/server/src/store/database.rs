@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sqlx::any::AnyPoolOptions;
-use sqlx::{AnyPool, Connection};
+use sqlx::{AnyConnection, AnyPool, Connection};
 
 use super::Result;
 
@@ -54,7 +54,21 @@ pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(3);
 pub(super) const CONNECTIONS_MAX: u32 = 8;
 
 pub(super) async fn connect(database: &Database) -> Result<AnyPool> {
+    if matches!(database, Database::Sqlite(_)) {
+        try_file(database).await?;
+    }
     Ok(options(database).connect(&database.url()).await?)
+}
+
+/// Makes one connection to a file and closes it, so that the reason is known where that fails: a
+/// pool tries until its time is up, and says only that.
+async fn try_file(database: &Database) -> Result<()> {
+    sqlx::any::install_default_drivers();
+    let mut connection = AnyConnection::connect(&database.url()).await?;
+    for setting in settings(database) {
+        sqlx::query(*setting).execute(&mut connection).await?;
+    }
+    Ok(connection.close().await?)
 }
 
 pub(super) fn options(database: &Database) -> AnyPoolOptions {

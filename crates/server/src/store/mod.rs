@@ -65,6 +65,10 @@ pub enum StoreError {
     Database(#[source] sqlx::Error),
     #[error("the disk of the database is full: {0}")]
     DiskFull(#[source] sqlx::Error),
+    #[error(
+        "the database is damaged: {0}. Put it back, or restore a backup into another folder (`sluice restore --data NEW_FOLDER BACKUP`)"
+    )]
+    Damaged(#[source] sqlx::Error),
     #[error("the database's schema: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
     #[error("another server leads now; nothing was written")]
@@ -92,11 +96,18 @@ pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 /// manual, appendix A).
 const DISK_FULL: [&str; 3] = ["13", "4874", "53100"];
 
+/// What SQLite says where a file is damaged: `SQLITE_CORRUPT` with its extended codes, and
+/// `SQLITE_NOTADB` (sqlite.org/rescode.html).
+const DAMAGED: [&str; 5] = ["11", "267", "523", "779", "26"];
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         let code = error.as_database_error().and_then(|error| error.code());
-        let is_full = code.is_some_and(|code| DISK_FULL.contains(&code.as_ref()));
-        if is_full { StoreError::DiskFull(error) } else { StoreError::Database(error) }
+        match code.as_deref() {
+            Some(code) if DISK_FULL.contains(&code) => StoreError::DiskFull(error),
+            Some(code) if DAMAGED.contains(&code) => StoreError::Damaged(error),
+            _ => StoreError::Database(error),
+        }
     }
 }
 

@@ -117,5 +117,11 @@ fn what_is_no_backup_is_refused() {
     let (folder, nothing) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let nowhere = nothing.path().to_str().unwrap();
     fails(&server_program(folder.path(), None, &["--restore", nowhere]), "there is no database");
+    std::fs::write(nothing.path().join("sluice.db"), "").unwrap();
+    fails(&server_program(folder.path(), None, &["--restore", nowhere]), "there is no database");
+    std::fs::write(nothing.path().join("sluice.db"), [b"SQLite format 3\0".as_slice(), &[7; 8192]].concat())
+        .unwrap();
+    fails(&server_program(folder.path(), None, &["--restore", nowhere]), "the database is damaged");
+    std::fs::remove_file(nothing.path().join("sluice.db")).unwrap();
     fails(&server_program(folder.path(), None, &["--backup", &format!("{nowhere}/b")]), "grant.key");
 }
