@@ -417,6 +417,9 @@ pub struct Drain {
     /// The reason, for other operators.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
+    /// When what is there has to have ended; it continues to its own end unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at_ms: Option<u64>,
 }
 
 /// A node is to be drained.

@@ -7,6 +7,7 @@
 
 mod account;
 mod automatic;
+mod backoff;
 mod budgets;
 mod drains;
 mod events;
@@ -51,6 +52,7 @@ pub(crate) use silence::Incident;
 pub(crate) use tenants::{Guarantee, Tenants, top};
 
 use account::Account;
+use backoff::Backoff;
 use budgets::Budgets;
 use health::Health;
 use live::MoveRate;
@@ -73,6 +75,7 @@ pub(crate) struct Fleet {
     account: Account,
     silence: Silence,
     health: Health,
+    backoff: Backoff,
     /// Of the last move that says so; not stored.
     move_rate: Option<MoveRate>,
     /// Of the server that this is in the memory of; nodes say in which they were answered last.
@@ -132,6 +135,7 @@ impl Fleet {
             account,
             silence: Silence::new(now_ms),
             health: Health::default(),
+            backoff: Backoff::default(),
             move_rate: None,
             leadership: 0,
             last_lease,
@@ -176,6 +180,7 @@ impl Fleet {
             }
         }
         self.refusals = std::mem::take(&mut earlier.refusals);
+        self.backoff = std::mem::take(&mut earlier.backoff);
         self.move_rate = earlier.move_rate;
         self.silence.hear_as(&mut earlier.silence);
     }

@@ -14,7 +14,7 @@ impl Fleet {
     /// then, and wait in the queue again.
     pub(crate) fn set_drain(&mut self, id: NodeId, drain: Option<Drain>, end_at_ms: Option<u64>) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        node.drain = drain;
+        node.drain = drain.map(|drain| Drain { ends_at_ms: end_at_ms.or(drain.ends_at_ms), ..drain });
         let reason = format!("its node {} is being drained", node.name);
         self.news.nodes.insert(id);
         let Some(end_at_ms) = end_at_ms else { return };
@@ -34,6 +34,13 @@ impl Fleet {
         }
     }
 
+    /// Why, and when, what runs on a drained node has to have ended, if it has to.
+    pub(super) fn end_of_drained(&self, id: NodeId, now_ms: u64) -> Option<(String, u64)> {
+        let node = self.nodes.get(&id)?;
+        let ends_at_ms = node.drain.as_ref()?.ends_at_ms?;
+        Some((format!("its node {} is being drained", node.name), ends_at_ms.max(now_ms)))
+    }
+
     /// Whether nothing has been received from it for long enough to say that it does not report:
     /// longer than this server listens.
     pub(crate) fn is_silent(&self, node: &Node, now_ms: u64) -> bool {
@@ -47,6 +54,7 @@ impl Fleet {
         self.forgotten.insert(id, node.name);
         self.refusals.remove(&id);
         self.health.forget(id);
+        self.backoff.forget(id);
         self.news.all = true;
     }
 

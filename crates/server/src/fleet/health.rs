@@ -322,6 +322,14 @@ impl Fleet {
         leaving
     }
 
+    /// Why, and when, what runs on a GPU that can compute nothing right has to have ended.
+    pub(super) fn end_of_faulty(&self, node: NodeId, gpu: u32, now_ms: u64) -> Option<(String, u64)> {
+        let is_end = |fence: &&GpuFence| fence.state == FenceState::Fenced && fence.sessions == Clearing::End;
+        let fence = self.fence_of(node, gpu).filter(is_end)?;
+        let reason = format!("its GPU {} is fenced: {}", self.gpu_name(node, gpu), fence.why);
+        Some((reason, now_ms + END_GRACE_MS))
+    }
+
     /// Whether the plan looks for another place for what runs there, before it is preempted.
     fn may_leave(&self, id: LeaseId, now_ms: u64) -> bool {
         match self.moves_live(id, now_ms) {

@@ -163,6 +163,7 @@ impl Fleet {
 
     /// A clock was set, or no server listened: moves under way have as much time as before.
     pub(super) fn move_times_of_moves(&mut self, by_ms: i64) {
+        self.backoff.move_times(by_ms);
         for id in self.account.moving() {
             self.change(id, |lease| {
                 for seat in &mut lease.seats {

@@ -136,7 +136,7 @@ impl Fleet {
                 continue;
             }
             match &result.refused {
-                None => self.has_moved(id, task, Some(result)),
+                None => self.has_moved(id, task, Some(result), now_ms),
                 Some(reason) => self.stays_after_all(id, task, reason, now_ms),
             }
         }
@@ -164,7 +164,7 @@ impl Fleet {
             let attempt = lease.attempt_of(task as usize);
             let is_silent = self.nodes.get(&from).is_none_or(|node| !node.online);
             if held.contains(&attempt) && (has_left || is_silent) {
-                self.has_moved(id, task, None);
+                self.has_moved(id, task, None, now_ms);
             } else if has_left && !held.contains(&attempt) && !arriving.contains(&attempt) {
                 self.give_up_move(id, task, now_ms);
             }
@@ -192,11 +192,12 @@ impl Fleet {
         lost.into_iter().for_each(|(id, task)| self.give_up_move(id, task, now_ms));
     }
 
-    fn has_moved(&mut self, id: LeaseId, task: u32, result: Option<&MoveResult>) {
+    fn has_moved(&mut self, id: LeaseId, task: u32, result: Option<&MoveResult>, now_ms: u64) {
         let Some(seat) = self.leases.get(&id).and_then(|lease| lease.seats.get(task as usize)) else {
             return;
         };
         let Some((node, gpus)) = seat.target().map(|(node, gpus)| (node, gpus.to_vec())) else { return };
+        let from = seat.node;
         let mut detail = json!({
             "task": task, "from": self.name_of(seat.node), "node": self.name_of(node), "gpus": gpus
         });
@@ -207,6 +208,7 @@ impl Fleet {
         self.move_rate =
             bytes.zip(stall_us).and_then(|(bytes, us)| MoveRate::of(bytes, us)).or(self.move_rate);
         self.tell(id, "lease.moved", detail);
+        self.count_moved(from, node);
         self.change_seat(id, task, |seat| {
             if !seat.earlier.contains(&seat.node) {
                 seat.earlier.push(seat.node);
@@ -216,10 +218,29 @@ impl Fleet {
             let awaited = result.map(|_| 0);
             seat.moving = Some(SeatMove::Moved { bytes, stall_us, awaited });
         });
+        self.clear_arrived(id, node, now_ms);
+    }
+
+    /// Its new place was given up while it moved there: it leaves as the others there do.
+    fn clear_arrived(&mut self, id: LeaseId, node: NodeId, now_ms: u64) {
+        let is_there = |seat: &Seat| seat.node == node;
+        let Some(seat) = self
+            .leases
+            .get(&id)
+            .and_then(|lease| lease.held().map(|(_, seat)| seat).find(|seat| is_there(seat)))
+        else {
+            return;
+        };
+        let ends = seat.gpus.iter().find_map(|&gpu| self.end_of_faulty(node, gpu, now_ms));
+        if let Some((reason, end_at_ms)) = ends.or_else(|| self.end_of_drained(node, now_ms)) {
+            self.clear_of(id, is_there, reason, end_at_ms);
+        }
     }
 
     /// The place that was held for it is free again: the plan had it there already.
     fn stays_after_all(&mut self, id: LeaseId, task: u32, reason: &str, now_ms: u64) {
+        let known: String = reason.chars().take(WHY_MAX).map(printable).collect();
+        self.count_refusal(id, &known, now_ms);
         self.change_seat(id, task, |seat| seat.moving = None);
         self.refuse_move(id, reason, now_ms);
         self.news.all = true;

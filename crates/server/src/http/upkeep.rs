@@ -83,8 +83,9 @@ pub(super) async fn drain(
         return Err(no_node(&name).into());
     };
     let why: String = new.why.trim().chars().take(WHY_MAX).map(printable).collect();
-    let since_ms = known.drain.map_or(change.now_ms, |before| before.since_ms);
-    let drain = Drain { since_ms, by: principal.name(), why };
+    let since_ms = known.drain.as_ref().map_or(change.now_ms, |before| before.since_ms);
+    let ends_at_ms = known.drain.and_then(|before| before.ends_at_ms);
+    let drain = Drain { since_ms, by: principal.name(), why, ends_at_ms };
     let end_at_ms = new.grace_ms.map(|grace_ms| change.now_ms + grace_ms);
     let mut detail = serde_json::json!({ "why": drain.why, "grace_ms": new.grace_ms });
     if new.migrate {

@@ -11,9 +11,9 @@ const NAMED_MAX: usize = 3;
 
 impl Plan {
     /// Has what was bound to a GPU that is fenced now, or to a node that takes nothing new, find
-    /// another place.
+    /// another place. What was to move there, or for a lease that is gone, is decided anew.
     pub(super) fn leave_fenced(&mut self, fleet: &Fleet) {
-        if self.is_due_to_closed(fleet) {
+        if self.is_due_to_closed(fleet) || self.is_due_for_gone(fleet) {
             return self.begin_anew(fleet);
         }
         for id in self.bound.iter().copied().collect::<Vec<_>>() {

@@ -60,7 +60,7 @@ impl Plan {
         (from, to): (&Placement, &Placement),
         due: Due,
     ) -> Result<(), (Due, String)> {
-        let attempt = match self.can_move(fleet, id, from.node, to.node) {
+        let attempt = match self.can_move(fleet, id, (from.node, to.node), due.taker) {
             Ok(attempt) => attempt,
             Err(why) => return Err((due, why)),
         };
@@ -70,7 +70,13 @@ impl Plan {
     }
 
     /// The attempt that can move, as far as is known.
-    fn can_move(&self, fleet: &Fleet, id: LeaseId, from: NodeId, to: NodeId) -> Result<u32, String> {
+    fn can_move(
+        &self,
+        fleet: &Fleet,
+        id: LeaseId,
+        (from, to): (NodeId, NodeId),
+        taker: Option<LeaseId>,
+    ) -> Result<u32, String> {
         let lease = fleet.lease(id).ok_or("it has ended")?;
         fleet.moves_live(id, self.now_ms).map_err(Stays::into_reason)?;
         let node_of = |site: NodeId| self.sites[site.index()].node;
@@ -82,7 +88,11 @@ impl Plan {
             return Err("its new GPU is of another kind".into());
         }
         fleet.exchanges(node_of(to))?;
-        Ok(lease.attempt)
+        let rest = fleet.rest_between(node_of(from), node_of(to), self.now_ms);
+        match rest.or_else(|| fleet.has_waited_for_moves(taker?)) {
+            Some(why) => Err(why),
+            None => Ok(lease.attempt),
+        }
     }
 
     /// Orders the moves whose places are clear. What cannot move any more starts again.
@@ -137,6 +147,13 @@ impl Plan {
         self.give_notice(fleet, id, due.restart_because(why), clock);
     }
 
+    /// Whether a move is due for a lease that is gone.
+    pub(super) fn is_due_for_gone(&self, fleet: &Fleet) -> bool {
+        let is_gone =
+            |taker: LeaseId| !fleet.lease(taker).is_some_and(|lease| lease.waits() || lease.holds());
+        self.due.values().any(|due| due.taker.is_some_and(is_gone))
+    }
+
     /// Whether a move is due to a place that takes nothing new any more.
     pub(super) fn is_due_to_closed(&self, fleet: &Fleet) -> bool {
         self.due.iter().any(|(&id, due)| {
@@ -153,6 +170,7 @@ impl Plan {
             let minutes = MOVE_MS_MAX / 60_000;
             let reason =
                 format!("it starts again elsewhere, {}: it has not moved within {minutes} min", cause.reason);
+            fleet.count_refusal(id, &format!("no answer within {minutes} min"), clock.now_ms);
             fleet.preempt_for(cause.taker, id, reason, clock.now_ms + clock.grace_ms);
             // It waits from now on, as far as the scheduler goes.
             self.forget(id);

@@ -59,6 +59,7 @@ impl Plan {
         let has_gpu =
             |site: &sluice_sched::NodeId| gpu.is_none_or(|gpu| self.sites[site.index()].gpus.contains(&gpu));
         sites.retain(has_gpu);
+        let mut rests = None;
         while let Some(to) = self.place_on(job, number, &sites, gpu) {
             let place = self.seat_of(&to, seat.memory).map(|to| Seat {
                 node: to.node,
@@ -71,7 +72,9 @@ impl Plan {
             let takes_work = fleet.nodes().get(&place.node).is_some_and(|node| node.takes_work());
             let is_fenced = place.gpus.iter().any(|&gpu| fleet.is_fenced(place.node, gpu));
             // One that was named says itself why not.
-            let may_take = node.is_some() || fleet.exchanges(place.node).is_ok();
+            let rest = fleet.rest_between(seat.node, place.node, self.now_ms).filter(|_| node.is_none());
+            let may_take = node.is_some() || (rest.is_none() && fleet.exchanges(place.node).is_ok());
+            rests = rests.or(rest);
             let is_open = takes_work && !is_fenced && is_clear && may_take;
             if is_open && take(self, job, number, to) {
                 return Ok((place.node, place.gpus));
@@ -81,7 +84,9 @@ impl Plan {
         Err(match (node.and_then(|node| fleet.nodes().get(&node)), gpu) {
             (Some(node), Some(gpu)) => format!("GPU {gpu} of node {} has no room for it now", node.name),
             (Some(node), None) => format!("node {} has no room for it now", node.name),
-            (None, _) => "no GPU of the same kind on another node has room for it now".into(),
+            (None, _) => {
+                rests.unwrap_or_else(|| "no GPU of the same kind on another node has room for it now".into())
+            }
         })
     }
 

@@ -160,7 +160,8 @@ fn a_share_has_the_same_part_of_the_memory_of_the_gpu_on_which_it_is() {
     assert_eq!((world.nodes_of(free), memory_gib(&world, free)), (vec![large], 60));
     world.fleet.end(of_small, "", world.now_ms);
     world.fleet.end(limited, "", world.now_ms);
-    let drain = sluice_api::node::Drain { since_ms: 0, by: String::new(), why: String::new() };
+    let drain =
+        sluice_api::node::Drain { since_ms: 0, by: String::new(), why: String::new(), ends_at_ms: None };
     world.fleet.set_drain(large, Some(drain), None);
     world.fleet.preempt(free, "its node is drained".into(), world.now_ms);
     world.settle();

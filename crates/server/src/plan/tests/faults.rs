@@ -1,6 +1,6 @@
 use super::*;
 
-fn fence(world: &mut World, node: NodeId, gpu: u32, sessions: Clearing) {
+pub(super) fn fence(world: &mut World, node: NodeId, gpu: u32, sessions: Clearing) {
     let fence = GpuFence {
         state: FenceState::Fenced,
         why: "Xid 79".into(),
