@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sluice_wire::checkpoint::{CHUNK, ChunkHash, Manifest};
 
+use crate::seal::{self, Key};
 use crate::{Failure, manifest};
 
 const MANIFEST: &str = "manifest";
@@ -29,13 +30,16 @@ const FOLDER_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// What is here is encrypted with it.
+    key: Option<Key>,
     /// Its lock ends with it.
     _lock: File,
 }
 
 impl Folder {
-    /// The folder of this path, made if it is not there.
-    pub fn make(path: &Path) -> Result<Folder, Failure> {
+    /// The folder of this path, made if it is not there. With a key, all that is written there is
+    /// encrypted.
+    pub fn make(path: &Path, key: Option<Key>) -> Result<Folder, Failure> {
         let at = Failure::at(path);
         match DirBuilder::new().mode(FOLDER_MODE).create(path) {
             Ok(()) => {
@@ -53,7 +57,7 @@ impl Folder {
             }
             Err(error) => return Err(at(error)),
         }
-        let folder = Folder { path: path.to_owned(), _lock: lock(path)? };
+        let folder = Folder { path: path.to_owned(), key, _lock: lock(path)? };
         own_folder(&path.join(CHUNKS))?;
         Ok(folder)
     }
@@ -63,13 +67,13 @@ impl Folder {
         path.join(CHUNKS).is_dir() && is_marked(path)
     }
 
-    /// The folder of this path, which holds a checkpoint.
-    pub fn open(path: &Path) -> Result<Folder, Failure> {
+    /// The folder of this path, which holds a checkpoint, encrypted with the key if there is one.
+    pub fn open(path: &Path, key: Option<Key>) -> Result<Folder, Failure> {
         if fs::symlink_metadata(path.join(MANIFEST)).is_err() || !is_marked(path) {
             return Err(Failure::NoCheckpoint(path.to_owned()));
         }
         check_owner(path, &fs::metadata(path).map_err(Failure::at(path))?)?;
-        let folder = Folder { path: path.to_owned(), _lock: lock(path)? };
+        let folder = Folder { path: path.to_owned(), key, _lock: lock(path)? };
         own_folder(&path.join(CHUNKS))?;
         Ok(folder)
     }
@@ -92,18 +96,26 @@ impl Folder {
         };
         let mut bytes = Vec::new();
         file.take(MANIFEST_SIZE_MAX).read_to_end(&mut bytes).map_err(&at)?;
+        let bytes = seal::open_manifest(self.key.as_ref(), bytes, &path)?;
         manifest::from_bytes(&bytes, &path).map(Some)
     }
 
     /// Where a chunk is.
     pub(crate) fn chunk_path(&self, hash: &ChunkHash) -> PathBuf {
-        let name = blake3::Hash::from_bytes(*hash).to_hex();
+        let name = self.key.as_ref().map_or(*hash, |key| key.name(hash));
+        let name = blake3::Hash::from_bytes(name).to_hex();
         self.path.join(CHUNKS).join(&name[..2]).join(name.as_str())
     }
 
     /// Whether a chunk is there, as far as its size tells.
     pub(crate) fn has_chunk(&self, hash: &ChunkHash, bytes: u64) -> bool {
-        fs::symlink_metadata(self.chunk_path(hash)).is_ok_and(|file| file.is_file() && file.len() == bytes)
+        let size = self.stored_size(bytes);
+        fs::symlink_metadata(self.chunk_path(hash)).is_ok_and(|file| file.is_file() && file.len() == size)
+    }
+
+    /// The size of the file that has a chunk of this size.
+    fn stored_size(&self, bytes: u64) -> u64 {
+        bytes + if self.key.is_some() { seal::TAG } else { 0 }
     }
 
     /// Writes a chunk; it is on the disk after [`Folder::sync`] at the latest.
@@ -111,8 +123,10 @@ impl Folder {
         let path = self.chunk_path(hash);
         let at = Failure::at(&path);
         path.parent().map_or(Ok(()), own_folder)?;
+        let sealed = self.key.as_ref().map(|key| key.seal_chunk(hash, bytes).ok_or_else(not_sealed));
+        let sealed = sealed.transpose().map_err(&at)?;
         let new = path.with_extension(NEW);
-        let written = new_file(&new).and_then(|mut file| file.write_all(bytes));
+        let written = new_file(&new).and_then(|mut file| file.write_all(sealed.as_deref().unwrap_or(bytes)));
         written.and_then(|()| fs::rename(&new, &path)).map_err(&at)?;
         Ok(path)
     }
@@ -129,13 +143,18 @@ impl Folder {
     /// The bytes of a chunk of this size.
     pub(crate) fn read_chunk(&self, hash: &ChunkHash, bytes: u64) -> Result<Vec<u8>, Failure> {
         let path = self.chunk_path(hash);
-        let mut read = Vec::with_capacity(bytes.min(CHUNK) as usize);
+        let size = self.stored_size(bytes);
+        let mut read = Vec::with_capacity(size.min(2 * CHUNK) as usize);
         let file = open(&path).map_err(Failure::at(&path))?;
         // One byte more says that there is more.
-        file.take(bytes + 1).read_to_end(&mut read).map_err(Failure::at(&path))?;
-        if read.len() as u64 != bytes {
-            let what = format!("it has {} bytes, and the checkpoint says {bytes}", read.len());
+        file.take(size + 1).read_to_end(&mut read).map_err(Failure::at(&path))?;
+        if read.len() as u64 != size {
+            let what = format!("it has {} bytes, and the checkpoint says {size}", read.len());
             return Err(Failure::damaged(&path, what));
+        }
+        if let Some(key) = &self.key {
+            let changed = || Failure::damaged(&path, "it was changed after it was encrypted");
+            read = key.open_chunk(hash, read).ok_or_else(changed)?;
         }
         if blake3::hash(&read).as_bytes() != hash {
             return Err(Failure::damaged(&path, "its contents have another hash than its name"));
@@ -160,7 +179,10 @@ impl Folder {
     /// one is gone.
     pub fn commit(&self, manifest: &Manifest) -> Result<(), Failure> {
         let (new, path) = (self.path.join(NEW_MANIFEST), self.manifest_path());
-        let bytes = manifest::to_bytes(manifest);
+        let mut bytes = manifest::to_bytes(manifest);
+        if let Some(key) = &self.key {
+            bytes = key.seal_manifest(&bytes).ok_or_else(|| Failure::at(&path)(not_sealed()))?;
+        }
         if bytes.len() as u64 > MANIFEST_SIZE_MAX {
             return Err(Failure::Nonsense("it has more than a checkpoint holds"));
         }
@@ -192,6 +214,10 @@ impl Folder {
         }
         Ok(freed)
     }
+}
+
+fn not_sealed() -> io::Error {
+    io::Error::other("it cannot be encrypted: the system has no random numbers, or it is too long")
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Failure> {

@@ -11,18 +11,21 @@
 //! changed. The former one is whole until the manifest of the next is on the disk; then the chunks
 //! that only it refers to are removed. Nothing in a folder is trusted: each chunk is checked by its
 //! name, the manifest by a hash of its own, and no path comes out of it. No link is followed, and
-//! only files that are named as chunks are removed.
+//! only files that are named as chunks are removed. With a [`Key`] chunks and manifest are
+//! encrypted, and chunks are named after a keyed hash.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `folder` | the files |
 //! | `manifest` | the manifest as bytes |
+//! | `seal` | encryption |
 //! | `taking` | a session comes from its worker |
 //! | `giving` | a session goes to a worker |
 
 mod folder;
 mod giving;
 mod manifest;
+mod seal;
 mod taking;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,7 @@ use sluice_wire::WireError;
 pub use folder::Folder;
 pub use giving::{Session, read};
 pub use manifest::{from_bytes, to_bytes};
+pub use seal::Key;
 pub use taking::{Amounts, Peer, TakenSession, take};
 
 /// Why there is no checkpoint, or none that can be restored. The text names the file.
@@ -54,6 +58,12 @@ pub enum Failure {
     Damaged { path: PathBuf, what: String },
     #[error("{} was made by Sluice {theirs}, and this is {ours}: use that version to restore it, or name another folder", .path.display(), ours = sluice_wire::VERSION)]
     OtherVersion { path: PathBuf, theirs: String },
+    #[error("{} is encrypted: name the file of its key, --key-file FILE", .0.display())]
+    Encrypted(PathBuf),
+    #[error("{} is not encrypted: leave out --key-file, or name another folder for an encrypted checkpoint", .0.display())]
+    NotEncrypted(PathBuf),
+    #[error("{} was encrypted with another key than that of --key-file, or is damaged", .0.display())]
+    OtherKey(PathBuf),
     #[error("the session cannot be copied: {0}")]
     Peer(#[source] io::Error),
     #[error("its worker sent nonsense: {0}")]

@@ -26,6 +26,11 @@ pub fn to_bytes(manifest: &Manifest) -> Vec<u8> {
     bytes
 }
 
+/// Whether these bytes begin as those of a manifest do.
+pub(crate) fn is_plain(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
+
 /// The manifest of these bytes, which are the file of this name.
 pub fn from_bytes(bytes: &[u8], path: &Path) -> Result<Manifest, Failure> {
     let damaged = |what: &str| Failure::damaged(path, what);

@@ -10,7 +10,7 @@ use sluice_wire::migration::{Committed, SessionState};
 use sluice_wire::{Encode, ImageHash, sample};
 use tempfile::TempDir;
 
-use crate::{Amounts, Failure, Folder, TakenSession, read, take};
+use crate::{Amounts, Failure, Folder, Key, TakenSession, read, take};
 
 const AT: u64 = 1 << 40;
 
@@ -120,7 +120,13 @@ fn memory() -> Vec<u8> {
 
 fn folder() -> (TempDir, Folder) {
     let parent = tempfile::tempdir().unwrap();
-    let folder = Folder::make(&parent.path().join("saved")).unwrap();
+    let folder = Folder::make(&parent.path().join("saved"), None).unwrap();
+    (parent, folder)
+}
+
+fn encrypted(key: u8) -> (TempDir, Folder) {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = Folder::make(&parent.path().join("saved"), Some(Key::new([key; 32]))).unwrap();
     (parent, folder)
 }
 
@@ -208,9 +214,14 @@ fn what_was_decided_against_is_not_kept() {
 
 #[test]
 fn damage_is_named_by_its_file() {
-    let (_parent, folder) = folder();
+    for (_parent, folder) in [folder(), encrypted(1)] {
+        is_named_by_its_file(&folder);
+    }
+}
+
+fn is_named_by_its_file(folder: &Folder) {
     let worker = Worker::new(memory());
-    checkpoint(&folder, &worker).unwrap();
+    checkpoint(folder, &worker).unwrap();
     for path in files(folder.path()).into_iter().filter(|path| !path.ends_with("lock")) {
         let whole = fs::read(&path).unwrap();
         let mut changed = whole.clone();
@@ -218,19 +229,58 @@ fn damage_is_named_by_its_file() {
         let damages = [changed, whole[..whole.len() - 1].to_vec(), [&whole[..], b"x"].concat(), Vec::new()];
         for damage in damages {
             fs::write(&path, damage).unwrap();
-            let failure = restored(&folder).unwrap_err();
+            let failure = restored(folder).unwrap_err();
             assert!(matches!(failure, Failure::Damaged { .. }), "{failure}");
             assert!(failure.to_string().contains(path.to_str().unwrap()), "{failure}");
         }
         fs::write(&path, whole).unwrap();
     }
-    let chunk = chunk_files(&folder).remove(0);
+    let chunk = chunk_files(folder).remove(0);
     fs::remove_file(&chunk).unwrap();
-    let failure = restored(&folder).unwrap_err();
+    let failure = restored(folder).unwrap_err();
     assert!(failure.to_string().contains(chunk.to_str().unwrap()), "{failure}");
     // The next checkpoint has it again.
+    checkpoint(folder, &worker).unwrap();
+    assert_eq!(restored(folder).unwrap(), worker.whole());
+}
+
+#[test]
+fn an_encrypted_checkpoint_tells_nothing_without_its_key() {
+    let (parent, folder) = encrypted(1);
+    let mut worker = Worker::new(memory());
     checkpoint(&folder, &worker).unwrap();
     assert_eq!(restored(&folder).unwrap(), worker.whole());
+    let same = checkpoint(&folder, &worker).unwrap();
+    assert_eq!((same.copied, same.stored), (0, 0), "nothing has changed");
+    worker.memory[2 * CHUNK as usize] = 7;
+    let changed = checkpoint(&folder, &worker).unwrap();
+    assert_eq!((changed.copied, changed.stored), (CHUNK, CHUNK));
+    // Neither contents nor names tell what is in it.
+    let plain = Folder::make(&parent.path().join("plain"), None).unwrap();
+    checkpoint(&plain, &worker).unwrap();
+    let names = |folder: &Folder| -> Vec<_> {
+        chunk_files(folder).iter().map(|path| path.file_name().unwrap().to_owned()).collect()
+    };
+    let (names, plain_names) = (names(&folder), names(&plain));
+    assert_eq!(names.len(), plain_names.len(), "equal chunks are kept once");
+    assert!(names.iter().all(|name| !plain_names.contains(name)));
+    for path in files(folder.path()).into_iter().filter(|path| !path.ends_with("lock")) {
+        let bytes = fs::read(&path).unwrap();
+        assert!(!bytes.windows(64).any(|run| run.iter().all(|byte| *byte == run[0])), "{}", path.display());
+    }
+    let path = folder.path().to_owned();
+    drop(folder);
+    let opened = |key: Option<u8>| {
+        let key = key.map(|byte| Key::new([byte; 32]));
+        Folder::open(&path, key).and_then(|folder| restored(&folder))
+    };
+    assert!(matches!(opened(None), Err(Failure::Encrypted(_))));
+    assert!(matches!(opened(Some(2)), Err(Failure::OtherKey(_))));
+    assert_eq!(opened(Some(1)).unwrap(), worker.whole());
+    let path = plain.path().to_owned();
+    drop(plain);
+    let failure = Folder::open(&path, Some(Key::new([1; 32]))).and_then(|folder| folder.manifest());
+    assert!(matches!(failure, Err(Failure::NotEncrypted(_))));
 }
 
 #[test]
@@ -300,8 +350,8 @@ fn only_this_user_can_read_it() {
 fn a_folder_of_something_else_is_left_alone() {
     let parent = tempfile::tempdir().unwrap();
     fs::write(parent.path().join("thesis.tex"), "precious").unwrap();
-    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
-    assert!(matches!(Folder::open(parent.path()), Err(Failure::NoCheckpoint(_))));
+    assert!(matches!(Folder::make(parent.path(), None), Err(Failure::NotEmpty(_))));
+    assert!(matches!(Folder::open(parent.path(), None), Err(Failure::NoCheckpoint(_))));
     assert_eq!(files(parent.path()).len(), 1);
 }
 
@@ -339,31 +389,31 @@ fn links_in_a_folder_lead_nowhere() {
         let (here, there) = (path.join(name), outside.join(name));
         fs::rename(&here, &there).unwrap();
         symlink(&there, &here).unwrap();
-        let opened = Folder::open(&path).and_then(|folder| folder.manifest());
+        let opened = Folder::open(&path, None).and_then(|folder| folder.manifest());
         let failure = format!("{:?}", opened.unwrap_err());
         assert!(failure.starts_with(error), "{name}: {failure}");
         fs::remove_file(&here).unwrap();
         fs::rename(&there, &here).unwrap();
     }
-    assert!(Folder::open(&path).is_ok());
+    assert!(Folder::open(&path, None).is_ok());
 }
 
 #[test]
 fn a_lock_of_something_else_is_no_mark() {
     let parent = tempfile::tempdir().unwrap();
     fs::write(parent.path().join("lock"), "4711").unwrap();
-    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
+    assert!(matches!(Folder::make(parent.path(), None), Err(Failure::NotEmpty(_))));
     fs::create_dir(parent.path().join("chunks")).unwrap();
     assert!(!Folder::is_one(parent.path()));
-    assert!(matches!(Folder::make(parent.path()), Err(Failure::NotEmpty(_))));
+    assert!(matches!(Folder::make(parent.path(), None), Err(Failure::NotEmpty(_))));
     assert_eq!(fs::read(parent.path().join("lock")).unwrap(), b"4711");
 }
 
 #[test]
 fn two_processes_do_not_work_on_one_folder() {
     let (_parent, folder) = folder();
-    assert!(matches!(Folder::make(folder.path()), Err(Failure::InUse(_))));
+    assert!(matches!(Folder::make(folder.path(), None), Err(Failure::InUse(_))));
     let path = folder.path().to_owned();
     drop(folder);
-    assert!(Folder::make(&path).is_ok());
+    assert!(Folder::make(&path, None).is_ok());
 }

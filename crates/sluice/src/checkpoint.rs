@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use sluice_checkpoint::{Amounts, Failure, Folder, TakenSession};
-use sluice_control::{Cause, Connection, Copying};
+use sluice_control::{Cause, Connection, Copying, Failure as FailureOfNode};
 use sluice_wire::address::Endpoint;
 use sluice_wire::checkpoint::Manifest;
 use sluice_wire::control::{CheckpointBegun, Checkpointed, Control, LeaseName, StatusRequest};
 
 use crate::cli::CheckpointArgs;
+use crate::key_file;
 use crate::place::Provider;
 use crate::progress::Counted;
 use crate::quantity::Memory;
-use crate::restore::{self, former};
+use crate::restore::{self, ProgramToRestore, former};
 use crate::server::lists::now_ms;
 
 pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
@@ -34,6 +35,8 @@ pub(crate) fn run(arguments: &CheckpointArgs) -> Result<ExitCode> {
 
 /// The lease is looked at this often between two checkpoints.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A node is gone once nothing has listened there for this number of looks in a row.
+const ABSENCES_MIN: u32 = 3;
 
 /// Makes checkpoints until the lease ends. The first one has to succeed, so that a mistake is seen
 /// at once.
@@ -42,21 +45,47 @@ fn again_and_again(node: &Endpoint, arguments: &CheckpointArgs, every: Duration)
     make(node, arguments)?;
     loop {
         let due = Instant::now() + every;
+        let mut absences = 0;
         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::sleep(left.min(LOOK_EVERY));
-            // A node that does not answer now may do so later.
-            if is_there(node, number).is_ok_and(|is_there| !is_there) {
-                eprintln!(
-                    "sluice: no program runs under {number} any more; {folder} has a copy of its memory, from which \
-                     no program continues"
-                );
-                return Ok(());
+            match is_there(node, number) {
+                Ok(true) => absences = 0,
+                Ok(false) => {
+                    eprintln!(
+                        "sluice: no program runs under {number} any more; {folder} has a copy of its memory, from which \
+                         no program continues"
+                    );
+                    return Ok(());
+                }
+                Err(error) if is_down(&error) => absences += 1,
+                // A node that does not answer now may do so later.
+                Err(_) => absences = 0,
+            }
+            if let Some(spare) = arguments.if_lost.as_deref().filter(|_| absences >= ABSENCES_MIN) {
+                eprintln!("sluice: nothing listens at {} any more", node.place());
+                return restore_on(spare, arguments);
             }
         }
         if let Err(error) = make(node, arguments) {
             eprintln!("sluice: no checkpoint now: {error:#}; {folder} has the last one");
         }
     }
+}
+
+/// Has the program continue on another node from its last checkpoint.
+fn restore_on(spare: &str, arguments: &CheckpointArgs) -> Result<()> {
+    restore::program(&ProgramToRestore {
+        from: &arguments.folder,
+        node: Some(spare),
+        gpu: None,
+        former_node_is_gone: true,
+        key_file: arguments.key_file.as_deref(),
+    })
+}
+
+/// Whether the node's machine says that no node is there.
+fn is_down(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<FailureOfNode>(), Some(FailureOfNode { cause: Cause::NobodyListens, .. }))
 }
 
 /// Whether a program runs under the lease, or session, of this number.
@@ -69,7 +98,9 @@ fn is_there(node: &Endpoint, number: u64) -> Result<bool> {
 }
 
 fn make(node: &Endpoint, arguments: &CheckpointArgs) -> Result<()> {
-    let folder = Folder::make(&arguments.folder)?;
+    let key_file = arguments.key_file.as_deref();
+    let key = key_file.map(|file| key_file::load_or_make(file, &arguments.folder)).transpose()?;
+    let folder = Folder::make(&arguments.folder, key)?;
     let mut former = folder.manifest()?;
     if let Some(stops) = former.as_mut().filter(|former| waits(former)) {
         // The stop may have failed.

@@ -19,6 +19,7 @@ mod coverage;
 mod doctor;
 mod fit;
 mod hold;
+mod key_file;
 mod kubectl;
 mod lease;
 #[cfg(feature = "full")]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sluice_transport::token::{CHARACTERS_MIN, NodeToken};
 
 /// What those may do who are neither the file's user nor of its group.
-const OTHERS: u32 = 0o007;
+pub(crate) const OTHERS: u32 = 0o007;
 
 /// The token in a file that not all users can read; where there is none a token is made, kept
 /// there for this user alone, and said.
@@ -51,8 +51,8 @@ fn text(path: &Path, news: impl Fn(&str) -> String) -> Result<String> {
     Ok(text)
 }
 
-/// Puts a token there, whole or not at all, and in nothing's place.
-fn make(path: &Path) -> std::io::Result<String> {
+/// Puts 64 random hexadecimal digits there, whole or not at all, and in nothing's place.
+pub(crate) fn make(path: &Path) -> std::io::Result<String> {
     let mut bytes = [0; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use sluice_wire::control::{LeaseRestored, MoveOffer};
 use sluice_wire::handshake::{LeaseToken, SessionSecret};
 
 use crate::cli::RestoreArgs;
+use crate::key_file;
 use crate::moment::Moment;
 use crate::place::Provider;
 use crate::quantity::Memory;
@@ -43,23 +45,44 @@ pub(crate) fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
     let is_of_program = Folder::is_one(&arguments.from)
         || arguments.node.is_some()
         || arguments.gpu.is_some()
+        || arguments.key_file.is_some()
         || arguments.former_node_is_gone;
-    if is_of_program { program(arguments) } else { process::restore(arguments) }
+    if !is_of_program {
+        return process::restore(arguments);
+    }
+    program(&ProgramToRestore {
+        from: &arguments.from,
+        node: arguments.node.as_deref(),
+        gpu: arguments.gpu,
+        former_node_is_gone: arguments.former_node_is_gone,
+        key_file: arguments.key_file.as_deref(),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
-    let folder = Folder::open(&arguments.from)?;
+/// A program that is to continue from a checkpoint; the fields are as those of [`RestoreArgs`].
+pub(crate) struct ProgramToRestore<'a> {
+    pub(crate) from: &'a Path,
+    pub(crate) node: Option<&'a str>,
+    pub(crate) gpu: Option<u32>,
+    pub(crate) former_node_is_gone: bool,
+    pub(crate) key_file: Option<&'a Path>,
+}
+
+pub(crate) fn program(asked: &ProgramToRestore<'_>) -> Result<()> {
+    let key = asked.key_file.map(|file| key_file::load(file, asked.from)).transpose()?;
+    let folder = Folder::open(asked.from, key)?;
     let manifest = folder.manifest()?.context("it holds no checkpoint")?;
-    has_waited(&manifest)?;
+    let is_gone = asked.former_node_is_gone;
+    may_continue(&manifest, is_gone)?;
     let former: Endpoint = manifest.node.parse().context("the node of the checkpoint")?;
-    let node = match Provider::choose(None, arguments.node.as_deref())? {
+    let node = match Provider::choose(None, asked.node)? {
         Provider::Node(node) => node,
         Provider::Private => former.clone(),
         Provider::Server(_) => {
             bail!("a program is restored on a node without a server: say --node HOST:PORT")
         }
     };
-    let is_gone = arguments.former_node_is_gone;
     if let Some(Restored { node, .. }) = &manifest.restoring {
         let earlier: Endpoint = node.parse().context("the node of an earlier restore")?;
         former::check_earlier(&former::ask(&earlier, manifest.offer.lease.token), node, is_gone)?;
@@ -74,7 +97,7 @@ fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
     let client = Client::find(&manifest, &said, &former, &node)?;
     let session = sluice_checkpoint::read(&folder, &manifest)?;
     let begun = Instant::now();
-    let offer = MoveOffer { gpu: arguments.gpu, ..manifest.offer.clone() };
+    let offer = MoveOffer { gpu: asked.gpu, ..manifest.offer.clone() };
     let (mut departure, accepted) = Departure::offer_restored(&node, offer)?;
     let bytes = send(&session, &mut departure)?;
     let node = departure.node().clone();
@@ -95,6 +118,7 @@ fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
         }
     }
     departure.moves(Some(manifest.offer.lease.used.clone()), None)?;
+    let (waited, taken) = (manifest.stops || manifest.stopped, Moment::from_ms(manifest.taken_ms));
     // Once: two of it would be two programs.
     folder.commit(&with_no_secrets(Manifest { restored: Some(restored), restoring: None, ..manifest }))?;
     eprintln!(
@@ -105,18 +129,26 @@ fn program(arguments: &RestoreArgs) -> Result<ExitCode> {
         Memory::from_bytes(bytes),
         begun.elapsed().as_secs_f64()
     );
-    Ok(ExitCode::SUCCESS)
+    if !waited {
+        eprintln!(
+            "sluice: its program continues there if it has made no CUDA call since {taken}; otherwise its next call says \
+             that its session is lost"
+        );
+    }
+    Ok(())
 }
 
-/// Whether its program has waited since, as far as the folder tells.
-fn has_waited(manifest: &Manifest) -> Result<()> {
+/// Whether its program has waited since, as far as the folder tells. Where the former node is gone,
+/// a program that has not is lost anyway, and one that has done nothing since is not.
+fn may_continue(manifest: &Manifest, is_gone: bool) -> Result<()> {
     if let Some(Restored { at_ms, node, .. }) = &manifest.restored {
         bail!("it was restored on {node} at {}, and its program has gone on since", Moment::from_ms(*at_ms));
     }
     ensure!(
-        manifest.stops || manifest.stopped,
+        manifest.stops || manifest.stopped || is_gone,
         "its program has gone on since the checkpoint was taken, so it cannot continue from there; \
-         `sluice checkpoint --stop` makes one for a program that waits"
+         `sluice checkpoint --stop` makes one for a program that waits. If its node has ended, say \
+         --former-node-is-gone: a program that has made no CUDA call since continues"
     );
     Ok(())
 }

@@ -19,6 +19,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("checkpoint: a stopped program continues on another node", to_another_node),
     ("checkpoint: a stopped program continues on its own node", on_its_node),
     ("checkpoint: the daemon is killed after a stop", daemon_is_gone),
+    ("checkpoint: the node of an idle program is killed", idle_on_a_lost_node),
+    ("checkpoint: an encrypted one is restored with its key alone", encrypted),
     ("checkpoint: a program that is elsewhere than its checkpoint is refused", refusals),
     ("checkpoint: a cut at any byte leaves the program and the former checkpoint", cut_anywhere),
 ];
@@ -190,6 +192,76 @@ fn daemon_is_gone() -> Result<()> {
     does(&mut program, &[("check", "right"), ("compute", "computed"), ("check", "right")])?;
     program.end_its_input()?;
     other.wait_until_free()
+}
+
+/// It has done nothing since its checkpoint, so it continues from there: restored by hand, and by
+/// the command that makes the checkpoints. The next call of one that has gone on
+/// fails.
+fn idle_on_a_lost_node() -> Result<()> {
+    // What has gone on looks for its session for the linger time.
+    let linger = ["--listen", "127.0.0.1:0", "--gpus", "software:2,1GiB", "--linger", "30s"];
+    let start_node = || Node::start(&linger);
+    let (mut first, mut second, mut third, last) =
+        (start_node()?, start_node()?, start_node()?, start_node()?);
+    let saved = Saved::new()?;
+    let mut program = start(&mut run(&first))?;
+    does(&mut program, &[("compute", "computed"), ("check", "right")])?;
+    said(&mut checkpoint(&first.address, &lease_of(&first)?, &saved.path(), &[]))?;
+    first.end(libc::SIGKILL);
+    let mut by_default = restore(&second.address, &saved.path());
+    expect_failure(&mut by_default, "not stopped", 1, &["--former-node-is-gone"])?;
+    let by_hand = said(restore(&second.address, &saved.path()).arg("--former-node-is-gone"))?;
+    ensure!(by_hand.contains("if it has made no CUDA call since"), "{by_hand}");
+    does(&mut program, &[("check", "right"), ("compute", "computed"), ("check", "right")])?;
+    let again = ["--every", "1h", "--if-lost", &third.address];
+    let lease = lease_of(&second)?;
+    let mut saving = checkpoint(&second.address, &lease, &saved.path(), &again);
+    let mut saving = Process::start("checkpoints", &mut saving)?;
+    saving.expect_message(" it stood still for ")?;
+    second.end(libc::SIGKILL);
+    saving.expect_message("nothing listens at ")?;
+    saving.expect_success()?;
+    does(&mut program, &[("check", "right"), ("compute", "computed"), ("check", "right")])?;
+    said(&mut checkpoint(&third.address, &lease_of(&third)?, &saved.path(), &[]))?;
+    does(&mut program, &[("compute", "computed")])?;
+    third.end(libc::SIGKILL);
+    said(restore(&last.address, &saved.path()).arg("--former-node-is-gone"))?;
+    program.tell("check")?;
+    ensure!(!program.end()?.success(), "it has gone on from an earlier moment");
+    last.wait_until_free()
+}
+
+/// The first checkpoint makes the key; what has not changed is found again under its other name.
+fn encrypted() -> Result<()> {
+    let (nodes, saved) = ([start_node()?, start_node()?], Saved::new()?);
+    let (key, other) = (saved.0.path().join("key"), saved.0.path().join("other"));
+    let [key_file, other_file] = [&key, &other].map(|path| path.to_string_lossy().into_owned());
+    let mut program = start(&mut run(&nodes[0]))?;
+    does(&mut program, &[("compute", "computed"), ("check", "right")])?;
+    let lease = lease_of(&nodes[0])?;
+    let save = |more: &[&str]| checkpoint(&nodes[0].address, &lease, &saved.path(), more);
+    let first = said(&mut save(&["--key-file", &key_file]))?;
+    ensure!(first.contains("made a key"), "{first}");
+    let again = said(&mut save(&["--key-file", &key_file]))?;
+    ensure!(again.contains(" 0 B were copied ") && !again.contains("made a key"), "{again}");
+    std::fs::write(&other, "1".repeat(64))?;
+    std::fs::set_permissions(&other, std::fs::metadata(&key)?.permissions())?;
+    expect_failure(&mut save(&["--stop"]), "without its key", 1, &["is encrypted", "--key-file"])?;
+    let wrong = ["--stop", "--key-file", &other_file];
+    expect_failure(&mut save(&wrong), "with another key", 1, &["another key"])?;
+    does(&mut program, &[("check", "right")])?;
+    program.tell("compute")?;
+    said(&mut save(&["--stop", "--key-file", &key_file]))?;
+    nodes[0].wait_until_free()?;
+    let restore = || restore(&nodes[1].address, &saved.path());
+    expect_failure(&mut restore(), "without its key", 1, &["is encrypted", "--key-file"])?;
+    let mut wrong = restore();
+    expect_failure(wrong.args(["--key-file", &other_file]), "with another key", 1, &["another key"])?;
+    process::run(restore().args(["--key-file", &key_file]))?;
+    program.expect_line("computed")?;
+    does(&mut program, &[("check", "right"), ("compute", "computed"), ("check", "right")])?;
+    program.end_its_input()?;
+    nodes[1].wait_until_free()
 }
 
 fn refusals() -> Result<()> {

@@ -147,6 +147,8 @@ fn take(folder: &std::path::Path, lease: Option<&Lease>) -> Result<()> {
         number: lease.number,
         folder: folder.to_owned(),
         stop: true,
+        key_file: None,
+        if_lost: None,
         node: Some(lease.node.to_string()),
     })
     .map(drop)

@@ -154,10 +154,12 @@ Examples:
   sluice restore saved                          a program that `sluice checkpoint --stop` has stopped, \
 on the node that it was on
   sluice restore saved --node gpu2:7583/4be1…   on another one, also where the former is gone
+  sluice restore saved --key-file ~/saved.key   one that is encrypted
   sluice restore backup --data /var/lib/sluice  the data of a server
 
 A program that is restored must still be there, and wait: one that has gone on since its checkpoint is \
-refused. Where its former node does not answer, run this on the program's machine, as its user.")]
+refused, or finds its session lost where its node had ended. Where its former node does not answer, run \
+this on the program's machine, as its user.")]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) books: BooksArgs,
@@ -176,8 +178,13 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "HOST:PORT[/FINGERPRINT]", conflicts_with_all = ["data", "database"])]
     pub(crate) node: Option<String>,
 
+    /// For a program: the file of the key that its checkpoint is encrypted with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "database"])]
+    pub(crate) key_file: Option<PathBuf>,
+
     /// For a program: restore it although nodes that had it do not answer, which never will. If it
-    /// continues on one of them, it is lost
+    /// continues on one of them, it is lost. One that was not stopped with its checkpoint continues
+    /// if it has made no CUDA call since
     #[arg(long, conflicts_with_all = ["data", "database"])]
     pub(crate) former_node_is_gone: bool,
 }
