@@ -361,7 +361,14 @@ fn own_certificate(data: &Path) -> Result<(PathBuf, PathBuf)> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(data);
     made.with_context(|| data.display().to_string())?;
     let folder = data.join("tls");
-    sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())
+    let files = sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())?;
+    // Damage is told here, where it is known who made the files.
+    let usable = ServerIdentity::load(&files.0, &files.1, None).map_err(anyhow::Error::msg);
+    usable.with_context(|| {
+        let folder = folder.display();
+        format!("{folder} is damaged; put it back, or remove it, and a certificate with another fingerprint is made")
+    })?;
+    Ok(files)
 }
 
 /// A node until one of the signals comes; `config` says what the other arguments do not.

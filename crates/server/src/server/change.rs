@@ -302,10 +302,15 @@ impl Change<'_> {
     /// Makes it true; when this returns, it is in the database.
     pub(crate) async fn commit(self) -> Result<(), Problem> {
         let server = self.server;
-        let is_about_bills = |write: &Write| match write {
-            Write::Price(_) | Write::Pool { .. } | Write::Seller(_) => true,
-            Write::Correction(_) | Write::AsideGone(_) => true,
-            _ => false,
+        let is_about_bills = |write: &Write| {
+            matches!(
+                write,
+                Write::Price(_)
+                    | Write::Pool { .. }
+                    | Write::Seller(_)
+                    | Write::Correction(_)
+                    | Write::AsideGone(_)
+            )
         };
         let changes_bills = self.writes.iter().any(is_about_bills);
         server.durable(self.hand_over()).await?;
