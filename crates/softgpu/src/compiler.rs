@@ -7,3 +7,4 @@ mod grid;
 pub(crate) mod jit_options;
 pub(crate) mod link;
 pub(crate) mod load;
+pub(crate) mod software;

@@ -7,7 +7,7 @@ pub(crate) mod stream;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sluice_cuda::{CUcontext, CUdevice, CUlimit};
 
@@ -15,28 +15,20 @@ use sluice_jit::DeviceHeap;
 
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
-use crate::context::stream::{STREAMS, Stream};
+use crate::context::stream::Stream;
 use crate::device::account::{self, Charge};
 use crate::device::address_space::space;
-use crate::device::green::{GREENS, Green, Resource};
 use crate::device::heap;
-use crate::device::machine::{Kernel, Shape};
-use crate::device::pool;
+use crate::device::machine::{Kernel, LOCAL_BYTES_MAX, Shape};
+use crate::device::multiprocessors::Resource;
 use crate::device::sanitizer;
-use crate::device::{Device, driver};
-use crate::graph;
-use crate::image::array;
-use crate::image::reference;
-use crate::image::texture;
-use crate::memory;
-use crate::memory::allocation;
-use crate::module;
-use crate::work::engine;
-use crate::work::event::EVENTS;
+use crate::device::{DEVICES_MAX, Device, driver};
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new(1);
+/// Green contexts by their own handles; a context made from one has that of the context.
+pub(crate) static GREENS: Table<Context> = Table::new(23);
 
-pub struct Context {
+pub(crate) struct Context {
     pub(crate) handle: usize,
     /// Unique in the process and never used again (`cuCtxGetId`).
     pub(crate) id: u64,
@@ -56,7 +48,16 @@ pub struct Context {
     local: Mutex<Vec<Charge>>,
     /// The sticky error of a failed kernel, or 0.
     error: AtomicI32,
-    destroyed: AtomicBool,
+    pub(crate) destroyed: AtomicBool,
+}
+
+/// What a green context has of its device.
+pub(crate) struct Green {
+    /// The primary context, whose everything is but the streams.
+    pub(crate) parent: Arc<Context>,
+    pub(crate) resource: Resource,
+    /// As the program names the green context.
+    pub(crate) handle: usize,
 }
 
 /// The heap of device-side `malloc`, and the memory that it is in.
@@ -75,7 +76,6 @@ impl Drop for OwnHeap {
 }
 
 /// The primary context of a device: one object, alive while it is retained.
-#[derive(Default)]
 pub(crate) struct Primary {
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) retained: u32,
@@ -84,7 +84,17 @@ pub(crate) struct Primary {
     handle: usize,
 }
 
+/// The primary contexts, by their devices' ordinals.
+static PRIMARIES: [Mutex<Primary>; DEVICES_MAX] = [const { Mutex::new(Primary::NEW) }; DEVICES_MAX];
+
+/// The primary context of a device.
+pub(crate) fn primary(device: &Device) -> MutexGuard<'static, Primary> {
+    PRIMARIES[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Primary {
+    const NEW: Primary = Primary { context: None, retained: 0, flags: 0, handle: 0 };
+
     fn handle(&mut self) -> usize {
         if self.handle == 0 {
             self.handle = CONTEXTS.mint();
@@ -118,10 +128,6 @@ const LIMITS: [(CUlimit, u64); 8] = [
     // without an answer.
     (CUlimit::CIG_ENABLED, 0),
 ];
-
-/// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per
-/// Compute Capability").
-pub(crate) const LOCAL_BYTES_MAX: u64 = 512 << 10;
 
 /// Version of the API that `cuCtxGetApiVersion` reports for every context.
 const API_VERSION: u32 = 3020;
@@ -176,24 +182,6 @@ impl Context {
         CONTEXTS.insert_at(handle, Arc::clone(&context));
         GREENS.insert_at(green, context);
         green
-    }
-
-    /// Ends a green context: its work completes, its streams are of no more use.
-    pub(crate) fn destroy_green(&self) -> Result<()> {
-        let green = self.green.as_ref().ok_or(Status::INVALID_CONTEXT)?;
-        GREENS.remove(green.handle).ok_or(Status::CONTEXT_IS_DESTROYED)?;
-        if self.destroyed.swap(true, Ordering::AcqRel) {
-            return Err(Status::CONTEXT_IS_DESTROYED);
-        }
-        CONTEXTS.remove(self.handle);
-        for stream in STREAMS.all().iter().filter(|stream| stream.context == self.handle) {
-            crate::graph::capture::abandon(stream);
-        }
-        engine::wait_context(self.handle);
-        pool::waited();
-        engine::forget_barriers(self.handle);
-        stream::context_destroyed(self.handle);
-        release_primary(self.device)
     }
 
     /// The context that owns what is made in this one, streams aside.
@@ -284,6 +272,11 @@ impl Context {
         Ok(())
     }
 
+    /// Gives all local memory back.
+    pub(crate) fn give_back_local_memory(&self) {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Stack of each thread of a launch, for kernels with functions that call themselves. Frames
     /// hold all that is live in a call, most of which a GPU keeps in registers: a small stack is
     /// larger here than its limit says, so that what fits on a GPU fits.
@@ -311,47 +304,6 @@ impl Context {
         self.whole().limits.lock().unwrap_or_else(PoisonError::into_inner)[place] = value;
         Ok(())
     }
-
-    /// Waits for all work of this context, then frees everything that was made in it.
-    pub(crate) fn destroy(&self) {
-        if self.destroyed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        CONTEXTS.remove(self.handle);
-        engine::wait_context(self.handle);
-        self.end_green_contexts();
-        graph::context_destroyed(self.handle);
-        texture::context_destroyed(self.handle);
-        reference::context_destroyed(self.handle);
-        array::context_destroyed(self.handle);
-        module::context_destroyed(self.handle);
-        STREAMS.remove_all(|stream| stream.context == self.handle);
-        EVENTS.remove_all(|event| event.context == self.handle);
-        for allocation in allocation::remove_all(|a| a.context == self.handle) {
-            memory::release(&allocation);
-        }
-        pool::waited();
-        engine::forget_barriers(self.handle);
-        stream::context_destroyed(self.handle);
-        self.local.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        if let Some(observer) = OBSERVER.get() {
-            observer(CUcontext(self.handle));
-        }
-    }
-
-    /// The green contexts of this one end with it, and so do their streams.
-    fn end_green_contexts(&self) {
-        for context in CONTEXTS.all().iter().filter(|context| context.is_of(self.handle)) {
-            context.destroyed.store(true, Ordering::Release);
-            CONTEXTS.remove(context.handle);
-            if let Some(green) = &context.green {
-                GREENS.remove(green.handle);
-            }
-            STREAMS.remove_all(|stream| stream.context == context.handle);
-            engine::forget_barriers(context.handle);
-            stream::context_destroyed(context.handle);
-        }
-    }
 }
 
 fn limit_place(limit: CUlimit) -> Result<usize> {
@@ -377,7 +329,7 @@ pub(crate) fn context_to_use(handle: CUcontext) -> Result<Arc<Context>> {
     if known.is_ok() {
         return known;
     }
-    let mut primaries = driver()?.devices.iter().map(|device| (device, device.lock_primary()));
+    let mut primaries = driver()?.devices.iter().map(|device| (device, primary(device)));
     let found = primaries.find(|(_, primary)| primary.handle == handle.0 && handle.0 != 0);
     let (device, mut primary) = found.ok_or(Status::INVALID_CONTEXT)?;
     Ok(primary.activate(device))
@@ -435,50 +387,19 @@ pub(crate) fn pop() -> Result<usize> {
 
 /// The handle of a device's primary context, whether or not it is retained.
 pub fn primary_context(device: CUdevice) -> Result<CUcontext> {
-    Ok(CUcontext(crate::device::device(device)?.lock_primary().handle()))
+    Ok(CUcontext(primary(crate::device::device(device)?).handle()))
 }
 
 /// Whether device code of this device's primary context may have memory of device-side `malloc`.
 pub fn has_device_heap(device: CUdevice) -> bool {
     let Ok(device) = crate::device::device(device) else { return false };
-    let context = device.lock_primary().context.clone();
+    let context = primary(device).context.clone();
     context.is_some_and(|context| context.device_heap().is_some())
 }
 
-/// Sets what is called with the handle of each context that has been destroyed or reset, for those
-/// who keep state by context. The first setting stays.
-pub fn on_context_destroyed(observer: fn(CUcontext)) {
-    let _ = OBSERVER.set(observer);
-}
-
-static OBSERVER: OnceLock<fn(CUcontext)> = OnceLock::new();
-
 /// Retains the primary context of `device`, creating it if it is not retained.
 pub(crate) fn retain_primary(device: &'static Device) -> Arc<Context> {
-    let mut primary = device.lock_primary();
+    let mut primary = primary(device);
     primary.retained += 1;
     primary.activate(device)
-}
-
-/// Gives one retain back; the last one destroys the context.
-pub(crate) fn release_primary(device: &'static Device) -> Result<()> {
-    let mut primary = device.lock_primary();
-    primary.retained = primary.retained.checked_sub(1).ok_or(Status::INVALID_CONTEXT)?;
-    let last = if primary.retained == 0 { primary.context.take() } else { None };
-    drop(primary);
-    if let Some(context) = last {
-        context.destroy();
-    }
-    Ok(())
-}
-
-/// Destroys the primary context even if it is retained; a sticky error goes with it.
-pub(crate) fn reset_primary(device: &'static Device) {
-    let mut primary = device.lock_primary();
-    primary.retained = 0;
-    let context = primary.context.take();
-    drop(primary);
-    if let Some(context) = context {
-        context.destroy();
-    }
 }

@@ -6,13 +6,12 @@ pub(crate) mod account;
 pub(crate) mod address_space;
 pub(crate) mod coverage;
 pub(crate) mod execution;
-pub(crate) mod green;
 pub(crate) mod heap;
 pub(crate) mod machine;
+pub(crate) mod multiprocessors;
 pub(crate) mod pool;
 pub(crate) mod ranges;
 pub(crate) mod sanitizer;
-mod software;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,100 +23,8 @@ use sluice_image::ComputeCapability;
 use sluice_jit::{Control, Executor};
 
 use crate::base::status::{Result, Status};
-use crate::compiler::code::Compiling;
-use crate::context::Primary;
-use crate::device::account::OwnMemory;
 use crate::device::heap::Heap;
 use crate::device::machine::{Limits, Machine};
-
-/// One software device, as the embedding program wants it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SoftDevice {
-    /// What `cuDeviceGetName` answers.
-    pub name: String,
-    /// Device memory in bytes.
-    pub memory: u64,
-}
-
-impl SoftDevice {
-    /// Name of a device unless the configuration says otherwise.
-    pub const NAME: &str = "Sluice Software GPU";
-
-    /// A device of the default name with this much memory.
-    pub fn with_memory(memory: u64) -> Self {
-        Self { name: Self::NAME.to_owned(), memory }
-    }
-}
-
-/// What the driver is made of; see [`crate::configure`].
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub devices: Vec<SoftDevice>,
-    /// CPU threads that run blocks; every device reports at least as many multiprocessors.
-    pub threads: usize,
-    /// Whether the program and the driver share an address space, so that managed memory just
-    /// works.
-    pub same_process: bool,
-}
-
-impl Default for Config {
-    /// One device with half of the machine's memory, and all of its CPUs.
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { devices: vec![SoftDevice::with_memory(half_of_host_memory())], threads, same_process: false }
-    }
-}
-
-impl Config {
-    /// The configuration of the library that stands alone, from `SLUICE_SOFTGPU=COUNT,MEMORY` (for
-    /// example `2,4GiB`) if that is set. Words that it does not understand are reported on stderr
-    /// and replaced by the default.
-    pub fn from_env() -> Self {
-        let mut config = Self { same_process: true, ..Self::default() };
-        let Some(text) = std::env::var_os("SLUICE_SOFTGPU") else { return config };
-        match text.to_str().and_then(parse_devices) {
-            Some(devices) => config.devices = devices,
-            None => eprintln!(
-                "sluice: SLUICE_SOFTGPU={text:?} ignored: it reads COUNT,MEMORY, for example 2,4GiB"
-            ),
-        }
-        config
-    }
-}
-
-/// `COUNT` or `COUNT,MEMORY`, up to 64 devices; without MEMORY they share half of the host's.
-fn parse_devices(text: &str) -> Option<Vec<SoftDevice>> {
-    let (count, memory) = match text.split_once(',') {
-        Some((count, memory)) => (count, Some(parse_bytes(memory.trim())?)),
-        None => (text, None),
-    };
-    let count: usize = count.trim().parse().ok().filter(|count| (1..=DEVICES_MAX).contains(count))?;
-    let memory = memory.unwrap_or_else(|| half_of_host_memory() / count as u64);
-    Some(vec![SoftDevice::with_memory(memory); count])
-}
-
-/// `4GiB`, `512MiB`, `1.5G`, or plain bytes.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale = match unit.trim().to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
-        "" => 1u64,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        "t" => 1 << 40,
-        _ => return None,
-    };
-    let bytes = number.parse::<f64>().ok()? * scale as f64;
-    (bytes >= 1.0 && bytes < (1u64 << 46) as f64).then_some(bytes as u64)
-}
-
-fn half_of_host_memory() -> u64 {
-    // SAFETY: sysconf only reads the name.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    let bytes = u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0);
-    (bytes / 2).max(64 << 20)
-}
 
 /// One device of a driver with a [`Machine`] of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,11 +45,8 @@ pub(crate) struct Device {
     pub(crate) attributes: BTreeMap<A, i32>,
     pub(crate) limits: Limits,
     pub(crate) heap: Heap,
-    /// What the driver has allocated of it for itself.
-    pub(crate) own: OwnMemory,
     /// Memory for parameters, shared and local memory of the grid that runs.
     pub(crate) arena: Mutex<Range<u64>>,
-    pub(crate) primary: Mutex<Primary>,
     /// Handle of the pool behind `cuMemAllocAsync`, 0 before the first use.
     pub(crate) pool: Mutex<usize>,
     pub(crate) control: Control,
@@ -158,47 +62,31 @@ pub(crate) struct Driver {
 }
 
 /// What [`init`] will build.
-struct Setup {
-    cards: Vec<Card>,
-    machine: &'static dyn Machine,
-    threads: usize,
-}
-
-impl From<Config> for Setup {
-    fn from(config: Config) -> Setup {
-        let threads = config.threads.max(1);
-        let card = |(ordinal, device): (usize, SoftDevice)| Card {
-            name: device.name,
-            memory: device.memory,
-            attributes: software::attributes(ordinal, threads, config.same_process),
-        };
-        let cards = config.devices.into_iter().enumerate().map(card).collect();
-        Setup { cards, machine: &Compiling, threads }
-    }
+pub(crate) struct Setup {
+    pub(crate) cards: Vec<Card>,
+    pub(crate) machine: &'static dyn Machine,
+    /// CPU threads that run blocks.
+    pub(crate) threads: usize,
 }
 
 /// Devices of a process; the threads of the engine are counted in 64 bits.
-const DEVICES_MAX: usize = 64;
+pub(crate) const DEVICES_MAX: usize = 64;
 
 static SETUP: Mutex<Option<Setup>> = Mutex::new(None);
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
-/// Sets what [`init`] will build. Without effect once a program has called `cuInit`.
-pub fn configure(config: Config) {
-    set_up(config.into());
-}
-
-/// As [`configure`], for a driver of other devices than the software GPU.
+/// As [`crate::configure`], for a driver of other devices than the software GPU.
 pub fn configure_cards(cards: Vec<Card>, machine: &'static dyn Machine) {
     set_up(Setup { cards, machine, threads: 1 });
 }
 
-fn set_up(setup: Setup) {
+/// Sets what [`init`] will build. Without effect once a program has called `cuInit`.
+pub(crate) fn set_up(setup: Setup) {
     *SETUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(setup);
 }
 
-/// `cuInit`: builds the devices on the first call.
-pub(crate) fn init() -> Result<()> {
+/// `cuInit`: builds the devices on the first call; `default` says which, where nothing was set.
+pub(crate) fn init(default: fn() -> Setup) -> Result<()> {
     let driver = DRIVER.get_or_init(|| {
         // SAFETY: the handler only stores a flag, which is safe in a child of a process with
         // threads.
@@ -206,7 +94,7 @@ pub(crate) fn init() -> Result<()> {
         // It opens its files, which a confined process cannot do later.
         coverage::recorder();
         let setup = SETUP.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Setup { cards, machine, threads } = setup.unwrap_or_else(|| Config::default().into());
+        let Setup { cards, machine, threads } = setup.unwrap_or_else(default);
         let devices = cards.into_iter().take(DEVICES_MAX).enumerate();
         let devices = devices.map(|(ordinal, card)| Device::new(ordinal, card)).collect();
         Driver { devices, machine, threads }
@@ -250,9 +138,7 @@ impl Device {
                 Some(_) => Heap::guarded(card.memory),
                 None => Heap::new(card.memory),
             },
-            own: OwnMemory::default(),
             arena: Mutex::new(0..0),
-            primary: Mutex::default(),
             pool: Mutex::default(),
             control: Control::new(),
             executor: OnceLock::new(),
@@ -262,10 +148,6 @@ impl Device {
     /// 0 for what the device does not have.
     pub(crate) fn attribute(&self, attribute: A) -> i32 {
         self.attributes.get(&attribute).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn lock_primary(&self) -> std::sync::MutexGuard<'_, Primary> {
-        self.primary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -317,18 +199,6 @@ fn uuid(ordinal: usize) -> CUuuid {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_lists_are_read_or_refused() {
-        let memories =
-            |text: &str| parse_devices(text).map(|all| all.iter().map(|d| d.memory).collect::<Vec<_>>());
-        assert_eq!(memories("2,4GiB"), Some(vec![4 << 30; 2]));
-        assert_eq!(memories("1, 512m"), Some(vec![512 << 20]));
-        assert_eq!(memories("1,1.5G"), Some(vec![3 << 29]));
-        for bad in ["0", "65", "", "x", "1,", "1,4Q", "1,-1", "1,9999999T"] {
-            assert_eq!(memories(bad), None, "{bad:?}");
-        }
-    }
 
     #[test]
     fn devices_have_different_lasting_uuids() {

@@ -14,14 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sluice_cuda::CUgraph;
 
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
 use crate::work::event::{Event, Recorded};
 use crate::work::op::Op;
 
 pub(crate) use body::Body;
-pub(crate) use exec::{Exec, Steps};
-pub(crate) use node::{Conditional, Inner, Kept, Node, NodeId, UserObject, Work};
+pub(crate) use exec::Exec;
+pub(crate) use node::{Conditional, Inner, Node, Work};
 
 use body::HOMES;
 

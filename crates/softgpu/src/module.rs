@@ -10,7 +10,7 @@ pub(crate) mod occupancy;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUfunction, CUmodule};
+use sluice_cuda::CUmodule;
 use sluice_ir::lower::{Global, GlobalRelocation, Reference as ReferenceKind, function_address};
 
 use crate::base::messages;
@@ -300,26 +300,8 @@ pub fn place_variable(module: CUmodule, name: &str) -> Option<u64> {
     placed.ok().map(|placed| placed.address)
 }
 
-/// Looks up a function by handle; a kernel's handle stands for its function in the current context.
-pub(crate) fn function(handle: CUfunction) -> Result<Arc<Function>> {
-    match FUNCTIONS.get(handle.0) {
-        Some(function) => Ok(function),
-        None => library::Kernel::from_handle(handle.0)?.function(&*crate::context::current()?),
-    }
-}
-
-/// As [`function`], with a kernel's function in the context of the stream that it is launched in
-/// (CUDA Driver API, `cuLaunchKernel`).
-pub(crate) fn function_in(handle: CUfunction, context: &Context) -> Result<Arc<Function>> {
-    match FUNCTIONS.get(handle.0) {
-        Some(function) => Ok(function),
-        None => library::Kernel::from_handle(handle.0)?.function(context),
-    }
-}
-
 /// Forgets the modules of a context that is gone.
 pub(crate) fn context_destroyed(context: usize) {
-    library::context_destroyed(context);
     for module in MODULES.remove_all(|module| module.context == context) {
         module.unload();
     }

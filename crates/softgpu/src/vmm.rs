@@ -18,13 +18,17 @@
 //!
 //! Memory that other processes get copies of ([`frozen`]) is private pages over a file that is
 //! written no more.
+//!
+//! What belongs here maps, unmaps and shares memory while work is queued that may use it, or says
+//! who may ([`reach`]); so this folder is above the queues.
 
 pub(crate) mod frozen;
+pub(crate) mod reach;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -33,6 +37,7 @@ use sluice_cuda::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 
+use crate::base::memory_file::{memory_file, sealed_size};
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
 use crate::context;
@@ -385,45 +390,6 @@ pub(crate) fn import(device: &'static Device, file: OwnedFd) -> Result<usize> {
         is_own: false,
         view: Mutex::default(),
     }))
-}
-
-/// The size of shared memory stays what it is.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-
-/// The size of a file that keeps it: one that its maker could cut short would end this process at
-/// the next access.
-fn sealed_size(file: &OwnedFd) -> Result<u64> {
-    // SAFETY: asks about a descriptor that is open.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
-        return Err(Status::INVALID_VALUE);
-    }
-    // SAFETY: as above; no thread reads such a file at its position.
-    let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
-    u64::try_from(size).map_err(|_| Status::INVALID_VALUE)
-}
-
-/// Refuses a file that is not of this size for good.
-pub(crate) fn check_sealed(file: &OwnedFd, size: u64) -> Result<()> {
-    if sealed_size(file)? == size { Ok(()) } else { Err(Status::INVALID_VALUE) }
-}
-
-/// An unnamed file of `size` bytes, which keeps that size.
-pub(crate) fn memory_file(size: u64) -> Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string, and the flags are known to the system.
-    let fd = unsafe { libc::memfd_create(c"sluice device memory".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Status::OUT_OF_MEMORY);
-    }
-    // SAFETY: the descriptor was opened just now and has no other owner.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(size).map_err(|_| Status::OUT_OF_MEMORY)?;
-    // SAFETY: seals a descriptor that is open.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
-        return Err(Status::OUT_OF_MEMORY);
-    }
-    Ok(file)
 }
 
 /// The memory with this handle.

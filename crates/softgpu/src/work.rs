@@ -6,3 +6,5 @@ pub(crate) mod conditional;
 pub(crate) mod engine;
 pub(crate) mod event;
 pub(crate) mod op;
+pub(crate) mod steps;
+pub(crate) mod user_object;

@@ -47,6 +47,8 @@ fn memory_is_limited_accounted_and_given_back() {
     host_memory_is_mapped_for_both_and_not_the_cards(before);
     pools_count_what_is_used();
     assert_eq!(free_bytes(), before);
+    a_pool_ends_when_streams_have_come_to_its_frees();
+    assert_eq!(free_bytes(), before);
 }
 
 const ON_CARD: CUmemLocation = CUmemLocation { kind: CUmemLocationType::DEVICE, id: COUNTED };
@@ -169,6 +171,33 @@ fn pools_count_what_is_used() {
     let everything = allocate(MEMORY as usize);
     ok!(cuMemFree_v2(everything));
     assert_eq!(result!(cuMemFreeAsync(address, s)), CUresult::INVALID_VALUE);
+    ok!(cuStreamDestroy_v2(s));
+}
+
+fn a_pool_ends_when_streams_have_come_to_its_frees() {
+    let s = stream(CU_STREAM_NON_BLOCKING);
+    let props = CUmemPoolProps {
+        allocType: CUmemAllocationType::PINNED,
+        location: ON_CARD,
+        // SAFETY: integers and pointers, of which all zeros are the values that nothing is said by.
+        ..unsafe { std::mem::zeroed() }
+    };
+    let (mut pool, mut address) = (CUmemoryPool::NULL, 0);
+    ok!(cuMemPoolCreate(&mut pool, &props));
+    ok!(cuMemAllocFromPoolAsync(&mut address, CHUNK, pool, s));
+    let (go_on, held_up) = channel();
+    ok!(cuLaunchHostFunc(s, Some(wait), (&raw const held_up).cast_mut().cast()));
+    ok!(cuMemFreeAsync(address, s));
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            ok!(cuMemPoolDestroy(pool));
+            tell.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "the free is still to come");
+        go_on.send(()).unwrap();
+    });
+    assert_eq!(told.recv(), Ok(()));
     ok!(cuStreamDestroy_v2(s));
 }
 
@@ -383,13 +412,15 @@ fn memory_can_be_read_where_the_current_device_could() {
     }
 }
 
+/// A host function that waits for a message.
+unsafe extern "C" fn wait(go_on: *mut c_void) {
+    // SAFETY: the test keeps it until the stream is done.
+    let _ = unsafe { &*go_on.cast::<Receiver<()>>() }.recv();
+}
+
 /// In the order that a copy would have, which is more than that of its own stream.
 #[test]
 fn who_reads_memory_waits_for_its_turn() {
-    unsafe extern "C" fn wait(go_on: *mut c_void) {
-        // SAFETY: the test keeps it until the stream is done.
-        let _ = unsafe { &*go_on.cast::<Receiver<()>>() }.recv();
-    }
     let context = Context::new(0);
     let memory = allocate(4);
     let (blocking, other, event) = (stream(0), stream(0), event());

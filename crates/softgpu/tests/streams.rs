@@ -274,6 +274,30 @@ fn a_capture_that_is_not_joined_is_refused() {
     );
 }
 
+#[test]
+fn captures_that_have_ended_are_not_joined() {
+    let _context = Context::new(0);
+    let [main, side] = [stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING)];
+    let (before, fork) = (event(), event());
+    let mut graph = CUgraph::NULL;
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    ok!(cuEventRecord(before, main));
+    ok!(cuStreamEndCapture(main, &mut graph));
+    assert_eq!(result!(cuStreamWaitEvent(side, before, 0)), CUresult::CAPTURED_EVENT);
+
+    // The stream that a capture began in goes away: what has joined it is worth nothing.
+    ok!(cuStreamBeginCapture_v2(main, CUstreamCaptureMode::RELAXED));
+    ok!(cuEventRecord(fork, main));
+    ok!(cuStreamWaitEvent(side, fork, 0));
+    ok!(cuStreamDestroy_v2(main));
+    let mut status = CUstreamCaptureStatus::NONE;
+    ok!(cuStreamIsCapturing(side, &mut status));
+    assert_eq!(status, CUstreamCaptureStatus::INVALIDATED);
+    assert_eq!(result!(cuEventQuery(fork)), CUresult::CAPTURED_EVENT);
+    assert_eq!(result!(cuStreamEndCapture(side, &mut graph)), CUresult::STREAM_CAPTURE_UNMATCHED);
+    assert_eq!(result!(cuStreamWaitEvent(side, fork, 0)), CUresult::CAPTURED_EVENT);
+}
+
 /// As on a card: in every mode, from every thread.
 #[test]
 fn waiting_for_a_whole_context_ends_its_captures() {

@@ -9,9 +9,11 @@ use sluice_cuda::{
 
 use crate::base::status::{Result, call, put, require};
 use crate::context::current;
-use crate::context::stream;
 use crate::image::array;
-use crate::memory::copy::{self, BoxLayout, Extent, require_device};
+use crate::memory::copy::{BoxLayout, Extent, require_device};
+use crate::submit;
+use crate::submit::copies;
+use crate::submit::frees;
 
 pub(crate) unsafe extern "C" fn cuArrayCreate_v2(
     place: *mut CUarray,
@@ -76,7 +78,7 @@ pub(crate) unsafe extern "C" fn cuArray3DGetDescriptor_v2(
 }
 
 pub(crate) unsafe extern "C" fn cuArrayDestroy(handle: CUarray) -> CUresult {
-    call(|| array::destroy(handle))
+    call(|| frees::destroy_array(handle))
 }
 
 pub(crate) unsafe extern "C" fn cuMipmappedArrayCreate(
@@ -95,7 +97,7 @@ pub(crate) unsafe extern "C" fn cuMipmappedArrayCreate(
 }
 
 pub(crate) unsafe extern "C" fn cuMipmappedArrayDestroy(handle: CUmipmappedArray) -> CUresult {
-    call(|| array::destroy_mipmapped(handle))
+    call(|| frees::destroy_mipmapped_array(handle))
 }
 
 pub(crate) unsafe extern "C" fn cuMipmappedArrayGetLevel(
@@ -130,8 +132,8 @@ fn line(
     s: CUstream,
     synchronous: bool,
 ) -> Result<()> {
-    let target = stream::target(s)?;
-    copy::submit(&target, to?, from?, Extent::line(size as u64), synchronous)
+    let target = submit::target(s)?;
+    copies::submit(&target, to?, from?, Extent::line(size as u64), synchronous)
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpyAtoA_v2(

@@ -12,6 +12,7 @@ use crate::context::{self, Context, current, current_or_none, current_unchecked,
 use crate::device::pool;
 use crate::device::{device, driver};
 use crate::graph::capture;
+use crate::lifetime;
 use crate::work::engine;
 
 use std::sync::atomic::Ordering;
@@ -31,12 +32,12 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRetain(place: *mut CUcontext, 
 }
 
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult {
-    call(|| context::release_primary(device(dev)?))
+    call(|| lifetime::release_primary(device(dev)?))
 }
 
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
     call(|| {
-        context::reset_primary(device(dev)?);
+        lifetime::reset_primary(device(dev)?);
         Ok(())
     })
 }
@@ -47,7 +48,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     active: *mut i32,
 ) -> CUresult {
     call(|| {
-        let primary = device(dev)?.lock_primary();
+        let primary = context::primary(device(dev)?);
         let in_use = primary.context.as_ref().map(|context| context.flags.load(Ordering::Relaxed));
         // SAFETY: output arguments by contract.
         unsafe { put_optional(flags, in_use.unwrap_or(primary.flags)) };
@@ -60,7 +61,7 @@ pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 pub(crate) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> CUresult {
     call(|| {
         check_flags(flags)?;
-        let mut primary = device(dev)?.lock_primary();
+        let mut primary = context::primary(device(dev)?);
         primary.flags = flags;
         if let Some(context) = &primary.context {
             context.flags.store(flags, Ordering::Relaxed);

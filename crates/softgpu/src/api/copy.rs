@@ -9,15 +9,22 @@ use sluice_cuda::{
 
 use crate::base::status::{Result, Status, call, require};
 use crate::context;
-use crate::context::stream;
 use crate::device::address_space;
 use crate::image::array;
-use crate::memory::copy::{self, BoxLayout, Extent, Fill, require_device};
+use crate::memory::copy::{BoxLayout, Extent, Fill, require_device};
+use crate::submit;
+use crate::submit::copies;
 
 /// A copy of one row.
 fn line(to: u64, from: u64, size: usize, stream: CUstream, synchronous: bool) -> Result<()> {
-    let target = stream::target(stream)?;
-    copy::submit(&target, BoxLayout::line(to), BoxLayout::line(from), Extent::line(size as u64), synchronous)
+    let target = submit::target(stream)?;
+    copies::submit(
+        &target,
+        BoxLayout::line(to),
+        BoxLayout::line(from),
+        Extent::line(size as u64),
+        synchronous,
+    )
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> CUresult {
@@ -44,7 +51,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoD_v2(
     size: usize,
 ) -> CUresult {
     call(|| {
-        stream::target(CUstream::LEGACY)?;
+        submit::target(CUstream::LEGACY)?;
         device_side(to, size)?;
         line(to, from as u64, size, CUstream::LEGACY, true)
     })
@@ -57,7 +64,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        stream::target(s)?;
+        submit::target(s)?;
         device_side(to, size)?;
         line(to, from as u64, size, s, false)
     })
@@ -65,7 +72,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
 
 pub(crate) unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: CUdeviceptr, size: usize) -> CUresult {
     call(|| {
-        stream::target(CUstream::LEGACY)?;
+        submit::target(CUstream::LEGACY)?;
         device_side(from, size)?;
         line(to as u64, from, size, CUstream::LEGACY, true)
     })
@@ -78,7 +85,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        stream::target(s)?;
+        submit::target(s)?;
         device_side(from, size)?;
         line(to as u64, from, size, s, false)
     })
@@ -97,7 +104,7 @@ pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        stream::target(s)?;
+        submit::target(s)?;
         device_side(to, size)?;
         device_side(from, size)?;
         line(to, from, size, s, false)
@@ -124,12 +131,12 @@ pub(crate) unsafe extern "C" fn cuMemcpyPeerAsync(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        let target = stream::target(s)?;
+        let target = submit::target(s)?;
         device_side(to, size)?;
         device_side(from, size)?;
         let to = (BoxLayout::line(to), ordinal(to_context)?);
         let from = (BoxLayout::line(from), ordinal(from_context)?);
-        copy::submit_peer(&target, to, from, Extent::line(size as u64))
+        copies::submit_peer(&target, to, from, Extent::line(size as u64))
     })
 }
 
@@ -244,20 +251,20 @@ pub(super) fn places_3d(copy: &CUDA_MEMCPY3D) -> Result<(BoxLayout, BoxLayout, E
 /// `copy` is null or an input structure.
 unsafe fn submit_2d(copy: *const CUDA_MEMCPY2D, s: CUstream, synchronous: bool) -> Result<()> {
     require(copy)?;
-    let target = stream::target(s)?;
+    let target = submit::target(s)?;
     // SAFETY: by this function's contract.
     let (to, from, extent) = places_2d(&unsafe { copy.read_unaligned() })?;
-    copy::submit(&target, to, from, extent, synchronous)
+    copies::submit(&target, to, from, extent, synchronous)
 }
 
 /// # Safety
 /// `copy` is null or an input structure.
 unsafe fn submit_3d(copy: *const CUDA_MEMCPY3D, s: CUstream, synchronous: bool) -> Result<()> {
     require(copy)?;
-    let target = stream::target(s)?;
+    let target = submit::target(s)?;
     // SAFETY: by this function's contract.
     let (to, from, extent) = places_3d(&unsafe { copy.read_unaligned() })?;
-    copy::submit(&target, to, from, extent, synchronous)
+    copies::submit(&target, to, from, extent, synchronous)
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D) -> CUresult {
@@ -292,7 +299,7 @@ unsafe fn submit_peer(copy: *const CUDA_MEMCPY3D_PEER, s: CUstream) -> Result<()
     let device = |kind, ctx| if kind == CUmemorytype::ARRAY { Ok(0) } else { ordinal(ctx) };
     let to = (to, device(contexts.dstMemoryType, contexts.dstContext)?);
     let from = (from, device(contexts.srcMemoryType, contexts.srcContext)?);
-    copy::submit_peer(&stream::target(s)?, to, from, extent)
+    copies::submit_peer(&submit::target(s)?, to, from, extent)
 }
 
 pub(crate) unsafe extern "C" fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER) -> CUresult {
@@ -318,9 +325,9 @@ fn fill(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        let target = stream::target(s)?;
+        let target = submit::target(s)?;
         let (width, height) = (width as u64, height as u64);
-        copy::submit_fill(&target, Fill { address, pitch: pitch as u64, value, element, width, height })
+        copies::submit_fill(&target, Fill { address, pitch: pitch as u64, value, element, width, height })
     })
 }
 

@@ -8,9 +8,10 @@ use sluice_cuda::{
 };
 
 use crate::base::status::{Result, Status, call, put, put_optional, require};
+use crate::compiler::software::default_setup;
+use crate::device::machine::{BLOCK_MAX, GRID_MAX};
 use crate::device::pool::Pool;
 use crate::device::{Device, device, driver, init};
-use crate::module::launch::{BLOCK_MAX, GRID_MAX};
 
 /// The CUDA version that this driver speaks: 1000 * major + 10 * minor. It is that of the newest
 /// toolkit whose PTX is read: compilers hand over machine code in place of PTX where the driver is
@@ -18,7 +19,7 @@ use crate::module::launch::{BLOCK_MAX, GRID_MAX};
 pub(crate) const DRIVER_VERSION: i32 = 13050;
 
 pub(crate) unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
-    call(|| if flags == 0 { init() } else { Err(Status::INVALID_VALUE) })
+    call(|| if flags == 0 { init(default_setup) } else { Err(Status::INVALID_VALUE) })
 }
 
 pub(crate) unsafe extern "C" fn cuDriverGetVersion(version: *mut i32) -> CUresult {

@@ -10,12 +10,14 @@ use sluice_cuda::{
 
 use crate::base::shared_event::SharedEvent;
 use crate::base::status::{Result, Status, call, put, require};
-use crate::context::stream::{self, STREAMS, Stream, Target};
+use crate::base::ticket::Ticket;
+use crate::context::stream::{STREAMS, Stream};
 use crate::context::{CONTEXTS, Context, current, named, owning};
 use crate::device::pool;
 use crate::graph::capture;
+use crate::submit;
 use crate::work::engine;
-use crate::work::event::{EVENTS, Event, Recorded, Ticket, elapsed_ms, event};
+use crate::work::event::{EVENTS, Event, Recorded, elapsed_ms, event};
 use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuEventCreate(place: *mut CUevent, flags: u32) -> CUresult {
@@ -65,7 +67,7 @@ pub(crate) unsafe extern "C" fn cuEventRecord(handle: CUevent, s: CUstream) -> C
 
 pub(crate) unsafe extern "C" fn cuEventRecordWithFlags(handle: CUevent, s: CUstream, flags: u32) -> CUresult {
     call(|| {
-        let target = stream::target(s)?;
+        let target = submit::target(s)?;
         let event = event(handle)?;
         if flags & !CU_EVENT_RECORD_EXTERNAL != 0 {
             return Err(Status::INVALID_VALUE);
@@ -94,14 +96,13 @@ pub(super) fn record_context(context: Arc<Context>, handle: CUevent) -> Result<(
     }
     check_no_capture(&context)?;
     // Behind the work of every stream, in a stream of its own.
-    let gather = Target { stream: Stream::internal(&context), context };
-    for stream in engine::busy_streams(gather.context.handle) {
+    let gather = Stream::internal(context.handle, context.device.ordinal);
+    for stream in engine::busy_streams(context.handle) {
         let ticket = Arc::new(Ticket::default());
-        let context = Arc::clone(&gather.context);
-        engine::submit(&Target { context, stream }, Op::Record(Arc::clone(&ticket)));
-        engine::submit(&gather, Op::Await(ticket));
+        engine::submit(&stream, &context, Op::Record(Arc::clone(&ticket)));
+        engine::submit(&gather, &context, Op::Await(ticket));
     }
-    engine::submit(&gather, Op::Record(event.issue_ticket()));
+    engine::submit(&gather, &context, Op::Record(event.issue_ticket()));
     Ok(())
 }
 
@@ -144,7 +145,7 @@ pub(crate) unsafe extern "C" fn cuEventSynchronize(handle: CUevent) -> CUresult 
     call(|| {
         let event = event(handle)?;
         let context = owning(event.context)?;
-        event.synchronize()?;
+        engine::wait_event(&event)?;
         pool::waited();
         context.check()
     })

@@ -12,12 +12,14 @@ use sluice_cuda::{
 };
 
 use super::copy::places_3d;
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status, call, put, put_optional, require};
-use crate::context::stream::target;
 use crate::context::{current, named};
 use crate::device::driver;
-use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, NodeId, Work, graph_of};
-use crate::memory::copy::{Fill, for_graph};
+use crate::graph::{EXECS, Exec, GRAPHS, Graph, Node, Work, graph_of};
+use crate::memory::copy::Fill;
+use crate::submit::copies::{check_fill_reach, for_graph};
+use crate::submit::target;
 use crate::work::conditional::{Choice, Variable};
 use crate::work::event::event;
 use crate::work::op::{HostCall, Op};
@@ -218,7 +220,7 @@ pub(super) unsafe fn fill(params: *const CUDA_MEMSET_NODE_PARAMS, device: Option
         height: params.height as u64,
     };
     fill.check()?;
-    fill.check_reach(device.as_slice())?;
+    check_fill_reach(&fill, device.as_slice())?;
     Ok(Op::Fill(fill))
 }
 

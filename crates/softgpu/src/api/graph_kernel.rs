@@ -9,12 +9,13 @@ use sluice_cuda::*;
 use super::graph::{add, replace};
 use super::graph_node::{op_of, set_op, with_node};
 use super::launch::gather;
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status, call, put, require};
 use crate::device::driver;
 use crate::device::machine::Shape;
-use crate::graph::{Node, NodeId, graph_of};
-use crate::module::function;
+use crate::graph::{Node, graph_of};
 use crate::module::launch::prepare;
+use crate::module::library::function;
 use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuGraphAddKernelNode(
@@ -195,7 +196,7 @@ impl Set {
     fn apply(self, node: CUgraphNode) -> Result<()> {
         let Op::Launch(launch) = op_of(node)? else { return Err(Status::INVALID_VALUE) };
         let shape = Shape { cluster: self.cluster, cooperative: self.cooperative, ..launch.shape() };
-        if shape == launch.shape() { Ok(()) } else { set_op(node, launch.reshaped(shape)?) }
+        if shape == launch.shape() { Ok(()) } else { set_op(node, Op::Launch(launch.reshaped(shape)?)) }
     }
 }
 
@@ -219,7 +220,7 @@ unsafe fn kernel(params: *const CUDA_KERNEL_NODE_PARAMS, set: Set) -> Result<Op>
     // SAFETY: by this function's contract.
     let arguments = unsafe { gather(&function, params.kernelParams, params.extra) }?;
     let multiprocessors = function.limits().multiprocessors;
-    prepare((handle, &function), shape, arguments, multiprocessors)
+    prepare((handle, &function), shape, arguments, multiprocessors).map(Op::Launch)
 }
 
 /// The launch that a structure without the kernel and its context describes.

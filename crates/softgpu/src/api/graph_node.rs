@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_cuda::*;
 
 use super::graph::{copy, fill, host, node_list, put_nodes};
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status, call, put, require};
 use crate::base::table::Table;
 use crate::device::address_space;
 use crate::device::driver;
-use crate::graph::{Exec, Graph, Node, NodeId, UserObject, Work, graph_of};
+use crate::graph::{Exec, Graph, Node, Work, graph_of};
 use crate::image::array;
 use crate::memory::copy::BoxLayout;
 use crate::work::event::{Event, event};
 use crate::work::op::{HostCall, Op};
+use crate::work::user_object::UserObject;
 
 /// Has `read` look at a node.
 pub(super) fn with_node<R>(node: CUgraphNode, read: impl FnOnce(&Node) -> Result<R>) -> Result<R> {

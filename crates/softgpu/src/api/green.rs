@@ -9,10 +9,11 @@ use sluice_cuda::{
 
 use super::event::{record_context, wait_in_context};
 use crate::base::status::{Result, Status, call, put, put_optional, require};
-use crate::context::stream::{self, target_unchecked};
+use crate::context::GREENS;
 use crate::context::{Context, named};
-use crate::device::green::{DESCRIPTORS, GREENS, Resource, Wish};
+use crate::device::multiprocessors::{DESCRIPTORS, Resource, Wish};
 use crate::device::{device, driver};
+use crate::submit::{self, target_unchecked};
 
 /// Resources that one call may pass.
 const RESOURCES_MAX: u32 = 1024;
@@ -223,7 +224,7 @@ pub(crate) unsafe extern "C" fn cuGreenCtxStreamCreate(
         }
         context.check()?;
         // SAFETY: an output argument by contract.
-        unsafe { put(place, CUstream(stream::create(&context, flags, priority)?.handle)) }
+        unsafe { put(place, CUstream(submit::create(&context, flags, priority)?.handle)) }
     })
 }
 

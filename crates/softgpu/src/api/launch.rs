@@ -9,11 +9,12 @@ use sluice_cuda::{
 };
 
 use crate::base::status::{Result, Status, call, require};
-use crate::context::stream;
+use crate::device::machine::PARAMS_MAX;
 use crate::device::machine::Shape;
 use crate::module::function::Function;
-use crate::module::function_in;
-use crate::module::launch::{PARAMS_MAX, prepare};
+use crate::module::launch::prepare;
+use crate::module::library::function_in;
+use crate::submit;
 use crate::work::event::{Event, event};
 use crate::work::op::Op;
 
@@ -96,7 +97,7 @@ unsafe fn launch(
     extra: *mut *mut c_void,
     completion: Option<Arc<Event>>,
 ) -> Result<()> {
-    let target = stream::target(s)?;
+    let target = submit::target(s)?;
     let function = function_in(handle, &target.context)?;
     if function.module.context != target.context.owner() {
         return Err(Status::INVALID_HANDLE);
@@ -104,7 +105,7 @@ unsafe fn launch(
     // SAFETY: passed on.
     let params = unsafe { gather(&function, params, extra) }?;
     let multiprocessors = target.context.multiprocessors();
-    target.submit(prepare((handle, &function), shape, params, multiprocessors)?)?;
+    target.submit(Op::Launch(prepare((handle, &function), shape, params, multiprocessors)?))?;
     match completion {
         Some(event) if target.stream.capture().is_some() => target.submit(Op::RecordEvent(event)),
         Some(event) => target.submit(Op::Record(event.issue_ticket())),

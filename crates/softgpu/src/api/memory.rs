@@ -11,13 +11,14 @@ use sluice_cuda::{
 };
 
 use crate::base::status::{Result, Status, call, put, put_optional, require};
-use crate::context::stream;
 use crate::context::{current, current_or_none};
 use crate::device::address_space;
 use crate::device::{device, driver};
 use crate::memory;
 use crate::memory::allocation::{self, Allocation, Kind};
 use crate::memory::copy;
+use crate::submit;
+use crate::submit::frees;
 use crate::work::op::Op;
 
 pub(crate) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
@@ -65,7 +66,7 @@ pub(crate) unsafe extern "C" fn cuMemAllocPitch_v2(
 pub(crate) unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     call(|| {
         let context = current()?;
-        if address == 0 { Ok(()) } else { memory::free(&context, address) }
+        if address == 0 { Ok(()) } else { frees::free(&context, address) }
     })
 }
 
@@ -137,7 +138,7 @@ pub(crate) unsafe extern "C" fn cuMemPrefetchAsync_v2(
     s: CUstream,
 ) -> CUresult {
     call(|| {
-        let target = stream::target(s)?;
+        let target = submit::target(s)?;
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
@@ -265,7 +266,7 @@ pub(crate) unsafe extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, size: us
 pub(crate) unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> CUresult {
     call(|| {
         current()?;
-        if memory.is_null() { Ok(()) } else { memory::free_host(memory as u64) }
+        if memory.is_null() { Ok(()) } else { frees::free_host(memory as u64) }
     })
 }
 

@@ -8,7 +8,7 @@ use sluice_cuda::{
 use crate::base::status::{Result, Status, call, put, require};
 use crate::context::current;
 use crate::device::machine::Shape;
-use crate::module::function;
+use crate::module::library::function;
 use crate::module::occupancy::{available_dynamic_shared, blocks_per_multiprocessor, potential_block_size};
 
 fn blocks(handle: CUfunction, threads: i32, dynamic_shared: usize) -> Result<i32> {

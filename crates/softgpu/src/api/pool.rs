@@ -8,10 +8,11 @@ use sluice_cuda::{
 };
 
 use crate::base::status::{Result, Status, call, put, require};
-use crate::context::stream;
 use crate::device::pool::{POOLS, Pool};
 use crate::device::{Device, device, driver};
-use crate::memory;
+use crate::submit;
+use crate::submit::frees;
+use crate::work::engine;
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use std::sync::Arc;
 /// `place` is an output argument.
 unsafe fn allocate(place: *mut CUdeviceptr, size: usize, pool: Option<Arc<Pool>>, s: CUstream) -> Result<()> {
     require(place)?;
-    let target = stream::target(s)?;
+    let target = submit::target(s)?;
     // An allocation in a capture would be a node of the graph with an address of its own; those do
     // not exist yet.
     if target.stream.capture().is_some() {
@@ -29,7 +30,7 @@ unsafe fn allocate(place: *mut CUdeviceptr, size: usize, pool: Option<Arc<Pool>>
     }
     let pool = pool.unwrap_or_else(|| Pool::of_device(target.context.device));
     // SAFETY: by this function's contract.
-    unsafe { put(place, memory::allocate_from_pool(&target, &pool, size as u64)?) }
+    unsafe { put(place, frees::allocate_from_pool(&target, &pool, size as u64)?) }
 }
 
 pub(crate) unsafe extern "C" fn cuMemAllocAsync(
@@ -53,11 +54,11 @@ pub(crate) unsafe extern "C" fn cuMemAllocFromPoolAsync(
 
 pub(crate) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, s: CUstream) -> CUresult {
     call(|| {
-        let target = stream::target(s)?;
+        let target = submit::target(s)?;
         if address == 0 {
             return Ok(());
         }
-        memory::free_in_stream(&target, address)
+        frees::free_in_stream(&target, address)
     })
 }
 
@@ -92,6 +93,7 @@ pub(crate) unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult
             return Err(Status::INVALID_VALUE);
         }
         POOLS.remove(pool.handle);
+        engine::wait_until(|| pool.is_at_rest());
         Ok(())
     })
 }

@@ -16,7 +16,8 @@ use crate::context::current;
 use crate::image::reference::{
     Reference, SURFACES, Source, SurfaceReference, TEXTURES, Texture, TextureReference,
 };
-use crate::module::{Module, function};
+use crate::module::Module;
+use crate::module::library::function;
 
 fn texture(handle: CUtexref) -> Result<Arc<TextureReference>> {
     TEXTURES.get(handle.0).ok_or(Status::INVALID_HANDLE)

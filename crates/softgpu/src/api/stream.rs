@@ -10,10 +10,11 @@ use sluice_cuda::{
 
 use crate::base::status::{Result, Status, call, put, put_optional, require};
 use crate::context::current;
-use crate::context::stream::{self, Order, target, target_unchecked};
+use crate::context::stream::{Order, Stream};
 use crate::graph::capture;
 use crate::graph::{self, Graph};
 use crate::memory::allocation;
+use crate::submit::{self, target, target_unchecked};
 use crate::work::engine;
 use crate::work::event::{Recorded, event};
 use crate::work::op::{Callback, Comparison, HostCall, Op, Value};
@@ -34,7 +35,7 @@ pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(
     call(|| {
         let context = current()?;
         require(place)?;
-        let stream = stream::create(&context, flags, priority)?;
+        let stream = submit::create(&context, flags, priority)?;
         // SAFETY: an output argument by contract.
         unsafe { put(place, CUstream(stream.handle)) }
     })
@@ -43,7 +44,7 @@ pub(crate) unsafe extern "C" fn cuStreamCreateWithPriority(
 pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(s: CUstream) -> CUresult {
     call(|| {
         crate::device::driver()?;
-        stream::destroy(s)
+        submit::destroy(s)
     })
 }
 
@@ -167,7 +168,7 @@ pub(crate) unsafe extern "C" fn cuStreamWaitEvent(s: CUstream, handle: CUevent, 
         }
         match event.recorded() {
             Recorded::Never => Ok(()),
-            Recorded::Captured(capture, nodes) => capture::wait_event(&target.stream, &capture, &nodes),
+            Recorded::Captured(capture, nodes) => capture::wait_event(&target.stream, capture, &nodes),
             Recorded::Ticket(_) if is_capturing => Err(Status::STREAM_CAPTURE_ISOLATION),
             Recorded::Ticket(ticket) => target.submit(Op::Await(ticket)),
         }
@@ -290,15 +291,14 @@ pub(crate) unsafe extern "C" fn cuStreamIsCapturing(
 }
 
 /// Status, id and graph of a stream's capture.
-fn capture_of(stream: &stream::Stream) -> (CUstreamCaptureStatus, u64, CUgraph) {
+fn capture_of(stream: &Stream) -> (CUstreamCaptureStatus, u64, CUgraph) {
     match &*stream.capture() {
         None => (CUstreamCaptureStatus::NONE, 0, CUgraph::NULL),
         Some(part) => {
-            let capture = &part.capture;
-            let valid = capture.is_valid();
+            let valid = capture::is_valid(part.capture);
             let status =
                 if valid { CUstreamCaptureStatus::ACTIVE } else { CUstreamCaptureStatus::INVALIDATED };
-            (status, capture.id, CUgraph(capture.graph.handle))
+            (status, part.capture.0, CUgraph(part.graph))
         }
     }
 }
@@ -410,17 +410,10 @@ pub(crate) unsafe extern "C" fn cuStreamUpdateCaptureDependencies(
         let target = target(s)?;
         // SAFETY: an array of `count` elements by contract.
         let nodes = unsafe { super::graph::node_list(dependencies, count) }?;
-        let mut place = target.stream.capture();
-        let part = place.as_mut().ok_or(Status::ILLEGAL_STATE)?;
-        if flags > 1 || !nodes.iter().all(|node| part.capture.graph.body().nodes.contains_key(node)) {
+        if flags > 1 && target.stream.capture().is_some() {
             return Err(Status::INVALID_VALUE);
         }
-        if flags == ADD {
-            part.wait_for(&nodes)
-        } else {
-            part.set_last(nodes)
-        }
-        Ok(())
+        capture::depend_on(&target.stream, nodes, flags == ADD)
     })
 }
 

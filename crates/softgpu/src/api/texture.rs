@@ -8,6 +8,7 @@ use sluice_cuda::{
 use crate::base::status::{Status, call, put, require};
 use crate::context::current;
 use crate::image::texture;
+use crate::submit::frees;
 
 /// A view in another format or of a part is not there.
 pub(crate) unsafe extern "C" fn cuTexObjectCreate(
@@ -32,7 +33,7 @@ pub(crate) unsafe extern "C" fn cuTexObjectCreate(
 }
 
 pub(crate) unsafe extern "C" fn cuTexObjectDestroy(object: CUtexObject) -> CUresult {
-    call(|| texture::destroy(object, true))
+    call(|| frees::destroy_object(object, true))
 }
 
 pub(crate) unsafe extern "C" fn cuTexObjectGetResourceDesc(
@@ -73,7 +74,7 @@ pub(crate) unsafe extern "C" fn cuSurfObjectCreate(
 }
 
 pub(crate) unsafe extern "C" fn cuSurfObjectDestroy(object: CUsurfObject) -> CUresult {
-    call(|| texture::destroy(object, false))
+    call(|| frees::destroy_object(object, false))
 }
 
 pub(crate) unsafe extern "C" fn cuSurfObjectGetResourceDesc(

@@ -9,10 +9,11 @@ use sluice_cuda::{
 };
 
 use crate::base::status::{Result, Status, call, put, require};
-use crate::context::stream::target;
 use crate::device::device;
 use crate::image::array;
-use crate::memory::tiles::{self, TiledArray};
+use crate::memory::tiles::TiledArray;
+use crate::submit::target;
+use crate::submit::tile_maps;
 
 /// How an array is mapped, which must not be a level of another.
 fn of_array(handle: CUarray) -> Result<Arc<TiledArray>> {
@@ -96,6 +97,6 @@ pub(crate) unsafe extern "C" fn cuMemMapArrayAsync(
         require(list)?;
         // SAFETY: an array of `count` elements by contract.
         let list: Vec<_> = (0..count as usize).map(|at| unsafe { list.add(at).read_unaligned() }).collect();
-        tiles::submit(&target, &list)
+        tile_maps::submit(&target, &list)
     })
 }

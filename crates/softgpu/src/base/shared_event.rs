@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::memory_file::{check_sealed, memory_file};
 use crate::base::status::{Result, Status};
-use crate::vmm::memory_file;
 
 /// Records of one event that may be outstanding at a time.
 const RING: usize = 64;
@@ -45,7 +45,7 @@ impl SharedEvent {
 
     /// The event behind a descriptor that another process has exported.
     pub(crate) fn open(file: OwnedFd) -> Result<SharedEvent> {
-        crate::vmm::check_sealed(&file, BYTES as u64)?;
+        check_sealed(&file, BYTES as u64)?;
         SharedEvent::map(File::from(file))
     }
 

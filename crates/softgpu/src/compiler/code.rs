@@ -21,13 +21,13 @@ use crate::base::messages;
 use crate::base::status::{Result, Status};
 use crate::compiler::link;
 use crate::compiler::load::status_of;
-use crate::context::LOCAL_BYTES_MAX;
 use crate::device::coverage::{CoveredModule, KernelCoverage};
 use crate::device::driver;
 use crate::device::execution;
+use crate::device::machine::LOCAL_BYTES_MAX;
+use crate::device::machine::PARAMS_MAX;
 use crate::device::machine::{Code, Kernel, Limits, Machine, Shape, Signature};
 use crate::device::sanitizer::sanitizer;
-use crate::module::launch::PARAMS_MAX;
 use crate::work::conditional;
 
 /// Machine code for the kernels of texts up to this size is made when something is first asked

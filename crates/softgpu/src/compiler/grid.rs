@@ -11,6 +11,7 @@ use crate::base::messages;
 use crate::base::status::{Result, Status};
 use crate::compiler::code::Entry;
 use crate::device::address_space::{CHUNK, space};
+use crate::device::driver;
 use crate::device::execution;
 use crate::device::heap::map_hidden_chunks;
 use crate::device::machine::{Grid, Kernel, Resources};
@@ -65,28 +66,27 @@ impl Kernel for Entry {
             cluster: grid.shape.cluster,
             cooperative: grid.shape.cooperative,
             dynamic_shared_bytes: grid.shape.dynamic_shared,
-            stack_bytes: grid.context.stack_bytes(),
+            stack_bytes: grid.stack_bytes,
             params: grid.params,
             globals: grid.globals,
-            threads_max: grid.context.threads_max(),
+            threads_max: grid.threads_max,
             order: execution::block_order(),
             grid_id: GRIDS.fetch_add(1, Ordering::Relaxed),
             monitor: launch.as_ref(),
             counters: self.coverage.as_ref().map_or(&[], |coverage| coverage.counters.values()),
         };
-        let executor = execution::executor(grid.context.device)?;
+        let device = driver()?.devices.get(grid.device).ok_or(Status::INVALID_DEVICE)?;
+        let executor = execution::executor(device)?;
         let space = space()?;
-        // The stack may have got larger since the launch was submitted.
-        grid.context.reserve_local_for(self, &grid.shape)?;
         // One grid runs on a device at a time, whichever thread runs it.
-        let mut arena = grid.context.device.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arena = device.arena.lock().unwrap_or_else(PoisonError::into_inner);
         grow_arena(&mut arena, executor.arena_bytes(&self.kernel, &config))?;
         let memory = LaunchMemory {
             range: space.base()..space.base() + space.size(),
             arena: arena.clone(),
-            heap: grid.context.device_heap(),
+            heap: grid.heap,
         };
-        let running = execution::Running::start(grid.context.device);
+        let running = execution::Running::start(device);
         let outcome = executor.launch(&self.kernel, &config, &memory, running.control());
         running.finish();
         if let Some(coverage) = &self.coverage {

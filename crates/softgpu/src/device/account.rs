@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::base::status::{Result, Status};
-use crate::device::Device;
 use crate::device::address_space::{CHUNK, space};
 use crate::device::heap::{self, Chunk};
 use crate::device::pool;
+use crate::device::{DEVICES_MAX, Device};
 
 /// An account from which the driver takes the device memory that it needs for itself.
 pub trait DeviceMemoryAccount: Send + Sync {
@@ -68,10 +68,6 @@ impl Drop for Charge {
 
 /// What a device's driver has allocated for itself by address: small pieces share chunks, a larger
 /// one has chunks of its own.
-#[derive(Default)]
-pub(crate) struct OwnMemory(Mutex<Own>);
-
-#[derive(Default)]
 struct Own {
     /// Chunks that small allocations share, by address.
     shared: BTreeMap<u64, (Chunk, Charge)>,
@@ -79,17 +75,19 @@ struct Own {
     whole: BTreeMap<u64, Charge>,
 }
 
-impl OwnMemory {
-    fn lock(&self) -> MutexGuard<'_, Own> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// By the devices' ordinals.
+static OWN: [Mutex<Own>; DEVICES_MAX] =
+    [const { Mutex::new(Own { shared: BTreeMap::new(), whole: BTreeMap::new() }) }; DEVICES_MAX];
+
+fn own_of(device: &Device) -> MutexGuard<'static, Own> {
+    OWN[device.ordinal].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes that the driver has taken for what it allocates by address, the variables of modules, on
 /// the device with this ordinal.
 pub fn own_memory(ordinal: i32) -> u64 {
     let Ok(device) = crate::device::device(ordinal) else { return 0 };
-    let own = device.own.lock();
+    let own = own_of(device);
     let shared = own.shared.values().map(|(_, charge)| charge.bytes);
     shared.chain(own.whole.values().map(|charge| charge.bytes)).sum()
 }
@@ -97,7 +95,7 @@ pub fn own_memory(ordinal: i32) -> u64 {
 /// The address of `size` bytes (not zero) that are charged.
 pub(crate) fn allocate(device: &'static Device, size: u64) -> Result<u64> {
     let is_small = size <= heap::SHARED_MAX;
-    let found = || device.own.lock().shared.values_mut().find_map(|(chunk, _)| chunk.take(size));
+    let found = || own_of(device).shared.values_mut().find_map(|(chunk, _)| chunk.take(size));
     if let Some(address) = is_small.then(found).flatten() {
         return Ok(address);
     }
@@ -105,7 +103,7 @@ pub(crate) fn allocate(device: &'static Device, size: u64) -> Result<u64> {
     // The account may be another process, which is asked without the lock.
     let charge = charge(device, whole)?;
     let base = heap::map_chunks(whole)?;
-    let mut own = device.own.lock();
+    let mut own = own_of(device);
     if !is_small {
         own.whole.insert(base, charge);
         return Ok(base);
@@ -117,7 +115,7 @@ pub(crate) fn allocate(device: &'static Device, size: u64) -> Result<u64> {
 /// Frees what [`allocate`] returned for `size` bytes.
 pub(crate) fn release(device: &Device, address: u64, size: u64) {
     let Ok(space) = space() else { return };
-    let mut own = device.own.lock();
+    let mut own = own_of(device);
     let base = address / CHUNK * CHUNK;
     let (bytes, gone) = match own.shared.get_mut(&base) {
         Some((chunk, _)) => {

@@ -2,17 +2,27 @@
 //! streams, memory, graphs) does not care what a kernel does.
 //!
 //! A [`Machine`] makes [`Code`] from images; code has entries, each a [`Signature`] at once and a
-//! [`Kernel`] when it is first used. The software GPU's own machine compiles PTX ([`crate::compiler::code`]);
-//! `sluice-recording` has one that reads images and runs nothing.
+//! [`Kernel`] when it is first used. The software GPU's own machine compiles PTX
+//! ([`crate::compiler::code`]); `sluice-recording` has one that reads images and runs nothing.
 
 use std::sync::Arc;
 
 use sluice_cuda::CUresult;
 use sluice_image::ComputeCapability;
 use sluice_ir::lower::Global;
+use sluice_jit::DeviceHeap;
 use sluice_ptx::Tuning;
 
-use crate::context::Context;
+/// Blocks that a grid may have in x, and in y and z (compute capability 5.0 and higher).
+pub(crate) const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+/// Threads that a block may have in each direction.
+pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+/// Bytes of parameters a kernel may have (PTX ISA, Kernel Function Parameters).
+pub(crate) const PARAMS_MAX: u64 = 32764;
+
+/// Local memory that a thread can have (CUDA C++ Programming Guide, "Technical Specifications per
+/// Compute Capability").
+pub(crate) const LOCAL_BYTES_MAX: u64 = 512 << 10;
 
 /// What makes images into code that can be launched.
 pub trait Machine: Send + Sync {
@@ -134,7 +144,14 @@ pub struct Grid<'a> {
     /// The parameter buffer, [`Resources::params`] bytes.
     pub params: &'a [u8],
     pub globals: &'a [u64],
-    pub context: &'a Context,
+    /// Ordinal of the device that it runs on.
+    pub device: usize,
+    /// Stack of each thread in bytes, for kernels with functions that call themselves.
+    pub stack_bytes: u32,
+    /// Threads of the machine that may run its blocks.
+    pub threads_max: u32,
+    /// Behind device-side `malloc`, if a kernel of the context may need it.
+    pub heap: Option<&'a DeviceHeap>,
 }
 
 /// Grid, block and the rest of what a launch says besides its arguments.

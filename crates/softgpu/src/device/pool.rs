@@ -14,10 +14,9 @@ use sluice_cuda::{CUmemPool_attribute, CUmemoryPool};
 
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
+use crate::base::ticket::Ticket;
 use crate::device::heap::ALIGN;
 use crate::device::{Device, driver};
-use crate::work::engine;
-use crate::work::event::Ticket;
 
 pub(crate) static POOLS: Table<Pool> = Table::new(4);
 
@@ -168,6 +167,11 @@ impl Pool {
         }
     }
 
+    /// Whether the streams have come to all frees of its memory.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.kept().by_size.values().flatten().all(|freed| freed.ticket.is_done())
+    }
+
     /// The threshold up to which memory is kept over a wait.
     fn release_threshold(&self) -> u64 {
         self.release_threshold.load(Ordering::Relaxed)
@@ -223,10 +227,17 @@ impl Pool {
 }
 
 impl Drop for Pool {
+    /// Who destroys a pool waits first. What streams have yet to come to then is of frees that came
+    /// at the same time: the device's own pool keeps it.
     fn drop(&mut self) {
-        let all_done = || self.kept().by_size.values().flatten().all(|freed| freed.ticket.is_done());
-        engine::wait_until(all_done);
         self.trim(0);
+        let left = std::mem::take(&mut *self.kept());
+        let Some(device) = self.device().ok().filter(|_| left.bytes > 0) else { return };
+        let own = Self::default_of(device);
+        for (size, freed) in left.by_size {
+            freed.into_iter().for_each(|freed| own.kept().put(size, freed));
+        }
+        EXCESS.store(true, Ordering::Relaxed);
     }
 }
 

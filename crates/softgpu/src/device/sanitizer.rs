@@ -9,7 +9,6 @@ use sluice_sanitize::{Launch, LaunchInfo, NewRegion, Sanitizer, Source, Tools};
 
 use crate::base::process;
 use crate::device::machine::Grid;
-use crate::memory::allocation::Kind;
 
 /// Names the tools of the sanitizer and, behind a colon, the folder into which each process writes
 /// what was found.
@@ -61,21 +60,10 @@ fn from_environment() -> Option<Arc<Sanitizer>> {
 }
 
 /// Memory has been entered in the table of allocations.
-pub(crate) fn allocated(base: u64, bytes: u64, kind: Kind) {
-    let Some(sanitizer) = sanitizer() else { return };
-    let label = match kind {
-        Kind::Device => "device memory",
-        Kind::Pool(_) => "memory of a pool",
-        Kind::Array => "an array",
-        Kind::Global | Kind::ManagedGlobal => "a variable of the module",
-        Kind::Host(_) => "page-locked host memory",
-        Kind::Managed => "managed memory",
-        Kind::Mapped(_) => "mapped memory",
-        // Names without memory.
-        Kind::ArrayName => return,
-    };
-    let is_device = matches!(kind, Kind::Device | Kind::Pool(_));
-    sanitizer.allocated(NewRegion { base, bytes, label, is_written: !is_device, can_leak: is_device });
+pub(crate) fn allocated(region: NewRegion) {
+    if let Some(sanitizer) = sanitizer() {
+        sanitizer.allocated(region);
+    }
 }
 
 /// There is memory of the driver's own that kernels use.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use super::exec::Step;
-use super::{Inner, Node, NodeId, Steps, UserObject, Work};
+use super::{Inner, Node, Work};
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status};
 use crate::work::conditional::Variable;
 use crate::work::op::Op;
+use crate::work::steps::{Step, Steps};
+use crate::work::user_object::UserObject;
 
 /// The nodes of a graph, by id: a captured node comes after those it depends on.
 #[derive(Default)]

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_cuda::CUgraphExec;
 
-use super::{Conditional, EXECS, Graph, Kept, NodeId, UserObject, await_event};
+use super::{Conditional, EXECS, Graph};
+use crate::base::ids::NodeId;
 use crate::base::status::{Result, Status};
-use crate::context::stream::Target;
-use crate::work::conditional::{Branches, Variable};
 use crate::work::op::Op;
+use crate::work::steps::{Branches, Step, Steps, same_kind};
 
 /// An executable graph: its nodes' work in an order in which they can be submitted.
 pub(crate) struct Exec {
@@ -17,25 +17,6 @@ pub(crate) struct Exec {
     pub(super) context: usize,
     pub(crate) flags: u64,
     pub(super) steps: Mutex<Steps>,
-}
-
-/// What a launch does.
-#[derive(Default)]
-pub(crate) struct Steps {
-    pub(super) steps: Vec<Step>,
-    /// What the conditional nodes among them decide by.
-    pub(super) variables: Vec<Arc<Variable>>,
-    /// What has to live as long: the graph's objects and those of the graphs inside it.
-    pub(super) objects: Vec<Arc<UserObject>>,
-}
-
-pub(super) struct Step {
-    pub(super) node: NodeId,
-    pub(super) op: Op,
-    /// A node that is switched off does nothing (`cuGraphNodeSetEnabled`).
-    pub(super) is_enabled: bool,
-    /// The child nodes that it is inside of, outermost first.
-    pub(super) inside: Vec<NodeId>,
 }
 
 impl Exec {
@@ -56,7 +37,7 @@ impl Exec {
         EXECS.get(handle.0).ok_or(Status::INVALID_VALUE)
     }
 
-    pub(super) fn steps(&self) -> MutexGuard<'_, Steps> {
+    pub(crate) fn steps(&self) -> MutexGuard<'_, Steps> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,26 +101,6 @@ impl Exec {
         drop(before);
         Ok(())
     }
-
-    /// Submits all nodes. A stream that captures gets them as they are: what they do at a launch
-    /// they do at that of the graph that comes of it.
-    pub(crate) fn launch(&self, target: &Target) -> Result<()> {
-        let is_captured = target.stream.capture().is_some();
-        let steps = self.steps();
-        if is_captured && steps.has_branches() {
-            return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
-        }
-        for variable in &steps.variables {
-            target.submit(Op::Assign(Arc::clone(variable)))?;
-        }
-        for op in steps.enabled() {
-            target.submit(if is_captured { op.clone() } else { at_launch(op)? })?;
-        }
-        if !is_captured && !steps.objects.is_empty() {
-            target.submit(Op::LetGo(Arc::new(Kept(Mutex::new(steps.objects.clone())))))?;
-        }
-        Ok(())
-    }
 }
 
 impl Conditional {
@@ -164,49 +125,4 @@ impl Conditional {
 /// `CUDA_CONDITIONAL_NODE_PARAMS`).
 fn may_be_conditional(op: &Op) -> bool {
     matches!(op, Op::Empty | Op::Launch(_) | Op::Copy(_) | Op::Fill(_) | Op::Branch(_))
-}
-
-impl Steps {
-    /// What is not switched off, in its order.
-    pub(crate) fn enabled(&self) -> impl Iterator<Item = &Op> {
-        self.steps.iter().filter(|step| step.is_enabled).map(|step| &step.op)
-    }
-
-    fn has_branches(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step.op, Op::Branch(_)))
-    }
-
-    /// Whether other work could take its place.
-    pub(crate) fn is_like(&self, other: &Steps) -> bool {
-        let alike = |old: &Step, new: &Step| match (&old.op, &new.op) {
-            (Op::Branch(old), Op::Branch(new)) => old.is_like(new),
-            (old, new) => same_kind(old, new),
-        };
-        self.steps.len() == other.steps.len()
-            && self.steps.iter().zip(&other.steps).all(|(old, new)| alike(old, new))
-    }
-
-    /// Has `look` see the step of a node, also inside conditional ones; `None` where there is none.
-    pub(super) fn with<R>(&mut self, node: NodeId, look: &mut dyn FnMut(&mut Step) -> R) -> Option<R> {
-        if let Some(step) = self.steps.iter_mut().find(|step| step.node == node) {
-            return Some(look(step));
-        }
-        self.steps.iter().find_map(|step| match &step.op {
-            Op::Branch(branches) => branches.bodies().find_map(|mut body| body.with(node, look)),
-            _ => None,
-        })
-    }
-}
-
-fn same_kind(old: &Op, new: &Op) -> bool {
-    std::mem::discriminant(old) == std::mem::discriminant(new)
-}
-
-/// What a node's work is in one launch of its graph.
-fn at_launch(op: &Op) -> Result<Op> {
-    Ok(match op {
-        Op::RecordEvent(event) => Op::Record(event.issue_ticket()),
-        Op::AwaitEvent(event) => await_event(event)?,
-        op => op.clone(),
-    })
 }

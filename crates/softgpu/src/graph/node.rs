@@ -1,21 +1,16 @@
 //! Nodes, and what they do.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use sluice_cuda::{CUgraph, CUgraphNodeType, CUhostFn, CUlaunchAttributeValue};
+use sluice_cuda::{CUgraph, CUgraphNodeType, CUlaunchAttributeValue};
 
 use super::{GRAPHS, Graph};
+use crate::base::ids::NodeId;
 use crate::base::status::Result;
 use crate::work::conditional::{Choice, Variable};
 use crate::work::op::Op;
-
-/// A node's handle; unique in the process and never used again, so a node is known in executable
-/// graphs. Copies of a graph have nodes of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct NodeId(pub(crate) usize);
 
 pub(crate) struct Node {
     pub(crate) kind: CUgraphNodeType,
@@ -55,39 +50,6 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         GRAPHS.remove(self.0.handle);
-    }
-}
-
-/// Something of the program's that graphs keep alive (`cuUserObjectCreate`); its destructor runs
-/// with the last reference.
-pub(crate) struct UserObject {
-    pub(crate) destroy: CUhostFn,
-    pub(crate) data: *mut c_void,
-}
-
-// SAFETY: the program gave the pointer for its function to be called with it, from any thread.
-unsafe impl Send for UserObject {}
-
-// SAFETY: as above; the pointer is never followed here.
-unsafe impl Sync for UserObject {}
-
-impl Drop for UserObject {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy {
-            // SAFETY: the program gave function and argument for this one call.
-            unsafe { destroy(self.data) }
-        }
-    }
-}
-
-/// What a launch keeps alive, though the executable graph may be destroyed meanwhile.
-pub(crate) struct Kept(pub(super) Mutex<Vec<Arc<UserObject>>>);
-
-impl Kept {
-    /// A destructor may be called.
-    pub(crate) fn let_go(&self) {
-        let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        drop(kept);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Graphs that are launched, changed and destroyed.
 
 use super::*;
+use crate::work::steps::Steps;
 
 #[test]
 fn nodes_come_after_those_they_depend_on() {

@@ -16,7 +16,6 @@ use crate::memory;
 use crate::memory::allocation::{self, Kind};
 use crate::memory::copy::{BoxLayout, Extent};
 use crate::memory::tiles::{self, TiledArray};
-use crate::work::engine;
 
 pub(crate) static ARRAYS: Table<Array> = Table::new(20);
 pub(crate) static MIPMAPPED: Table<MipmappedArray> = Table::new(21);
@@ -117,14 +116,9 @@ pub(crate) fn create(context: &Context, desc: CUDA_ARRAY3D_DESCRIPTOR) -> Result
     Ok(ARRAYS.insert(|handle| Array { handle, context, desc, extent, place, tiles, is_level: false }))
 }
 
-/// Waits for the work of the context that may still use the array.
+/// Destroys an array, which work no longer uses.
 pub(crate) fn destroy(handle: CUarray) -> Result<()> {
-    let array = array(handle)?;
-    if array.is_level {
-        return Err(Status::INVALID_HANDLE);
-    }
-    engine::wait_context(array.context);
-    ARRAYS.remove(handle.0).ok_or(Status::INVALID_HANDLE)?;
+    let array = ARRAYS.remove(handle.0).ok_or(Status::INVALID_HANDLE)?;
     release(array.place.address);
     Ok(())
 }
@@ -176,9 +170,7 @@ pub(crate) fn create_mipmapped(
 
 /// As [`destroy`]; the levels go with it.
 pub(crate) fn destroy_mipmapped(handle: CUmipmappedArray) -> Result<()> {
-    let array = mipmapped(handle)?;
-    engine::wait_context(array.context);
-    MIPMAPPED.remove(handle.0).ok_or(Status::INVALID_HANDLE)?;
+    let array = MIPMAPPED.remove(handle.0).ok_or(Status::INVALID_HANDLE)?;
     array.levels.iter().for_each(|level| drop(ARRAYS.remove(level.handle)));
     release(array.base);
     Ok(())

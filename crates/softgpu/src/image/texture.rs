@@ -15,12 +15,11 @@ use crate::base::status::{Result, Status};
 use crate::context::Context;
 use crate::image::array::{self, Array};
 use crate::memory::copy::{BoxLayout, Extent, require_device};
-use crate::work::engine;
 
 /// What an object was made of.
 #[derive(Clone, Copy)]
 pub(crate) struct Object {
-    context: usize,
+    pub(crate) context: usize,
     pub(crate) resource: CUDA_RESOURCE_DESC,
     /// Of a texture.
     pub(crate) sampling: Option<CUDA_TEXTURE_DESC>,
@@ -40,17 +39,10 @@ pub(crate) fn find(object: u64) -> Result<Object> {
     objects().get(&object).copied().ok_or(Status::INVALID_VALUE)
 }
 
-/// Waits for the work of the context that may still use the object; `is_texture` says which kind it
-/// has to be.
-pub(crate) fn destroy(object: u64, is_texture: bool) -> Result<()> {
-    let known = find(object)?;
-    if known.sampling.is_some() != is_texture {
-        return Err(Status::INVALID_VALUE);
-    }
-    engine::wait_context(known.context);
+/// Destroys an object, which work no longer uses.
+pub(crate) fn destroy(object: u64) {
     objects().remove(&object);
     texture::remove(object);
-    Ok(())
 }
 
 /// Forgets the objects of a context that has ended.

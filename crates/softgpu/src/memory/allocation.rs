@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use sluice_sanitize::NewRegion;
+
 use crate::base::status::{Result, Status};
-use crate::device::pool::POOLS;
+use crate::base::ticket::Ticket;
 use crate::device::sanitizer;
-use crate::vmm;
-use crate::work::event::Ticket;
 
 /// One piece of memory that a program knows by address.
 #[derive(Clone, Debug)]
@@ -53,6 +53,23 @@ impl Kind {
     }
 }
 
+/// Tells the sanitizer of an allocation.
+fn have_watched(base: u64, bytes: u64, kind: Kind) {
+    let label = match kind {
+        Kind::Device => "device memory",
+        Kind::Pool(_) => "memory of a pool",
+        Kind::Array => "an array",
+        Kind::Global | Kind::ManagedGlobal => "a variable of the module",
+        Kind::Host(_) => "page-locked host memory",
+        Kind::Managed => "managed memory",
+        Kind::Mapped(_) => "mapped memory",
+        // Names without memory.
+        Kind::ArrayName => return,
+    };
+    let is_device = matches!(kind, Kind::Device | Kind::Pool(_));
+    sanitizer::allocated(NewRegion { base, bytes, label, is_written: !is_device, can_leak: is_device });
+}
+
 /// What stream-ordered frees have taken from programs, each until the stream has come to its free.
 static LEAVING: Mutex<Vec<(Allocation, Arc<Ticket>)>> = Mutex::new(Vec::new());
 
@@ -64,7 +81,7 @@ pub(crate) fn insert(base: u64, size: u64, kind: Kind, context: usize, device: u
     let id = IDS.fetch_add(1, Ordering::Relaxed);
     let allocation = Allocation { base, size, kind, context, device, id };
     LIVE.write().unwrap_or_else(PoisonError::into_inner).insert(base, allocation);
-    sanitizer::allocated(base, size, kind);
+    have_watched(base, size, kind);
     id
 }
 
@@ -81,26 +98,6 @@ pub(crate) fn check(mut address: u64, size: u64) -> Result<()> {
     let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
     while address < end {
         let allocation = find(address).ok_or(Status::INVALID_VALUE)?;
-        address = allocation.base + allocation.size;
-    }
-    Ok(())
-}
-
-/// Refuses memory that a device may not use. What is mapped or of a pool is its own device's alone,
-/// unless the program has given others access; all other memory can be copied and filled by any
-/// device.
-pub(crate) fn check_reach(mut address: u64, size: u64, device: usize) -> Result<()> {
-    let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
-    while address < end {
-        let allocation = find(address).ok_or(Status::INVALID_VALUE)?;
-        let is_reached = match allocation.kind {
-            Kind::Mapped(_) => vmm::reaches(device, allocation.base),
-            Kind::Pool(pool) => POOLS.get(pool).is_none_or(|pool| pool.is_reached_by(device)),
-            _ => true,
-        };
-        if !is_reached {
-            return Err(Status::INVALID_VALUE);
-        }
         address = allocation.base + allocation.size;
     }
     Ok(())

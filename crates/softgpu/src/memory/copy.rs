@@ -1,27 +1,17 @@
-//! Copies and fills of memory: one shape for all of them, boxes of rows.
+//! Copies and fills of memory as they are done: one shape for all of them, boxes of rows.
 //!
 //! With unified addressing an address alone says which memory it is in: inside the device address
 //! range it must lie in live allocations; outside it is the program's own memory, which the program
 //! answers for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
-
-use sluice_cuda::CUstream;
+use std::sync::{PoisonError, RwLock};
 
 use crate::base::status::{Result, Status};
-use crate::context;
-use crate::context::stream::{self, Target};
 use crate::device::address_space;
-use crate::device::driver;
 use crate::device::sanitizer;
 use crate::memory::allocation;
 use crate::memory::tiles::{self, TiledArray};
-use crate::work::op::Op;
-
-/// Copies of pageable memory up to this size are staged, so that the caller may continue at once;
-/// CUDA's own limit (CUDA Driver API, API synchronization behavior).
-const STAGED_MAX: u64 = 64 << 10;
 
 /// Size of a box: bytes per row, rows per slice, slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +30,12 @@ pub(crate) struct BoxLayout {
 }
 
 pub(crate) struct Copy {
-    from: Source,
-    to: BoxLayout,
-    extent: Extent,
+    pub(crate) from: Source,
+    pub(crate) to: BoxLayout,
+    pub(crate) extent: Extent,
 }
 
-enum Source {
+pub(crate) enum Source {
     Memory(BoxLayout),
     /// What the source held when the copy was submitted; one row.
     Staged(Box<[u8]>),
@@ -81,7 +71,7 @@ impl BoxLayout {
     }
 
     /// Bytes from the first to the last byte of a box here.
-    fn span(self, extent: Extent) -> Option<u64> {
+    pub(crate) fn span(self, extent: Extent) -> Option<u64> {
         let rows = self.pitch.checked_mul(extent.height - 1)?;
         let slices = self.slice.checked_mul(extent.depth - 1)?;
         rows.checked_add(slices)?.checked_add(extent.width)
@@ -108,17 +98,8 @@ impl BoxLayout {
         if address_space::contains(end - 1) { Err(Status::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Refuses memory that one of these devices may not use.
-    fn check_reach(self, extent: Extent, devices: &[usize]) -> Result<()> {
-        if driver()?.devices.len() == 1 || !address_space::contains(self.address) {
-            return Ok(());
-        }
-        let span = self.span(extent).ok_or(Status::INVALID_VALUE)?;
-        devices.iter().try_for_each(|&device| allocation::check_reach(self.address, span, device))
-    }
-
     /// Whether the driver may use the memory after the call that names it has returned.
-    fn is_pinned(self, extent: Extent) -> bool {
+    pub(crate) fn is_pinned(self, extent: Extent) -> bool {
         address_space::contains(self.address)
             || self.span(extent).is_some_and(|span| is_registered(self.address, span))
     }
@@ -127,94 +108,6 @@ impl BoxLayout {
 /// Refuses an address that must be a device's and is not.
 pub(crate) fn require_device(address: u64) -> Result<()> {
     if address_space::contains(address) { Ok(()) } else { Err(Status::INVALID_VALUE) }
-}
-
-/// Waits for its turn in the stream, as a copy of these bytes to the host would, and says whether
-/// such a copy would then read them at this address. The caller may read there itself, until the
-/// program frees or unmaps them, and do without the copy.
-pub fn wait_to_read(stream: CUstream, address: u64, bytes: u64) -> bool {
-    // What an array names has no memory of its own.
-    let is_memory = address_space::contains(address) && tiles::find(address).is_none();
-    let reaches = |device: &usize| allocation::check_reach(address, bytes, *device).is_ok();
-    is_memory
-        && stream::target(stream).is_ok_and(|target| {
-            doers(&target).is_ok_and(|devices| devices.iter().all(reaches)) && target.run(Op::Empty).is_ok()
-        })
-}
-
-/// The devices that have to reach what a copy or a fill in a stream uses: as NVIDIA's driver has
-/// it, also the one whose context is current, if one is.
-fn doers(target: &Target) -> Result<[usize; 2]> {
-    let current = context::current_or_none()?;
-    Ok([target.stream.device, current.map_or(target.stream.device, |context| context.device.ordinal)])
-}
-
-/// Copies a box in stream order between places that the stream's device reaches. The call waits
-/// where `synchronous`, or where memory of the program is neither pinned nor small enough to stage.
-pub(crate) fn submit(
-    target: &Target,
-    to: BoxLayout,
-    from: BoxLayout,
-    extent: Extent,
-    synchronous: bool,
-) -> Result<()> {
-    if extent.is_empty() {
-        return Ok(());
-    }
-    for place in [to, from] {
-        place.check(extent)?;
-        place.check_reach(extent, &doers(target)?)?;
-    }
-    queue(target, to, from, extent, synchronous)
-}
-
-/// Copies a box in stream order between places of two devices.
-pub(crate) fn submit_peer(
-    target: &Target,
-    (to, to_device): (BoxLayout, usize),
-    (from, from_device): (BoxLayout, usize),
-    extent: Extent,
-) -> Result<()> {
-    if extent.is_empty() {
-        return Ok(());
-    }
-    for (place, device) in [(to, to_device), (from, from_device)] {
-        place.check(extent)?;
-        place.check_reach(extent, &[device])?;
-    }
-    queue(target, to, from, extent, false)
-}
-
-fn queue(target: &Target, to: BoxLayout, from: BoxLayout, extent: Extent, synchronous: bool) -> Result<()> {
-    let memory = || Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent }));
-    if target.stream.capture().is_some() && !synchronous {
-        return target.submit(memory());
-    }
-    if synchronous || !to.is_pinned(extent) {
-        return target.run(memory());
-    }
-    if from.is_pinned(extent) {
-        return target.submit(memory());
-    }
-    if extent == Extent::line(extent.width) && extent.width <= STAGED_MAX {
-        // SAFETY: the program says that it may be read here (CUDA Driver API, `cuMemcpyHtoDAsync`).
-        let bytes = unsafe { std::slice::from_raw_parts(from.address as *const u8, extent.width as usize) };
-        return target.submit(Op::Copy(Arc::new(Copy { from: Source::Staged(bytes.into()), to, extent })));
-    }
-    target.run(memory())
-}
-
-/// A copy that a graph keeps, by a device if that is known; both ends are read and written when the
-/// graph runs.
-pub(crate) fn for_graph(to: BoxLayout, from: BoxLayout, extent: Extent, device: Option<usize>) -> Result<Op> {
-    if extent.is_empty() {
-        return Err(Status::INVALID_VALUE);
-    }
-    for place in [to, from] {
-        place.check(extent)?;
-        place.check_reach(extent, device.as_slice())?;
-    }
-    Ok(Op::Copy(Arc::new(Copy { from: Source::Memory(from), to, extent })))
 }
 
 impl Copy {
@@ -308,15 +201,8 @@ impl Fill {
         place.check(extent)
     }
 
-    /// Refuses memory that one of these devices may not use.
-    pub(crate) fn check_reach(&self, devices: &[usize]) -> Result<()> {
-        match self.place().filter(|_| !self.is_empty()) {
-            Some((place, extent)) => place.check_reach(extent, devices),
-            None => Ok(()),
-        }
-    }
-
-    fn place(&self) -> Option<(BoxLayout, Extent)> {
+    /// Where its bytes lie; `None` where there are more than addresses.
+    pub(crate) fn place(&self) -> Option<(BoxLayout, Extent)> {
         let width = self.width.checked_mul(self.element.into())?;
         let place = BoxLayout { address: self.address, pitch: self.pitch, slice: 0 };
         Some((place, Extent { width, height: self.height, depth: 1 }))
@@ -347,16 +233,6 @@ impl Fill {
         }
         Ok(())
     }
-}
-
-/// Fills memory in stream order.
-pub(crate) fn submit_fill(target: &Target, fill: Fill) -> Result<()> {
-    fill.check()?;
-    fill.check_reach(&doers(target)?)?;
-    if fill.is_empty() {
-        return Ok(());
-    }
-    target.submit(Op::Fill(fill))
 }
 
 /// Memory of the program that `cuMemHostRegister` pinned: start to length and flags.

@@ -8,32 +8,28 @@
 //! A tile's elements lie in its memory row by row. The levels in the tail lie there one behind the
 //! other, as all levels of a deferred array do.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use sluice_cuda::{
-    ArrayExtent, ArrayPart, CU_MEM_CREATE_USAGE_TILE_POOL, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_LAYERED,
-    CUarray, CUarrayMapInfo, CUdevice_attribute, CUmemHandleType, CUmemOperationType, CUmipmappedArray,
-    CUresourcetype, TILE_BYTES, Tile, Tiles, Tiling,
+    ArrayExtent, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_LAYERED, CUdevice_attribute, TILE_BYTES, Tile, Tiles,
+    Tiling,
 };
 use sluice_ir::texture::Pieces;
 
 use crate::base::status::{Result, Status};
 use crate::context::Context;
-use crate::context::stream::Target;
 use crate::device::address_space::{CHUNK, space};
-use crate::image::array;
 use crate::memory::allocation::{self, Kind};
-use crate::vmm::{self, Physical};
-use crate::work::op::Op;
 
 /// By the first of their addresses.
 static ARRAYS: RwLock<BTreeMap<u64, Arc<TiledArray>>> = RwLock::new(BTreeMap::new());
 
 pub(crate) struct TiledArray {
     pub(crate) tiling: Tiling,
-    device: usize,
+    pub(crate) device: usize,
     base: u64,
     bytes: u64,
     levels: Vec<Level>,
@@ -49,17 +45,21 @@ struct Level {
     tail_start: u64,
 }
 
+/// Physical memory, which is there for as long as this is held.
+pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
+
 /// Memory of a tile, which stays for as long as it is mapped.
 struct Memory {
     address: u64,
-    _physical: Arc<Physical>,
+    _keeps: Keep,
 }
 
 /// What is done to tiles when the stream has come to it.
 pub(crate) struct Change {
-    array: Arc<TiledArray>,
-    tiles: Tiles,
-    memory: Option<(u64, Arc<Physical>)>,
+    pub(crate) array: Arc<TiledArray>,
+    pub(crate) tiles: Tiles,
+    /// Where it begins.
+    pub(crate) memory: Option<(u64, Keep)>,
 }
 
 /// Elements of a tile in each direction: the shapes that graphics knows as standard ones (Vulkan,
@@ -218,32 +218,13 @@ impl fmt::Debug for TiledArray {
 }
 
 impl Change {
-    /// What one entry of a list asks for, if CUDA allows it.
-    fn new(info: &CUarrayMapInfo, device: usize) -> Result<Change> {
-        let array = named(info)?;
-        if info.flags != 0 || info.reserved != [0; 2] || array.device != device {
-            return Err(Status::INVALID_VALUE);
-        }
-        if 1_u32.checked_shl(device as u32) != Some(info.deviceBitMask) {
-            return Err(Status::INVALID_VALUE);
-        }
-        let part = if array.tiling.desc.is_deferred() { Some(ArrayPart::Whole) } else { info.part() };
-        let tiles = part.and_then(|part| array.tiling.tiles(&part)).ok_or(Status::INVALID_VALUE)?;
-        let memory = match info.memOperationType {
-            CUmemOperationType::MAP => Some(memory(info, &array, tiles.bytes)?),
-            CUmemOperationType::UNMAP if info.memHandle.is_null() => None,
-            _ => return Err(Status::INVALID_VALUE),
-        };
-        Ok(Change { array, tiles, memory })
-    }
-
     pub(crate) fn make(&self) {
         let mut mapped = self.array.mapped.write().unwrap_or_else(PoisonError::into_inner);
         match &self.memory {
-            Some((start, physical)) => {
+            Some((start, keep)) => {
                 for (at, tile) in self.tiles.each().enumerate() {
                     let address = start + at as u64 * TILE_BYTES;
-                    mapped.insert(tile, Memory { address, _physical: Arc::clone(physical) });
+                    mapped.insert(tile, Memory { address, _keeps: Arc::clone(keep) });
                 }
             }
             None => {
@@ -254,41 +235,4 @@ impl Change {
             }
         }
     }
-}
-
-/// The array of an entry; a level has no tiles but those of its array.
-fn named(info: &CUarrayMapInfo) -> Result<Arc<TiledArray>> {
-    let tiles = match info.resourceType {
-        CUresourcetype::ARRAY => {
-            let array = array::array(CUarray(info.resource))?;
-            array.tiles.clone().filter(|_| !array.is_level)
-        }
-        CUresourcetype::MIPMAPPED_ARRAY => array::mipmapped(CUmipmappedArray(info.resource))?.tiles.clone(),
-        _ => None,
-    };
-    tiles.ok_or(Status::INVALID_VALUE)
-}
-
-/// The memory that an entry names: where it is, for as long as it is held.
-fn memory(info: &CUarrayMapInfo, array: &TiledArray, bytes: u64) -> Result<(u64, Arc<Physical>)> {
-    let physical = vmm::physical(info.memHandle.0)?;
-    let is_inside = info.offset.checked_add(bytes).is_some_and(|end| end <= physical.size);
-    let is_pool = physical.usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
-    if !is_inside || !is_pool || !info.offset.is_multiple_of(array.tiling.alignment) {
-        return Err(Status::INVALID_VALUE);
-    }
-    if info.memHandleType != CUmemHandleType::GENERIC
-        || physical.device.is_none_or(|device| device.ordinal != array.device)
-    {
-        return Err(Status::INVALID_VALUE);
-    }
-    Ok((vmm::view(&physical)? + info.offset, physical))
-}
-
-/// `cuMemMapArrayAsync`. All of the list is checked before anything of it is done.
-pub(crate) fn submit(target: &Target, list: &[CUarrayMapInfo]) -> Result<()> {
-    target.stream.check_not_capturing()?;
-    let device = target.context.device.ordinal;
-    let changes = list.iter().map(|info| Change::new(info, device)).collect::<Result<Vec<_>>>()?;
-    target.submit(Op::MapTiles(Arc::new(changes)))
 }

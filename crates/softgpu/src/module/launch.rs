@@ -6,17 +6,9 @@ use sluice_cuda::{CUfunction, CUkernel};
 
 use crate::base::status::{Result, Status};
 use crate::context::{CONTEXTS, Context};
-use crate::device::machine::{Grid, Kernel, Shape};
+use crate::device::machine::{BLOCK_MAX, GRID_MAX, Grid, Kernel, Shape};
 use crate::image::reference::Bound;
 use crate::module::function::Function;
-use crate::work::op::Op;
-
-/// Blocks that a grid may have in x, and in y and z (compute capability 5.0 and higher).
-pub(crate) const GRID_MAX: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-/// Threads that a block may have in each direction.
-pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
-/// Bytes of parameters a kernel may have (PTX ISA, Kernel Function Parameters).
-pub(crate) const PARAMS_MAX: u64 = 32764;
 
 /// A launch that has passed all checks.
 pub(crate) struct Launch {
@@ -39,7 +31,7 @@ pub(crate) fn prepare(
     mut shape: Shape,
     params: Box<[u8]>,
     multiprocessors: u32,
-) -> Result<Op> {
+) -> Result<Arc<Launch>> {
     shape.cluster = function.cluster(&shape)?;
     check_shape(function, shape)?;
     let ready = function.compiled()?;
@@ -58,7 +50,7 @@ pub(crate) fn prepare(
     }
     reserve_memory(function, &*ready.code, &shape)?;
     let (globals, bound) = ready.globals.now();
-    Ok(Op::Launch(Arc::new(Launch {
+    Ok(Arc::new(Launch {
         code: Arc::clone(&ready.code),
         function: Arc::clone(function),
         globals,
@@ -66,7 +58,7 @@ pub(crate) fn prepare(
         shape,
         params,
         given,
-    })))
+    }))
 }
 
 /// Charges what the launch needs besides its arguments, as a driver does when it is submitted. The
@@ -119,7 +111,7 @@ impl Launch {
     }
 
     /// Returns a launch of this kernel, with its parameters, in another shape.
-    pub(crate) fn reshaped(&self, shape: Shape) -> Result<Op> {
+    pub(crate) fn reshaped(&self, shape: Shape) -> Result<Arc<Launch>> {
         let multiprocessors = self.function.limits().multiprocessors;
         prepare((self.given, &self.function), shape, self.params.clone(), multiprocessors)
     }
@@ -135,7 +127,17 @@ impl Launch {
     }
 
     pub(crate) fn run(&self, context: &Context) -> Result<()> {
-        let (shape, params, globals) = (self.shape, &*self.params, &*self.globals);
-        self.code.run(&Grid { name: &self.function.name, shape, params, globals, context })
+        // The stack may have got larger since the launch was submitted.
+        context.reserve_local_for(&*self.code, &self.shape)?;
+        self.code.run(&Grid {
+            name: &self.function.name,
+            shape: self.shape,
+            params: &self.params,
+            globals: &self.globals,
+            device: context.device.ordinal,
+            stack_bytes: context.stack_bytes(),
+            threads_max: context.threads_max(),
+            heap: context.device_heap(),
+        })
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluice_cuda::{CUkernel, CUlibrary};
+use sluice_cuda::{CUfunction, CUkernel, CUlibrary};
 
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::device::machine::Code;
 use crate::module::Module;
-use crate::module::function::{Function, Settings};
+use crate::module::function::{FUNCTIONS, Function, Settings};
 
 pub(crate) static LIBRARIES: Table<Library> = Table::new(10);
 pub(crate) static KERNELS: Table<Kernel> = Table::new(11);
@@ -99,6 +99,23 @@ impl Kernel {
     /// The kernel as a function of a context.
     pub(crate) fn function(&self, context: &Context) -> Result<Arc<Function>> {
         self.library.module(context).function(&self.name, &self.settings)
+    }
+}
+
+/// Looks up a function by handle; a kernel's handle stands for its function in the current context.
+pub(crate) fn function(handle: CUfunction) -> Result<Arc<Function>> {
+    match FUNCTIONS.get(handle.0) {
+        Some(function) => Ok(function),
+        None => Kernel::from_handle(handle.0)?.function(&*context::current()?),
+    }
+}
+
+/// As [`function`], with a kernel's function in the context of the stream that it is launched in
+/// (CUDA Driver API, `cuLaunchKernel`).
+pub(crate) fn function_in(handle: CUfunction, context: &Context) -> Result<Arc<Function>> {
+    match FUNCTIONS.get(handle.0) {
+        Some(function) => Ok(function),
+        None => Kernel::from_handle(handle.0)?.function(context),
     }
 }
 

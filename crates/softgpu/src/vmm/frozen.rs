@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Backing, Mapping, Physical, SEALS, check_sealed, mapped};
+use super::{Backing, Mapping, Physical, mapped};
+use crate::base::memory_file::{SEALS, check_sealed};
 use crate::base::status::{Result, Status};
 use crate::device::address_space::space;
 use crate::work::engine;

@@ -7,16 +7,12 @@
 //! chooses before it takes anything else.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::base::status::{Result, Status};
-use crate::context::Context;
 use crate::device::address_space::CHUNK;
-use crate::device::driver;
 use crate::device::heap::map_hidden_chunks;
 use crate::device::sanitizer;
-use crate::graph::Steps;
-use crate::work::op::Op;
 
 /// The device runtime's function, which modules declare and leave to the linker (CUDA C++
 /// Programming Guide, Conditional Graph Nodes).
@@ -77,7 +73,7 @@ impl Variable {
         }
     }
 
-    fn value(&self) -> u32 {
+    pub(crate) fn value(&self) -> u32 {
         self.word().load(Ordering::Acquire)
     }
 }
@@ -108,51 +104,12 @@ impl Choice {
     }
 
     /// The body that runs next, if there is one.
-    fn body(self, value: u32) -> Option<usize> {
+    pub(crate) fn body(self, value: u32) -> Option<usize> {
         match self {
             Choice::If => Some(usize::from(value == 0)),
             Choice::While => (value != 0).then_some(0),
             Choice::Switch => Some(value as usize),
         }
-    }
-}
-
-/// A conditional node of an executable graph.
-pub(crate) struct Branches {
-    variable: Arc<Variable>,
-    choice: Choice,
-    bodies: Vec<Mutex<Steps>>,
-}
-
-impl Branches {
-    pub(crate) fn new(variable: Arc<Variable>, choice: Choice, bodies: Vec<Steps>) -> Branches {
-        Branches { variable, choice, bodies: bodies.into_iter().map(Mutex::new).collect() }
-    }
-
-    pub(crate) fn bodies(&self) -> impl Iterator<Item = MutexGuard<'_, Steps>> {
-        self.bodies.iter().map(|body| body.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Whether another node could take its place (`cuGraphExecUpdate`).
-    pub(crate) fn is_like(&self, other: &Branches) -> bool {
-        let alike = || self.bodies().zip(other.bodies()).all(|(own, other)| own.is_like(&other));
-        self.choice == other.choice && self.bodies.len() == other.bodies.len() && alike()
-    }
-
-    /// Runs what the value chooses. A loop ends with its value, and with the context's failure.
-    pub(crate) fn run(&self, context: &Context) -> Result<()> {
-        let runs_code = driver()?.machine.runs_code();
-        while let Some(body) = self.choice.body(self.variable.value()).and_then(|at| self.bodies.get(at)) {
-            let ops: Vec<Op> =
-                body.lock().unwrap_or_else(PoisonError::into_inner).enabled().cloned().collect();
-            context.device.control.wait_resumed();
-            ops.iter().try_for_each(|op| op.run(context))?;
-            // Where no kernel runs, none ends a loop.
-            if self.choice != Choice::While || !runs_code {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -28,11 +28,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::base::status::{Result, Status};
+use crate::base::ticket::Ticket;
 use crate::context::Context;
-use crate::context::stream::{Order, Stream, Target};
-use crate::work::event::Ticket;
+use crate::context::stream::{Order, Stream};
+use crate::work::event::{Event, Recorded};
 use crate::work::op::{Effort, Op};
 
+/// How often a waiting caller looks whether another process has got there.
+const SHARED_POLL: Duration = Duration::from_micros(50);
 /// How often the value that a stream waits for is looked at.
 const VALUE_POLL: Duration = Duration::from_micros(50);
 /// A device's thread looks for more work for this time before it sleeps. To wake a thread whose
@@ -131,7 +134,7 @@ static ENGINE: Engine = Engine {
 };
 
 /// Appends work to a stream.
-pub(crate) fn submit(target: &Target, op: Op) {
+pub(crate) fn submit(stream: &Arc<Stream>, context: &Arc<Context>, op: Op) {
     let mut state = ENGINE.lock();
     state.sequence += 1;
     let sequence = state.sequence;
@@ -139,7 +142,6 @@ pub(crate) fn submit(target: &Target, op: Op) {
     if let Op::Record(ticket) = &op {
         ticket.work.get_or_init(|| sequence);
     }
-    let (stream, context) = (&target.stream, &target.context);
     stream.submitted.store(sequence, Ordering::Relaxed);
     let queue = state.queues.entry(stream.id).or_insert_with(|| Queue {
         stream: Arc::clone(stream),
@@ -193,6 +195,21 @@ pub(crate) fn wait_ticket(ticket: &Ticket) {
         // Its event is about to be recorded.
         None => drop(ENGINE.wait(state, |_| ticket.is_done())),
     }
+}
+
+/// Waits for what an event stands for.
+pub(crate) fn wait_event(event: &Event) -> Result<()> {
+    match event.recorded() {
+        Recorded::Never => {}
+        Recorded::Ticket(ticket) if ticket.is_shared() => {
+            while !ticket.is_done() {
+                std::thread::sleep(SHARED_POLL);
+            }
+        }
+        Recorded::Ticket(ticket) => wait_ticket(&ticket),
+        Recorded::Captured(..) => return Err(Status::CAPTURED_EVENT),
+    }
+    Ok(())
 }
 
 /// Waits until everything submitted in the context so far is done.

@@ -2,21 +2,18 @@
 //! Management).
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use sluice_cuda::{CU_EVENT_DISABLE_TIMING, CUevent};
 
+use crate::base::ids::CaptureId;
+use crate::base::ids::NodeId;
 use crate::base::shared_event::SharedEvent;
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
+use crate::base::ticket::Ticket;
 use crate::device::driver;
-use crate::graph::NodeId;
-use crate::graph::capture::Capture;
-use crate::work::engine;
-
-/// How often a waiting caller looks whether another process has got there.
-const SHARED_POLL: Duration = Duration::from_micros(50);
 
 pub(crate) static EVENTS: Table<Event> = Table::new(3);
 
@@ -38,46 +35,7 @@ pub(crate) enum Recorded {
     /// A place in a stream.
     Ticket(Arc<Ticket>),
     /// The nodes of a capture that were last in the stream.
-    Captured(Arc<Capture>, Vec<NodeId>),
-}
-
-/// One record of an event. A later record of the same event does not change what earlier waits wait
-/// for.
-#[derive(Default)]
-pub(crate) struct Ticket {
-    done_at: OnceLock<Instant>,
-    /// The number of the work that completes it, from its submission on.
-    pub(crate) work: OnceLock<u64>,
-    /// The record's number where other processes wait for it, or one of them makes it.
-    shared: Option<(Arc<SharedEvent>, u64)>,
-}
-
-impl Ticket {
-    /// A ticket for something that is done.
-    pub(crate) fn completed() -> Arc<Self> {
-        let ticket = Self::default();
-        ticket.complete();
-        Arc::new(ticket)
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        match &self.shared {
-            Some((event, number)) => event.is_done(*number),
-            None => self.done_at.get().is_some(),
-        }
-    }
-
-    /// Whether another process may complete it, without a word to this one.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-
-    pub(crate) fn complete(&self) {
-        self.done_at.get_or_init(Instant::now);
-        if let Some((event, number)) = &self.shared {
-            event.complete(*number);
-        }
-    }
+    Captured(CaptureId, Vec<NodeId>),
 }
 
 impl Event {
@@ -127,20 +85,6 @@ impl Event {
             Recorded::Ticket(_) => Err(Status::NOT_READY),
             Recorded::Captured(..) => Err(Status::CAPTURED_EVENT),
         }
-    }
-
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        match self.recorded() {
-            Recorded::Never => {}
-            Recorded::Ticket(ticket) if ticket.is_shared() => {
-                while !ticket.is_done() {
-                    std::thread::sleep(SHARED_POLL);
-                }
-            }
-            Recorded::Ticket(ticket) => engine::wait_ticket(&ticket),
-            Recorded::Captured(..) => return Err(Status::CAPTURED_EVENT),
-        }
-        Ok(())
     }
 
     /// When the recorded work was done.

@@ -8,15 +8,17 @@ use sluice_cuda::{CUhostFn, CUstream, CUstreamCallback};
 use sluice_jit::Working;
 
 use crate::base::status::{Result, Status};
+use crate::base::ticket::Ticket;
 use crate::context::Context;
-use crate::graph::Kept;
 use crate::memory;
 use crate::memory::allocation;
 use crate::memory::copy::{Copy, Fill};
 use crate::memory::tiles::Change;
 use crate::module::launch::Launch;
-use crate::work::conditional::{Branches, Variable};
-use crate::work::event::{Event, Ticket};
+use crate::work::conditional::Variable;
+use crate::work::event::Event;
+use crate::work::steps::Branches;
+use crate::work::user_object::Kept;
 
 /// One piece of work. Clones are the same work: a graph keeps one and submits it with each launch.
 #[derive(Clone)]

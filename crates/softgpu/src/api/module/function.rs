@@ -12,8 +12,8 @@ use crate::base::status::{Result, Status, call, put, put_optional};
 use crate::context;
 use crate::context::current;
 use crate::device::{device, driver};
-use crate::module::function;
 use crate::module::function::Function;
+use crate::module::library::function;
 use crate::module::library::{Kernel, LIBRARIES};
 
 pub(crate) unsafe extern "C" fn cuKernelGetFunction(place: *mut CUfunction, kernel: CUkernel) -> CUresult {
@@ -55,7 +55,7 @@ fn require_handle(handle: usize) -> Result<()> {
 fn function_on(kernel: CUkernel, dev: CUdevice) -> Result<Arc<Function>> {
     let (kernel, device) = (Kernel::get(kernel)?, device(dev)?);
     let current = context::current_or_none()?.filter(|context| context.device.ordinal == device.ordinal);
-    let primary = || device.lock_primary().context.clone();
+    let primary = || context::primary(device).context.clone();
     let context = current.or_else(primary).ok_or(Status::INVALID_CONTEXT)?;
     kernel.function(&context)
 }

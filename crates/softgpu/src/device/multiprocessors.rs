@@ -1,25 +1,20 @@
-//! Parts of a device's multiprocessors, and what a green context has of them (CUDA Driver API,
-//! Green Contexts).
+//! Parts of a device's multiprocessors, which green contexts have (CUDA Driver API, Green
+//! Contexts).
 //!
 //! A resource travels through the program as a structure of bytes. What it stands for is in its
 //! padding: the device, which multiprocessors, and which split made it. What comes back is checked
 //! against the device, so made-up bytes are an error.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_cuda::{CUdevResource, CUdevResourceType};
 
 use crate::base::status::{Result, Status};
 use crate::base::table::Table;
-use crate::context::Context;
 use crate::device::{Device, device, driver};
 
 /// Descriptors; the API has no way to destroy one.
 pub(crate) static DESCRIPTORS: Table<Resource> = Table::new(22);
-/// Green contexts by their own handles; a context made from one has that of the context.
-pub(crate) static GREENS: Table<Context> = Table::new(23);
-
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`.
 const IGNORE_COSCHEDULING: u32 = 1;
 /// All of `CUdevSmResourceSplit_flags`.
@@ -43,15 +38,6 @@ pub(crate) struct Resource {
     min: u8,
     alignment: u8,
     members: [u64; COUNT_MAX as usize / 64],
-}
-
-/// What a green context has of its device.
-pub(crate) struct Green {
-    /// The primary context, whose everything is but the streams.
-    pub(crate) parent: Arc<Context>,
-    pub(crate) resource: Resource,
-    /// As the program names the green context.
-    pub(crate) handle: usize,
 }
 
 /// What `CU_DEV_SM_RESOURCE_GROUP_PARAMS` asks of a group.
