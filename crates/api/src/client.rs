@@ -392,7 +392,8 @@ fn in_words(error: &ureq::Error) -> String {
         ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
             format!("no connection within {} s", CONNECT_TIME_MAX.as_secs())
         }
-        ureq::Error::Timeout(_) => format!("no answer within {} s", ANSWER_TIME_MAX.as_secs()),
+        // Streams of events have another limit than requests.
+        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -72,6 +72,16 @@ impl<T: Clone> Kept<T> {
     }
 }
 
+/// Has an answer forgotten when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Forgotten<'a, T: Clone>(pub(crate) &'a Kept<T>);
+
+impl<T: Clone> Drop for Forgotten<'_, T> {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
 /// What many open pages ask for.
 #[derive(Debug)]
 pub(crate) struct KeptSums {

@@ -156,7 +156,7 @@ impl Price {
     /// Whether it is for these goods at this moment.
     fn holds(&self, meter: Meter, goods: &Goods, at_ms: u64) -> bool {
         self.meter == meter
-            && self.tier.is_none_or(|tier| tier == goods.tier)
+            && self.tier.is_none_or(|tier| goods.tier.is_kind_of(tier))
             && self.pool.as_ref().is_none_or(|pool| *pool == goods.pool)
             && self.model.as_ref().is_none_or(|model| *model == goods.model)
             && (self.per == PricePer::Gpu || goods.gflops > 0)
@@ -164,7 +164,8 @@ impl Price {
             && self.until_ms.is_none_or(|until_ms| at_ms < until_ms)
     }
 
-    /// The price of these goods at a moment; what has none costs nothing.
+    /// The price of these goods at a moment; what has none costs nothing. An own tier without a
+    /// price of its own costs what the tier does that its name begins with.
     pub fn at(prices: &[Price], meter: Meter, goods: &Goods, at_ms: u64) -> Rate {
         let named = |price: &Price| {
             u32::from(price.tier.is_some())
@@ -172,7 +173,8 @@ impl Price {
                 + u32::from(price.model.is_some())
         };
         let holding = prices.iter().filter(|price| price.holds(meter, goods, at_ms));
-        let counts = holding.max_by_key(|price| (named(price), price.per, price.from_ms));
+        let counts = holding
+            .max_by_key(|price| (goods.tier.is_own_and(price.tier), named(price), price.per, price.from_ms));
         counts.map_or(Rate::default(), |price| Rate { micro: price.micro, per: price.per })
     }
 }

@@ -131,6 +131,25 @@ fn the_price_that_names_the_most_counts_while_it_holds() {
 }
 
 #[test]
+fn an_own_tier_costs_what_its_kind_does_unless_it_has_a_price() {
+    let price = |json| serde_json::from_value::<Price>(json).unwrap();
+    let prices = [
+        price(serde_json::json!({ "meter": "reserved", "micro": 10 })),
+        price(serde_json::json!({ "meter": "reserved", "micro": 30, "tier": "premium", "pool": "old" })),
+        price(serde_json::json!({ "meter": "reserved", "micro": 40, "tier": "premium-gold" })),
+        price(serde_json::json!({ "meter": "reserved", "micro": 5, "tier": "basic" })),
+    ];
+    let of = |tier: &str| {
+        let goods = Goods { tier: tier.parse().unwrap(), pool: "old".into(), ..Goods::default() };
+        Price::at(&prices, Meter::Reserved, &goods, 0)
+    };
+    let costs = [("premium", 30), ("premium-gold", 40), ("premium-silver", 30), ("basic-night", 5)];
+    for (tier, micro) in costs.into_iter().chain([("standard-plus", 10), ("standard", 10)]) {
+        assert_eq!(of(tier), per_gpu(micro), "{tier}");
+    }
+}
+
+#[test]
 fn a_price_per_unit_hour_is_for_gpus_that_have_units() {
     let price = |json| serde_json::from_value::<Price>(json).unwrap();
     let prices = [

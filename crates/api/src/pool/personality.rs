@@ -58,12 +58,15 @@ impl PoolPrice {
     pub fn of(prices: &[PoolPrice], meter: Meter, goods: &Goods) -> Option<Rate> {
         let fits = |price: &&PoolPrice| {
             price.meter == meter
-                && price.tier.is_none_or(|tier| tier == goods.tier)
+                && price.tier.is_none_or(|tier| goods.tier.is_kind_of(tier))
                 && price.model.as_ref().is_none_or(|model| *model == goods.model)
                 && (price.per == PricePer::Gpu || goods.gflops > 0)
         };
         let named = |price: &&PoolPrice| u32::from(price.tier.is_some()) + u32::from(price.model.is_some());
-        let counts = prices.iter().filter(fits).max_by_key(|price| (named(price), price.per));
+        let counts = prices
+            .iter()
+            .filter(fits)
+            .max_by_key(|price| (goods.tier.is_own_and(price.tier), named(price), price.per));
         counts.map(|price| Rate { micro: price.micro, per: price.per })
     }
 }

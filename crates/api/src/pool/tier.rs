@@ -72,6 +72,16 @@ impl Tier {
     pub fn is_own(self) -> bool {
         matches!(self, Tier::Own(_))
     }
+
+    /// Whether it is this tier, or an own one whose name begins with it.
+    pub fn is_kind_of(self, tier: Tier) -> bool {
+        self == tier || (self.is_own() && !tier.is_own() && self.class() == tier.class())
+    }
+
+    /// Whether it is an own tier, and this is it.
+    pub(crate) fn is_own_and(self, tier: Option<Tier>) -> bool {
+        self.is_own() && tier == Some(self)
+    }
 }
 
 impl OwnTier {

@@ -333,6 +333,13 @@ impl LeaseRecord {
         seat.share_ppm.unwrap_or(self.ask.share_ppm)
     }
 
+    /// What a seat has, without the limit of its tier.
+    pub(crate) fn asked_size(&self, seat: &Seat) -> Size {
+        let size = self.size(seat);
+        let limit_ppm = if self.ask.hard_cap { size.share_ppm } else { self.ask.limit_ppm() };
+        Size { limit_ppm, ..size }
+    }
+
     /// What a seat has, as far as is known: until a change is confirmed, what it had before.
     pub(crate) fn size(&self, seat: &Seat) -> Size {
         match &seat.resizing {

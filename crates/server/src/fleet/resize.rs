@@ -62,7 +62,7 @@ impl Fleet {
             ));
         }
         let Some(first) = seats().next() else { return never(format!("lease {id} has no GPU any more")) };
-        let mut to = lease.size(first).resized(resize);
+        let mut to = lease.asked_size(first).resized(resize);
         if !(1..=GPU_PPM).contains(&to.share_ppm) {
             return never(format!("a share is 1 to {GPU_PPM} (a whole GPU), not {}", to.share_ppm));
         }
@@ -347,6 +347,12 @@ fn is_sent(seat: &Seat) -> bool {
 fn set_asked(lease: &mut LeaseRecord, size: Size) {
     lease.ask.share_ppm = size.share_ppm;
     lease.ask.memory = size.memory;
+    let of_tier = lease.held().map(|(_, seat)| seat.limit_of_tier(size.share_ppm)).min();
+    let asked_ppm = if lease.ask.hard_cap { size.share_ppm } else { lease.ask.limit_ppm() };
+    // A limit that its tier sets in this pool is not one that it has asked for.
+    if asked_ppm.min(of_tier.unwrap_or(GPU_PPM)) == size.limit_ppm {
+        return;
+    }
     lease.ask.hard_cap = size.limit_ppm == size.share_ppm && size.limit_ppm < GPU_PPM;
     let is_limit = !lease.ask.hard_cap && size.limit_ppm < GPU_PPM;
     lease.ask.limit_ppm = is_limit.then_some(size.limit_ppm);

@@ -1,6 +1,7 @@
 //! A change of the fleet and what it adds to the database and the audit log, handed over to be
 //! written in one transaction.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::audit::Entry;
@@ -19,9 +20,11 @@ use tokio::sync::MutexGuard;
 use super::{Books, Server};
 use crate::auth::Principal;
 use crate::autonomy::SizedProgram;
+use crate::billing::Billed;
 use crate::commits::{Lost, Ticket};
 use crate::concern;
 use crate::fleet::{Event, Fleet, Incident, NoResize};
+use crate::kept::Forgotten;
 use crate::keys;
 use crate::store::Write;
 use crate::usage_spans::LastCounted;
@@ -302,27 +305,14 @@ impl Change<'_> {
     /// Makes it true; when this returns, it is in the database.
     pub(crate) async fn commit(self) -> Result<(), Problem> {
         let server = self.server;
-        let is_about_bills = |write: &Write| {
-            matches!(
-                write,
-                Write::Price(_)
-                    | Write::Pool { .. }
-                    | Write::Seller(_)
-                    | Write::Correction(_)
-                    | Write::AsideGone(_)
-            )
-        };
-        let changes_bills = self.writes.iter().any(is_about_bills);
-        server.durable(self.hand_over()).await?;
-        if changes_bills {
-            server.kept.billed.forget();
-        }
-        Ok(())
+        let _forgotten = bills_that_change(server, &self.writes);
+        server.durable(self.hand_over()).await
     }
 
     /// As [`Change::commit`], once the scheduler has looked at the queue as well.
     pub(crate) async fn commit_and_look(self) -> Result<(), Problem> {
         let server = self.server;
+        let _forgotten = bills_that_change(server, &self.writes);
         // A look that counts up after this began after the change: both hold the lock.
         let mut cycles = server.cycles.subscribe();
         server.durable(self.hand_over()).await?;
@@ -362,6 +352,22 @@ impl Change<'_> {
         }
         ticket
     }
+}
+
+/// Has kept bills forgotten once the change is made, or its request has been given up, if it
+/// changes what they say.
+fn bills_that_change<'a>(server: &'a Server, writes: &[Write]) -> Option<Forgotten<'a, Arc<Billed>>> {
+    let is_about_bills = |write: &Write| {
+        matches!(
+            write,
+            Write::Price(_)
+                | Write::Pool { .. }
+                | Write::Seller(_)
+                | Write::Correction(_)
+                | Write::AsideGone(_)
+        )
+    };
+    writes.iter().any(is_about_bills).then(|| Forgotten(&server.kept.billed))
 }
 
 impl Drop for Change<'_> {

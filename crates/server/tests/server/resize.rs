@@ -246,3 +246,29 @@ fn a_suspended_lease_gives_its_compute_to_others_and_waits_for_it() {
     let resumed = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
     assert_eq!((resumed.suspended, resumed.share_ppm, resumed.state), (false, 750_000, LeaseState::Running));
 }
+
+#[test]
+fn a_limit_of_a_tier_does_not_become_the_leases_own() {
+    let (_folder, server) = Server::with_tenants();
+    let pool = "pools: [{name: p, nodes: [one], tiers: [{name: standard, limit: 50%}]}]";
+    server.apply(pool).unwrap();
+    let mut node = ScriptedNode::join(&server, "one", 1);
+    let member = server.token("acme/research", Role::Member);
+    let lease = running(&mut node, &member, &ask(300_000));
+    assert_eq!(lease.limit_ppm, 500_000);
+    // A share above the limit is worth what it says; below it, the tier's limit counts again.
+    for (version, share_ppm, limit_ppm) in
+        [(1, 600_000, 600_000), (2, 500_000, 500_000), (3, 200_000, 500_000)]
+    {
+        resize(&member, lease.id, json!({ "share_ppm": share_ppm })).unwrap();
+        answer(&mut node, &lease, version, None);
+        let resized = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+        assert_eq!((resized.share_ppm, resized.limit_ppm), (share_ppm, limit_ppm));
+    }
+    let beyond = problem(resize(&member, lease.id, json!({ "limit_ppm": 600_000 })));
+    assert!(beyond.detail.contains("the tier standard has no more than 50 % of a GPU"), "{beyond:?}");
+    resize(&member, lease.id, json!({ "limit_ppm": 300_000 })).unwrap();
+    answer(&mut node, &lease, 4, None);
+    let own = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+    assert_eq!((own.share_ppm, own.limit_ppm), (200_000, 300_000));
+}
