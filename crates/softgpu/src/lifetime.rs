@@ -27,9 +27,7 @@ impl Context {
             return Err(Status::CONTEXT_IS_DESTROYED);
         }
         CONTEXTS.remove(self.handle);
-        for stream in STREAMS.all().iter().filter(|stream| stream.context == self.handle) {
-            capture::abandon(stream);
-        }
+        abandon_captures(self.handle);
         engine::wait_context(self.handle);
         pool::waited();
         engine::forget_barriers(self.handle);
@@ -43,6 +41,7 @@ impl Context {
             return;
         }
         CONTEXTS.remove(self.handle);
+        abandon_captures(self.handle);
         engine::wait_context(self.handle);
         self.end_green_contexts();
         graph::context_destroyed(self.handle);
@@ -73,10 +72,18 @@ impl Context {
             if let Some(green) = &context.green {
                 GREENS.remove(green.handle);
             }
+            abandon_captures(context.handle);
             STREAMS.remove_all(|stream| stream.context == context.handle);
             engine::forget_barriers(context.handle);
             submit::context_destroyed(context.handle);
         }
+    }
+}
+
+/// Captures in the streams of a context end with it.
+fn abandon_captures(context: usize) {
+    for stream in STREAMS.all().iter().filter(|stream| stream.context == context) {
+        capture::abandon(stream);
     }
 }
 
