@@ -72,7 +72,7 @@ pub enum PricePer {
     /// GPU-hour.
     #[default]
     Gpu,
-    /// Unit-hour, so that use costs the same on every card: a whole GPU for an hour is as many of
+    /// Unit-hour, so that use costs the same on every GPU: a whole GPU for an hour is as many of
     /// them as it has units ([`crate::UNIT_GFLOPS`]).
     Unit,
 }

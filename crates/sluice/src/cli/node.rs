@@ -171,7 +171,7 @@ pub(crate) enum GpuChoice {
         count: u32,
         memory: Option<Memory>,
     },
-    /// Cards of this model that record what they are asked and compute nothing.
+    /// GPUs of this model that record what they are asked and compute nothing.
     Recording {
         model: String,
         count: u32,

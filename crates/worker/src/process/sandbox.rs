@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | descriptors, environment | those of the session; a few variables | the same |
 //! | new privileges, core dumps | none | none |
-//! | memory of its own | its GPUs', the session's and a constant ([`limit_memory`]) | the system's |
+//! | memory of its own | its GPUs', the session's, a constant ([`limit_memory`]) | the system's |
 //! | user, namespaces, capabilities | its own, or none ([`jail`]) | the node's |
 //! | files | the image cache (Landlock, an empty root) | as the node's user |
 //! | system calls | those of [`calls`] (seccomp) | all |
@@ -98,7 +98,7 @@ pub fn drop_inheritance() -> Result<(), SandboxError> {
 }
 
 /// Memory beside that of the session's GPUs and what the session may keep beside it: stacks, code,
-/// messages on their way, what the compiler takes beyond its estimate.
+/// messages in flight, what the compiler takes beyond its estimate.
 const OWN_MEMORY: u64 = 4 << 30;
 
 /// Limits the memory that the process can have for itself (`RLIMIT_DATA`): `session` bytes, which
