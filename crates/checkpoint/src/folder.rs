@@ -67,6 +67,14 @@ impl Folder {
         path.join(CHUNKS).is_dir() && is_marked(path)
     }
 
+    /// Whether the checkpoint in the folder of this path is encrypted, if there is one that can be
+    /// read.
+    pub fn is_encrypted(path: &Path) -> Option<bool> {
+        let mut begin = [0; seal::MAGIC.len()];
+        open(&path.join(MANIFEST)).ok()?.read_exact(&mut begin).ok()?;
+        Some(begin == *seal::MAGIC)
+    }
+
     /// The folder of this path, which holds a checkpoint, encrypted with the key if there is one.
     pub fn open(path: &Path, key: Option<Key>) -> Result<Folder, Failure> {
         if fs::symlink_metadata(path.join(MANIFEST)).is_err() || !is_marked(path) {

@@ -18,7 +18,7 @@ use sluice_wire::checkpoint::ChunkHash;
 use crate::{Failure, manifest};
 
 /// How a sealed manifest begins; the digits count changes of this format.
-const MAGIC: &[u8; 8] = b"SLSEAL01";
+pub(crate) const MAGIC: &[u8; 8] = b"SLSEAL01";
 const SALT: usize = 32;
 const CHECK: usize = 32;
 /// By how many bytes a sealed text is longer.

@@ -1,13 +1,17 @@
 //! The file of a key that encrypts checkpoints: 64 hexadecimal digits.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sluice_checkpoint::{Folder, Key};
 
-use crate::node_token::{OTHERS, make};
+use crate::node_token::make;
+
+/// What those may do who are not the file's user.
+const OTHERS: u32 = 0o077;
 
 /// The key for a checkpoint in this folder. One is made where there is none and the folder is new.
 pub(crate) fn load_or_make(path: &Path, folder: &Path) -> Result<Key> {
@@ -25,17 +29,33 @@ pub(crate) fn load_or_make(path: &Path, folder: &Path) -> Result<Key> {
 /// The key of the checkpoint in this folder.
 pub(crate) fn load(path: &Path, folder: &Path) -> Result<Key> {
     is_elsewhere(path, folder)?;
-    let text = fs::read_to_string(path).with_context(|| format!("the key file {}", path.display()))?;
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!(missing(path, folder)),
+        read => read.with_context(|| format!("the key file {}", path.display()))?,
+    };
     let mode = path.metadata().with_context(|| path.display().to_string())?.permissions().mode();
     let path = path.display();
     ensure!(
         mode & OTHERS == 0,
-        "{path}: any user of this machine can read the key or change it; chmod 600 {path}"
+        "{path}: others than its user can read the key or change it; chmod 600 {path}"
     );
     let key = key(text.trim()).with_context(|| {
         format!("{path}: a key has 64 hexadecimal digits, as `openssl rand -hex 32` prints them")
     })?;
     Ok(Key::new(key))
+}
+
+/// What to do where there is no key file.
+fn missing(path: &Path, folder: &Path) -> String {
+    let (path, place) = (path.display(), folder.display());
+    let what = match Folder::is_encrypted(folder) {
+        Some(true) => {
+            format!("{place} is encrypted, and only the key that it was made with opens it: name its file")
+        }
+        Some(false) => format!("{place} is not encrypted: leave out --key-file, or name a new folder"),
+        None => format!("{place} holds no checkpoint: name another folder, or the file of a key"),
+    };
+    format!("there is no key file {path}; {what}")
 }
 
 /// A copy of the folder must not carry the key.
@@ -78,14 +98,30 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         load_or_make(&path, &folder).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(load(&path, &folder).unwrap_err().to_string().contains("chmod 600"));
+        for mode in [0o604, 0o640, 0o620] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(load(&path, &folder).unwrap_err().to_string().contains("chmod 600"));
+        }
         // A folder that has a checkpoint has a key already.
         drop(Folder::make(&folder, None).unwrap());
         let inside = load_or_make(&folder.join("key"), &folder).unwrap_err();
         assert!(inside.to_string().contains("keep it elsewhere"), "{inside}");
         let other = scratch.path().join("other");
         assert!(load_or_make(&other, &folder).is_err() && !other.exists());
+    }
+
+    #[test]
+    fn a_missing_key_file_is_named_with_the_way_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, folder) = (scratch.path().join("key"), scratch.path().join("saved"));
+        let manifest = sluice_wire::sample::manifest(&[1; 300]);
+        let cases = [(None, "is not encrypted"), (Some(Key::new([1; 32])), "is encrypted")];
+        for (key, said) in cases {
+            Folder::make(&folder, key).unwrap().commit(&manifest).unwrap();
+            let refused = load_or_make(&path, &folder).unwrap_err().to_string();
+            assert!(refused.contains(&path.display().to_string()) && refused.contains(said), "{refused}");
+            assert!(!path.exists());
+        }
     }
 
     #[test]

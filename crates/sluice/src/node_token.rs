@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use sluice_transport::token::{CHARACTERS_MIN, NodeToken};
 
 /// What those may do who are neither the file's user nor of its group.
-pub(crate) const OTHERS: u32 = 0o007;
+const OTHERS: u32 = 0o007;
 
 /// The token in a file that not all users can read; where there is none a token is made, kept
 /// there for this user alone, and said.
