@@ -141,7 +141,7 @@ fn allocate(bytes: usize, flags: u32) -> Result<*mut c_void, CUresult> {
 }
 
 fn map_anywhere(bytes: usize) -> Result<u64, CUresult> {
-    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nobody's memory.
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
     let start = unsafe {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

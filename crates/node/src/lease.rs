@@ -124,7 +124,7 @@ impl Lease {
         self.sessions.get(&session).and_then(|accounts| accounts.get(gpu)).map_or(0, Account::has)
     }
 
-    /// Bytes that are nobody's.
+    /// Bytes that no lease has.
     fn left(&self, gpu: usize) -> u64 {
         self.memory.saturating_sub(self.used(gpu) + self.reserves(gpu))
     }

@@ -35,7 +35,7 @@ use sluice_transport::token::NodeToken;
 use sluice_wire::control::DeviceSnapshot;
 use sluice_wire::handshake::{LeaseToken, Once, SessionSecret};
 use sluice_worker_link::counters::{CounterPage, Counts};
-use sluice_worker_link::link::{Driver, Link};
+use sluice_worker_link::link::{Driver, PacketSocket};
 
 use crate::arbiter::{PPM, Pace, Waits};
 use crate::clock::Clock;
@@ -201,7 +201,7 @@ struct SessionRecord {
     client: ClientOf,
     started: Instant,
     worker: Child,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     counters: Arc<CounterPage>,
     secret: SessionSecret,
     resumes: bool,

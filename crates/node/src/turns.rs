@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_worker_link::link::{Link, Packet};
+use sluice_worker_link::link::{Packet, PacketSocket};
 
 use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Waits, Weight};
 
@@ -33,7 +33,7 @@ struct Gpu {
 
 #[derive(Debug)]
 struct Member {
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     /// The node's GPU for each GPU of the lease.
     gpus: Vec<usize>,
 }
@@ -50,7 +50,14 @@ impl Turns {
     }
 
     /// Lets a session compete on the GPUs of its lease.
-    pub(crate) fn join(&self, session: u64, lease: u64, gpus: &[usize], weight: Weight, link: Arc<Link>) {
+    pub(crate) fn join(
+        &self,
+        session: u64,
+        lease: u64,
+        gpus: &[usize],
+        weight: Weight,
+        link: Arc<PacketSocket>,
+    ) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
         for &gpu in gpus {

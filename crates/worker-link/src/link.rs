@@ -252,13 +252,13 @@ pub enum Packet {
 
 /// One end of the pair.
 #[derive(Debug)]
-pub struct Link {
+pub struct PacketSocket {
     fd: OwnedFd,
 }
 
-impl Link {
+impl PacketSocket {
     /// Two connected ends, closed on `exec` unless handed over.
-    pub fn pair() -> io::Result<(Link, Link)> {
+    pub fn pair() -> io::Result<(PacketSocket, PacketSocket)> {
         let mut fds = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: `fds` has room for the two descriptors that the call writes.
@@ -266,13 +266,13 @@ impl Link {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the call succeeded, so both are open descriptors that have no other owner.
-        let [a, b] = fds.map(|fd| Link { fd: unsafe { OwnedFd::from_raw_fd(fd) } });
+        let [a, b] = fds.map(|fd| PacketSocket { fd: unsafe { OwnedFd::from_raw_fd(fd) } });
         Ok((a, b))
     }
 
     /// Takes over an inherited end.
-    pub fn from_fd(fd: OwnedFd) -> Link {
-        Link { fd }
+    pub fn from_fd(fd: OwnedFd) -> PacketSocket {
+        PacketSocket { fd }
     }
 
     /// The descriptor, to hand over to another process.
@@ -291,8 +291,8 @@ impl Link {
         self.send_with(packet, 0)
     }
 
-    /// As [`Link::send`], but fails when the other side has stopped reading, instead of waiting for
-    /// it.
+    /// As [`PacketSocket::send`], but fails when the other side has stopped reading, instead of
+    /// waiting for it.
     pub fn send_now<T: Serialize>(&self, packet: &T) -> io::Result<()> {
         self.send_with(packet, libc::MSG_DONTWAIT)
     }
@@ -305,7 +305,7 @@ impl Link {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// As [`Link::send_now`]; the other side gets a descriptor of the same file as `fd`.
+    /// As [`PacketSocket::send_now`]; the other side gets a descriptor of the same file as `fd`.
     pub fn send_fd<T: Serialize>(&self, packet: &T, fd: BorrowedFd<'_>) -> io::Result<()> {
         let bytes = serde_json::to_vec(packet)?;
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -331,7 +331,7 @@ impl Link {
         Ok(self.receive_fd()?.map(|(packet, _)| packet))
     }
 
-    /// As [`Link::receive`], with the descriptor that came along, if one did.
+    /// As [`PacketSocket::receive`], with the descriptor that came along, if one did.
     pub fn receive_fd<T: for<'a> Deserialize<'a>>(&self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let mut buffer = [0_u8; PACKET_MAX];
         loop {
@@ -385,7 +385,7 @@ fn received_fd(message: &libc::msghdr) -> Option<OwnedFd> {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for PacketSocket {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn packets_arrive_whole_and_in_order() {
-        let (a, b) = Link::pair().unwrap();
+        let (a, b) = PacketSocket::pair().unwrap();
         for gpu in 0..100 {
             a.send(&Packet::Want { gpu }).unwrap();
         }
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_descriptor_travels_with_its_packet() {
         use std::io::{Read, Write};
-        let (a, b) = Link::pair().unwrap();
+        let (a, b) = PacketSocket::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
         let resume = Packet::Resume { attempt: 1, received: 2, stripe: (0, 1), tls: None };
         a.send_fd(&resume, writer.as_fd()).unwrap();
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn the_end_of_one_side_is_seen_by_the_other() {
-        let (a, b) = Link::pair().unwrap();
+        let (a, b) = PacketSocket::pair().unwrap();
         a.send(&Packet::Ready).unwrap();
         drop(a);
         assert_eq!(b.receive::<Packet>().unwrap(), Some(Packet::Ready));

@@ -95,7 +95,18 @@ const HOME_TERMS: &[(&str, &str)] = &[
     ("withholds", "delays, applies backpressure"),
 ];
 
-const PEOPLE: &[&str] = &["anybody", "everybody", "nobody", "somebody", "whoever", "whose sake"];
+const PEOPLE: &[&str] = &[
+    "anybody",
+    "anybody's",
+    "everybody",
+    "everybody's",
+    "nobody",
+    "nobody's",
+    "somebody",
+    "somebody's",
+    "whoever",
+    "whose sake",
+];
 
 /// Reports terms and people in a line of text.
 pub(super) fn check_words(path: &str, line: usize, text: &str, findings: &mut Vec<Finding>) {

@@ -15,7 +15,7 @@ use sluice_wire::resume::WINDOW_MAX;
 /// Bytes of a region, and a multiple of what it begins at: a huge page of x86-64, and of AArch64
 /// with pages of 4 KiB.
 const REGION_BYTES: usize = 2 << 20;
-/// Regions that are nobody's but this process's: the least window, and what the last piece leaves
+/// Regions of this process alone: the least window, and what the last piece leaves
 /// free.
 const REGIONS_OWN: usize = 5;
 /// Most regions that stay.

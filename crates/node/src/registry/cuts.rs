@@ -16,7 +16,7 @@ use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
 use sluice_wire::control::ProcessWatch as WatchRequest;
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
-use sluice_worker_link::link::{Link, Packet};
+use sluice_worker_link::link::{Packet, PacketSocket};
 
 use super::{Ledger, Registry};
 use crate::connection::Line;
@@ -186,7 +186,12 @@ impl Registry {
 
     /// Waits until the worker has something to say (true), or its client is dead or was away for
     /// too long (false).
-    pub(super) fn await_client(&self, link: &Link, until: Instant, watch: Option<&ProcessWatch>) -> bool {
+    pub(super) fn await_client(
+        &self,
+        link: &PacketSocket,
+        until: Instant,
+        watch: Option<&ProcessWatch>,
+    ) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         wait([Some(link.as_fd()), watch.map(AsFd::as_fd)], left) == [true, false]
     }

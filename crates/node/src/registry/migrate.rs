@@ -28,7 +28,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_wire::control::Migrated;
-use sluice_worker_link::link::{Link, Packet, Receiver, Start};
+use sluice_worker_link::link::{Packet, PacketSocket, Receiver, Start};
 
 use super::workers::MayHang;
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
@@ -147,7 +147,7 @@ struct Begun {
     to: usize,
     /// The number of what holds room on the other GPU.
     room: u64,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     /// The page of the session's counters.
     counters: OwnedFd,
     start: Start,
@@ -158,7 +158,7 @@ struct Begun {
 /// The worker that has taken a session over.
 struct Arrived {
     worker: Child,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     has: Has,
 }
 
@@ -428,7 +428,7 @@ impl Ledger {
 }
 
 /// Waits until the worker has the session, or says why it does not get it.
-fn await_arrival(link: &Link, limit: Duration) -> Result<Has, String> {
+fn await_arrival(link: &PacketSocket, limit: Duration) -> Result<Has, String> {
     let until = Instant::now() + limit;
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -15,7 +15,7 @@ use sluice_transport::Stream;
 use sluice_transport::tls::Keys;
 use sluice_wire::address::Endpoint;
 use sluice_wire::handshake::{Peer, PeerToken};
-use sluice_worker_link::link::{Link, Packet};
+use sluice_worker_link::link::{Packet, PacketSocket};
 
 use super::{Registry, random, same};
 use crate::peering::Peering;
@@ -86,7 +86,7 @@ impl Connecting {
     pub(super) fn connect(
         &self,
         peering: &Arc<Peering>,
-        link: &Arc<Link>,
+        link: &Arc<PacketSocket>,
         number: u64,
         node: &str,
         peer: Peer,
@@ -113,7 +113,7 @@ impl Connecting {
     }
 }
 
-fn answer(peering: &Peering, link: &Link, number: u64, node: &Endpoint, peer: Peer) {
+fn answer(peering: &Peering, link: &PacketSocket, number: u64, node: &Endpoint, peer: Peer) {
     let _ = match connect(peering, node, peer) {
         Ok((tls, stream)) => {
             let packet = Packet::PeerConnected { number, tls, refused: None };

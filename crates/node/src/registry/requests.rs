@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sluice_transport::process::ProcessWatch;
 use sluice_wire::handshake::{Peer, PeerToken};
-use sluice_worker_link::link::{Link, Packet};
+use sluice_worker_link::link::{Packet, PacketSocket};
 
 use super::peers::Connecting;
 use super::{Registry, one_line};
@@ -15,7 +15,7 @@ use crate::lease::Books;
 
 impl Registry {
     /// Answers a worker until it is gone, or its client is. The answer is why, where that is known.
-    pub(super) fn serve_worker(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<String> {
+    pub(super) fn serve_worker(&self, lease: u64, session: u64, link: &Arc<PacketSocket>) -> Option<String> {
         let (mut why, connecting) = (None, Connecting::default());
         // Until when the client is waited for, and how its end is seen.
         let mut away: Option<(Instant, Option<Arc<ProcessWatch>>)> = None;
@@ -186,7 +186,13 @@ impl Registry {
     }
 
     /// Keeps more for a session, if there is more, and tells its worker.
-    pub(super) fn fill_reserve(&self, lease: u64, session: u64, gpu: u32, link: &Link) -> io::Result<()> {
+    pub(super) fn fill_reserve(
+        &self,
+        lease: u64,
+        session: u64,
+        gpu: u32,
+        link: &PacketSocket,
+    ) -> io::Result<()> {
         let bytes = self.lock().books.fill_reserve(lease, session, gpu as usize);
         if bytes == 0 { Ok(()) } else { link.send_now(&Packet::Reserved { gpu, bytes }) }
     }

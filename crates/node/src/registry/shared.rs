@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use sluice_wire::ExportToken;
-use sluice_worker_link::link::{Export, Link, Packet};
+use sluice_worker_link::link::{Export, Packet, PacketSocket};
 
 use super::{Ledger, Registry, random};
 
@@ -34,7 +34,13 @@ impl Registry {
     }
 
     /// Answers a session that wants what another of its lease has exported.
-    pub(super) fn import(&self, lease: u64, session: u64, token: ExportToken, link: &Link) -> io::Result<()> {
+    pub(super) fn import(
+        &self,
+        lease: u64,
+        session: u64,
+        token: ExportToken,
+        link: &PacketSocket,
+    ) -> io::Result<()> {
         let imported =
             self.lock().leases.get_mut(&lease).and_then(|lease| lease.exports.import(token, session));
         let file = imported.as_ref().and_then(|imported| imported.file.clone());

@@ -12,7 +12,7 @@ use sluice_api::health::Clearing;
 use sluice_transport::tls::Keys;
 use sluice_wire::handshake::{Once, SessionSecret};
 use sluice_worker_link::counters::CounterPage;
-use sluice_worker_link::link::{GpuPart, Link, ResumeStart, Start};
+use sluice_worker_link::link::{GpuPart, PacketSocket, ResumeStart, Start};
 
 use super::migrate::Migration;
 use super::openings::Opening;
@@ -45,7 +45,7 @@ pub(crate) struct RunningSession<'a> {
     opening: Opening<'a>,
     lease: u64,
     session: u64,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     /// What protects the client's connection.
     keys: Option<Keys>,
 }
@@ -82,8 +82,12 @@ impl Registry {
     }
 
     /// Starts a worker process, whose lines on stderr become ours.
-    pub(super) fn spawn_worker(&self, client: OwnedFd, counters: OwnedFd) -> io::Result<(Child, Arc<Link>)> {
-        let (link, worker_link) = Link::pair()?;
+    pub(super) fn spawn_worker(
+        &self,
+        client: OwnedFd,
+        counters: OwnedFd,
+    ) -> io::Result<(Child, Arc<PacketSocket>)> {
+        let (link, worker_link) = PacketSocket::pair()?;
         let mut worker = self.spawner.spawn(Inheritance { client, link: worker_link.into_fd(), counters })?;
         if let Some(stderr) = worker.stderr.take() {
             let pid = worker.id();
@@ -109,7 +113,7 @@ impl Registry {
     }
 
     /// Serves the worker of a session, and those that take it over.
-    pub(super) fn serve_to_end(&self, lease: u64, session: u64, mut link: Arc<Link>) {
+    pub(super) fn serve_to_end(&self, lease: u64, session: u64, mut link: Arc<PacketSocket>) {
         let mut why = self.serve_worker(lease, session, &link);
         while let Some(next) = self.link_after(session, &link) {
             link = next;
@@ -119,7 +123,7 @@ impl Registry {
     }
 
     /// The link to the worker that has taken the session over from another one.
-    fn link_after(&self, session: u64, before: &Arc<Link>) -> Option<Arc<Link>> {
+    fn link_after(&self, session: u64, before: &Arc<PacketSocket>) -> Option<Arc<PacketSocket>> {
         let link = Arc::clone(&self.lock().sessions.get(&session)?.link);
         (!Arc::ptr_eq(&link, before)).then_some(link)
     }
@@ -154,12 +158,18 @@ impl Registry {
     }
 
     /// Tells a worker what it serves and lets it compete for the GPUs.
-    fn start_worker(&self, lease: u64, session: u64, link: &Arc<Link>, tls: Option<Keys>) -> Option<()> {
+    fn start_worker(
+        &self,
+        lease: u64,
+        session: u64,
+        link: &Arc<PacketSocket>,
+        tls: Option<Keys>,
+    ) -> Option<()> {
         let start = Start { tls, ..self.start_of(lease, session, link)? };
         link.send(&start).ok()
     }
 
-    fn start_of(&self, lease: u64, session: u64, link: &Arc<Link>) -> Option<Start> {
+    fn start_of(&self, lease: u64, session: u64, link: &Arc<PacketSocket>) -> Option<Start> {
         let mut ledger = self.lock();
         ledger.leases.get_mut(&lease)?.sessions_total += 1;
         let gpus = ledger.books.lease(lease)?.gpus.clone();
@@ -321,7 +331,7 @@ impl SessionRecord {
         once: Once,
         client: ClientOf,
         secret: SessionSecret,
-        (worker, link, counters): (Child, Arc<Link>, Arc<CounterPage>),
+        (worker, link, counters): (Child, Arc<PacketSocket>, Arc<CounterPage>),
     ) -> SessionRecord {
         SessionRecord {
             lease,

@@ -48,7 +48,7 @@ pub(crate) struct CardRecord {
     fence: Option<GpuFence>,
     /// The start of its machine that the fence is from.
     boot: String,
-    /// When it was fit for use again without anybody's doing; the latest last.
+    /// When it was fit for use again by itself; the latest last.
     recovered_at_ms: Vec<u64>,
     /// Since when its node reports nothing wrong with it; not stored.
     #[serde(skip)]

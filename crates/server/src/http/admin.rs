@@ -106,7 +106,7 @@ pub(super) fn is_shown_to(principal: &Principal, pool: &Pool, now_ms: u64) -> bo
     principal.may(Action::See, &TenantPath::root()) || pool.all_terms().any(|terms| lets_in(terms.access))
 }
 
-/// Others' pools are not named to a token; one that is not declared is nobody's.
+/// Others' pools are not named to a token; one that is not declared has no owner.
 pub(super) fn is_named_to(principal: &Principal, pool: &str, fleet: &Fleet, now_ms: u64) -> bool {
     fleet.pools().get(pool).is_none_or(|pool| is_shown_to(principal, pool, now_ms))
 }

@@ -73,7 +73,7 @@ impl Plan {
             let because = format!("if the {} leases before it end as expected", forecast.ends);
             return Some(expected(at_ms, history.errors(&work.tenant), because));
         }
-        // Behind a limit others' leases are in nobody's way.
+        // Behind a limit others' leases are not in the way.
         let blocked = self.scheduler.why(work.job).and_then(|why| why.blocked.as_ref());
         let (behind, of_guarantee) = match blocked {
             Some(Blocked::Limit { queue, .. }) => (queues::tenant_of(queue), false),

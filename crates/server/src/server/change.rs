@@ -168,7 +168,7 @@ impl Change<'_> {
         }
     }
 
-    /// Who starts when is another matter now, by somebody's hand.
+    /// An operator has changed which lease starts when.
     pub(crate) fn is_by_hand(&mut self) {
         self.books.history.changed_by_hand();
     }

@@ -37,7 +37,7 @@ pub(super) const GRACE_MS: u64 = 5_000;
 /// As the one that hands requests on in production.
 const FORWARD_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// True time, in milliseconds since the beginning, and by how much somebody's clock is off.
+/// True time, in milliseconds since the beginning, and how far a replica's clock is off.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Time {
     pub(super) now_ms: Arc<AtomicU64>,

@@ -395,7 +395,7 @@ impl World {
         self.nodes[node].crash(until_ms, &mut self.post);
     }
 
-    /// Sets somebody's clock.
+    /// Sets a replica's clock.
     fn set_clock(&mut self, server: usize, node: usize) {
         let far = self.post.chance(300);
         let off_ms =

@@ -211,7 +211,7 @@ impl Store {
             }
         }
         rows.write(tx).await?;
-        // Last, since the row is everybody's: it is locked until the commit.
+        // Last, since all writers need the row: it is locked until the commit.
         self.prolong(tx, fence, rows.revision(), rows.settings).await?;
         transaction.commit().await?;
         #[cfg(test)]

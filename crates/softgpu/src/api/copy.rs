@@ -295,7 +295,7 @@ unsafe fn submit_peer(copy: *const CUDA_MEMCPY3D_PEER, s: CUstream) -> Result<()
     // stand where the other has reserved pointers, which are not read.
     let (copy, contexts) = unsafe { (copy.cast::<CUDA_MEMCPY3D>().read_unaligned(), copy.read_unaligned()) };
     let (to, from, extent) = places_3d(&copy)?;
-    // An array knows whose it is, and host memory is nobody's.
+    // An array knows whose it is, and host memory has no owner.
     let device = |kind, ctx| if kind == CUmemorytype::ARRAY { Ok(0) } else { ordinal(ctx) };
     let to = (to, device(contexts.dstMemoryType, contexts.dstContext)?);
     let from = (from, device(contexts.srcMemoryType, contexts.srcContext)?);

@@ -52,7 +52,7 @@ pub(crate) fn allocate_from_pool(target: &Target, pool: &Arc<Pool>, size: u64) -
     Ok(address)
 }
 
-/// `cuMemFreeAsync`. From now on the address is nobody's; its memory is free when the stream has
+/// `cuMemFreeAsync`. From now on the address is not in use; its memory is free when the stream has
 /// come here.
 pub(crate) fn free_in_stream(target: &Target, address: u64) -> Result<()> {
     let freeable = |a: &Allocation| a.base == address && matches!(a.kind, Kind::Pool(_) | Kind::Device);

@@ -24,7 +24,7 @@ use sluice_wire::control::{Control, SessionRefused, SessionResumed};
 use sluice_wire::migration::Upstream;
 use sluice_wire::spin::Wait;
 
-use crate::link::{Link, Packet};
+use crate::link::{Packet, PacketSocket};
 use crate::outbox::Outbox;
 use crate::process::ending;
 
@@ -33,7 +33,7 @@ pub(crate) struct Client {
     state: Mutex<State>,
     back: Condvar,
     outbox: Arc<Outbox>,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     resumes: bool,
 }
 
@@ -73,7 +73,7 @@ impl Client {
     pub(crate) fn new(
         stream: Arc<Stream>,
         outbox: Arc<Outbox>,
-        link: Arc<Link>,
+        link: Arc<PacketSocket>,
         attempt: Option<u32>,
     ) -> Client {
         let (resumes, attempt) = (attempt.is_some(), attempt.unwrap_or(0));

@@ -29,7 +29,7 @@ use crate::driver::EventSharing;
 use crate::driver::output::DriverOutput;
 use crate::driver::own_memory::LeaseAccount;
 use crate::driver::{self, DriverError};
-use crate::link::{Driver, GpuPart, Link, Packet, ResumeStart, Start};
+use crate::link::{Driver, GpuPart, Packet, PacketSocket, ResumeStart, Start};
 use crate::live::mirrors::Reach;
 use crate::memory::ballast::Source;
 use crate::memory::budget::{Answers, Budget};
@@ -57,7 +57,7 @@ pub(crate) fn serve() -> ! {
     // SAFETY: the daemon put these descriptors there for us, and nothing else in this process uses
     // them.
     let [client, link, counters] = INHERITED_FDS.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let link = Arc::new(Link::from_fd(link));
+    let link = Arc::new(PacketSocket::from_fd(link));
     ending::set_link(Arc::clone(&link));
     if let Err(error) = dropped {
         ending::failed(&format!("the worker cannot be confined: {error}"));
@@ -106,7 +106,7 @@ struct Opening {
 fn open(
     start: &Start,
     reader: &mut Reader,
-    link: &Arc<Link>,
+    link: &Arc<PacketSocket>,
     opened: &Opening,
     counters: Arc<CounterPage>,
 ) -> Result<Arc<Session>, OpenError> {
@@ -229,7 +229,7 @@ fn open(
 }
 
 /// The state of a session that comes from another worker, and where its memory follows.
-fn arriving(link: &Link) -> Result<(SessionState, arrive::Origin), OpenError> {
+fn arriving(link: &PacketSocket) -> Result<(SessionState, arrive::Origin), OpenError> {
     let (packet, from) = link.receive_fd::<Packet>()?.ok_or(OpenError::Unexpected)?;
     let (Packet::Arrive { is_clone }, Some(from)) = (packet, from) else { return Err(OpenError::Unexpected) };
     let mut file = File::from(from);
@@ -248,7 +248,7 @@ fn memory_of(start: &Start, gpus: &[u64]) -> u64 {
 
 fn start_driver(
     start: &Start,
-    link: &Arc<Link>,
+    link: &Arc<PacketSocket>,
     counters: &Arc<CounterPage>,
 ) -> Result<Started, DriverError> {
     let table = driver::start(&start.driver)?;
@@ -277,7 +277,7 @@ fn start_driver(
 /// Starts the session's threads and reads the client's commands on this one.
 fn run(
     session: Arc<Session>,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     mut reader: Reader,
     running: &OnceLock<Arc<Pipeline>>,
     (kernel_limit, resumes, has_arrived): (Option<Duration>, bool, bool),
@@ -339,7 +339,7 @@ fn run(
 fn listen(
     opened: &Opening,
     answers: &Answers,
-    link: &Arc<Link>,
+    link: &Arc<PacketSocket>,
     (client, pause): (&Arc<Client>, &Arc<Pause>),
 ) -> ! {
     // Dropped when a departure is off.
@@ -443,7 +443,7 @@ fn listen(
 }
 
 /// On a thread of its own: it waits for the session's work, and copies.
-fn move_memory(session: &Arc<Session>, link: &Arc<Link>, asked: Packet, file: Option<File>) {
+fn move_memory(session: &Arc<Session>, link: &Arc<PacketSocket>, asked: Packet, file: Option<File>) {
     let (session, link) = (Arc::clone(session), Arc::clone(link));
     ending::spawn("memory mover", move || {
         // Without a daemon this process is about to end.

@@ -105,7 +105,7 @@ impl Session {
 }
 
 /// A copy between two places in device memory, as the driver wants it described: the pitch of a
-/// single row is nobody's concern, and is one that every driver takes.
+/// single row does not matter, and is one that every driver takes.
 pub(crate) fn described(to: &Pitched, from: &Pitched, [width, height, depth]: [u64; 3]) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 0,

@@ -22,7 +22,7 @@ use crate::counters::CounterPage;
 use crate::driver;
 use crate::driver::EventSharing;
 use crate::generated::dispatch::dispatch;
-use crate::link::{Driver, Export, Link, Packet};
+use crate::link::{Driver, Export, Packet, PacketSocket};
 use crate::live::mirrors::Reach;
 use crate::memory::Backing;
 use crate::memory::ballast::Source;
@@ -52,7 +52,7 @@ const RESERVED: u64 = 1 << 36;
 /// A session whose daemon and client are threads that answer and swallow.
 pub(crate) struct Stage {
     session: Session,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     stream: Arc<Stream>,
     threads: Vec<JoinHandle<()>>,
     /// The driver's GPU is the only one of the process.
@@ -70,7 +70,7 @@ impl Stage {
     /// A new session, for which at most `limit` bytes of host memory are kept.
     pub(crate) fn with_host_memory(limit: u64) -> Stage {
         let alone = CARD.lock().unwrap_or_else(PoisonError::into_inner);
-        let (link, daemon) = Link::pair().unwrap();
+        let (link, daemon) = PacketSocket::pair().unwrap();
         let link = Arc::new(link);
         let counters = Arc::new(CounterPage::create().unwrap());
         let (ours, client) = UnixStream::pair().unwrap();
@@ -275,7 +275,7 @@ fn play_client(mut socket: UnixStream, host_calls: &HostCalls) {
 }
 
 /// Lends a fixed amount of memory and no more, and keeps what is exported.
-fn play_daemon(link: &Link) {
+fn play_daemon(link: &PacketSocket) {
     let (mut used, mut kept, mut exports, mut count) = (0_u64, ALLOWANCE, BTreeMap::new(), 0_u8);
     while let Ok(Some((packet, file))) = link.receive_fd::<Packet>() {
         let sent = match packet {

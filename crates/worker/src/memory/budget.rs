@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_cuda::CUresult;
 
-use crate::link::{Link, Packet};
+use crate::link::{Packet, PacketSocket};
 use crate::memory::ballast::{Ballast, Source};
 use crate::memory::presence::Presence;
 use crate::outbox::{Outbox, Push};
@@ -51,7 +51,7 @@ use answers::Answer;
 /// which may wait for other sessions to leave the GPU, hold no other question up: a thread that
 /// asks one of those may hold a use of the memory that has to leave.
 pub(crate) struct Budget {
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     answers: Mutex<Receiver<Answer>>,
     takes: Mutex<Receiver<Answer>>,
     /// Bytes of each GPU that the session has, wherever they are now.
@@ -80,7 +80,7 @@ pub(crate) enum Claim {
 impl Budget {
     /// The budget of `gpus` GPUs, on which nothing is allowed yet. Changes of that are sent through
     /// the outbox.
-    pub(crate) fn new(link: Arc<Link>, gpus: usize, outbox: Arc<Outbox>) -> (Budget, Answers) {
+    pub(crate) fn new(link: Arc<PacketSocket>, gpus: usize, outbox: Arc<Outbox>) -> (Budget, Answers) {
         let ((sender, answers), (takes_sender, takes)) = (sync_channel(1), sync_channel(1));
         let taken = (0..gpus).map(|_| AtomicU64::new(0)).collect();
         let of_gpus = Mutex::new((0..gpus).map(|_| Allowed::default()).collect());

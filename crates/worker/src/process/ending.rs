@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sluice_cuda::CUresult;
 
-use crate::link::{Link, Packet};
+use crate::link::{Packet, PacketSocket};
 
 /// What calls answer once there is no GPU behind them any more: its driver hangs, or the node is
 /// gone.
@@ -23,7 +23,7 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 pub(crate) const HEARD: Duration = Duration::from_secs(3);
 
 /// The link over which a reason is given, once there is one.
-static LINK: OnceLock<std::sync::Arc<Link>> = OnceLock::new();
+static LINK: OnceLock<std::sync::Arc<PacketSocket>> = OnceLock::new();
 
 /// A thread says why the session ends, and ends the process when that is said.
 static EXPLAINS: AtomicBool = AtomicBool::new(false);
@@ -31,7 +31,7 @@ static EXPLAINS: AtomicBool = AtomicBool::new(false);
 /// Work to do right before the end, such as the last accounting.
 static LAST_WORDS: OnceLock<Box<dyn std::ops::Fn() + Send + Sync>> = OnceLock::new();
 
-pub(crate) fn set_link(link: std::sync::Arc<Link>) {
+pub(crate) fn set_link(link: std::sync::Arc<PacketSocket>) {
     let _ = LINK.set(link);
 }
 

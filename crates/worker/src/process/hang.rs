@@ -23,7 +23,7 @@ use sluice_wire::Op;
 use sluice_wire::control::SessionRefused;
 
 use crate::connection::client::{Client, frame_of};
-use crate::link::{Link, Packet};
+use crate::link::{Packet, PacketSocket};
 use crate::process::calls::{self, Call};
 use crate::process::ending;
 use crate::session::Session;
@@ -35,7 +35,7 @@ const START: u32 = 2;
 pub(crate) type Opened = Arc<OnceLock<Arc<Session>>>;
 
 /// Looks at the calls for as long as the process lives; never returns.
-pub(crate) fn watch(patience: Duration, opened: &Opened, client: &Client, link: &Link) -> ! {
+pub(crate) fn watch(patience: Duration, opened: &Opened, client: &Client, link: &PacketSocket) -> ! {
     let pause = patience / 20;
     let mut looks = Looks::default();
     loop {
@@ -53,7 +53,7 @@ pub(crate) fn watch(patience: Duration, opened: &Opened, client: &Client, link: 
     }
 }
 
-fn end(call: Call, patience: Duration, opened: &Opened, client: &Client, link: &Link) -> ! {
+fn end(call: Call, patience: Duration, opened: &Opened, client: &Client, link: &PacketSocket) -> ! {
     let name = call.function.name();
     let what = format!("the node's driver hangs: {name} did not return for {} s", patience.as_secs());
     match opened.get() {

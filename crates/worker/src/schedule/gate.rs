@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::counters::CounterPage;
-use crate::link::{Link, Packet};
+use crate::link::{Packet, PacketSocket};
 use crate::schedule::ahead::Ahead;
 use crate::schedule::backlog::Backlog;
 
@@ -65,7 +65,7 @@ const REST_MIN: Duration = Duration::from_micros(50);
 pub struct Gate {
     gpu: u32,
     brake: Box<dyn Brake>,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     counters: Arc<CounterPage>,
     backlog: Backlog,
     state: Mutex<State>,
@@ -142,7 +142,7 @@ pub struct Submission<'a> {
 
 impl Gate {
     /// A gate without the turn. [`Gate::watch`] has to run on a thread of its own.
-    pub fn new(gpu: u32, brake: Box<dyn Brake>, link: Arc<Link>, counters: Arc<CounterPage>) -> Gate {
+    pub fn new(gpu: u32, brake: Box<dyn Brake>, link: Arc<PacketSocket>, counters: Arc<CounterPage>) -> Gate {
         brake.pause();
         let state = State {
             turn: SliceState::Without,

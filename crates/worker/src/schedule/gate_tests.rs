@@ -61,13 +61,13 @@ impl Brake for Arc<FakeDriver> {
 struct Bench {
     driver: Arc<FakeDriver>,
     gate: Arc<Gate>,
-    daemon: Link,
+    daemon: PacketSocket,
     counters: Arc<CounterPage>,
 }
 
 fn bench(pausable: bool) -> Bench {
     let driver = Arc::new(FakeDriver { pausable, ..FakeDriver::default() });
-    let (daemon, worker) = Link::pair().unwrap();
+    let (daemon, worker) = PacketSocket::pair().unwrap();
     let counters = Arc::new(CounterPage::create().unwrap());
     let gate = Arc::new(Gate::new(0, Box::new(Arc::clone(&driver)), Arc::new(worker), Arc::clone(&counters)));
     let watched = Arc::clone(&gate);

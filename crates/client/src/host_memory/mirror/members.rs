@@ -157,7 +157,7 @@ fn add(session: &'static Session, mut mirror: Mirror) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// In a stream that waits for no other, and is in nobody's capture: what runs may wait for
+/// In a stream that waits for no other, and is in no capture: what runs may wait for
 /// something that the program does later.
 fn zero(session: &Session, mirror: &Mirror) -> Result<(), CUresult> {
     let stream = StreamId(context::mint(Kind::Stream));

@@ -19,7 +19,7 @@ use sluice_control::{Cause, Departure};
 use sluice_wire::address::{Endpoint, is_loopback};
 use sluice_wire::control::{Migrated, MoveOffer, MovedLease, MovedSession, Usage};
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
-use sluice_worker_link::link::{Link, Receiver};
+use sluice_worker_link::link::{PacketSocket, Receiver};
 
 use super::moved::{Moved, Whereabouts};
 use super::{NotMigrated, depart_within};
@@ -33,7 +33,7 @@ pub(super) struct Leaving {
     pub(super) from: usize,
     token: LeaseToken,
     secret: SessionSecret,
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<PacketSocket>,
     /// Bytes of the GPU that it has.
     pub(super) bytes: u64,
     /// Its number on the other node, and its GPU there.

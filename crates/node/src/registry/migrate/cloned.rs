@@ -21,7 +21,7 @@ use std::sync::Arc;
 use sluice_wire::control::SessionCloned;
 use sluice_wire::handshake::{CloneOf, LeaseToken, Once, OpeningNonce, SessionSecret};
 use sluice_worker_link::counters::CounterPage;
-use sluice_worker_link::link::{Driver, Link, Packet, Receiver, Start};
+use sluice_worker_link::link::{Driver, Packet, PacketSocket, Receiver, Start};
 
 use super::{Has, await_arrival, depart_within};
 use crate::admission::Full;
@@ -67,7 +67,7 @@ pub(crate) struct Twin {
     pub(crate) lease: u64,
     pub(crate) session: u64,
     secret: SessionSecret,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
 }
 
 /// Both sessions while the copy is made.
@@ -75,7 +75,7 @@ struct Cloning {
     twin: Twin,
     of: u64,
     /// To the worker that has the session.
-    from: Arc<Link>,
+    from: Arc<PacketSocket>,
     start: Start,
     bytes: u64,
 }
@@ -108,7 +108,7 @@ impl Registry {
         &self,
         of: &CloneOf,
         client: &Process,
-        (mut worker, link, counters): (Child, Arc<Link>, Arc<CounterPage>),
+        (mut worker, link, counters): (Child, Arc<PacketSocket>, Arc<CounterPage>),
     ) -> Result<Cloning, NotCloned> {
         let mut ledger = self.lock();
         if let Some(original) = ledger.original(of, client) {

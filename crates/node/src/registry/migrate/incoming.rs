@@ -11,7 +11,7 @@ use sluice_api::grant::Grant;
 use sluice_transport::process::ProcessWatch;
 use sluice_wire::control::{MoveDecided, MoveOffer, MovedLease, MovedSession, SHARE_WHOLE_PPM, Usage};
 use sluice_worker_link::counters::{CounterPage, Counts};
-use sluice_worker_link::link::{Link, Packet, Start};
+use sluice_worker_link::link::{Packet, PacketSocket, Start};
 
 use super::{Has, await_arrival};
 use crate::connection::short_name;
@@ -34,7 +34,7 @@ pub(crate) struct Incoming {
     pub(crate) lease: u64,
     pub(crate) session: u64,
     pub(crate) gpu: usize,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
     /// What comes of the session goes in here.
     into: UnixStream,
 }
@@ -51,13 +51,13 @@ impl Incoming {
     }
 
     /// What is needed to wait for the worker.
-    pub(crate) fn link(&self) -> Arc<Link> {
+    pub(crate) fn link(&self) -> Arc<PacketSocket> {
         Arc::clone(&self.link)
     }
 }
 
 /// Waits until the worker has the session.
-pub(crate) fn arrival(link: &Link) -> Result<Has, String> {
+pub(crate) fn arrival(link: &PacketSocket) -> Result<Has, String> {
     await_arrival(link, ARRIVAL_LIMIT)
 }
 

@@ -16,7 +16,7 @@ use super::pause::{Pause, Standing};
 use super::{cloned, compared, unmovable};
 use crate::connection::client::Client;
 use crate::connection::snapshot;
-use crate::link::{Link, Packet, Receiver};
+use crate::link::{Packet, PacketSocket, Receiver};
 use crate::memory::contents::Contents;
 use crate::memory::swap::{NotMoved, with_quiet_session};
 use crate::modules::images::Image;
@@ -63,7 +63,7 @@ pub(crate) struct Departing<'a> {
     pub(crate) pipeline: &'a Pipeline,
     pub(crate) client: &'a Client,
     pub(crate) pause: &'a Pause,
-    pub(crate) link: &'a Link,
+    pub(crate) link: &'a PacketSocket,
     pub(crate) receiver: Receiver,
 }
 
@@ -281,7 +281,7 @@ pub(crate) fn begin(
     (pipeline, client, pause): (Arc<Pipeline>, Arc<Client>, Arc<Pause>),
     (to, patience, receiver): (File, Duration, Receiver),
     decided: mpsc::Receiver<()>,
-    link: Arc<Link>,
+    link: Arc<PacketSocket>,
 ) {
     crate::process::ending::spawn("departure", move || {
         let departing =
@@ -294,7 +294,7 @@ pub(crate) fn begin(
 
 /// Has a thread tell the daemon what keeps the session from moving now: it may wait for the
 /// session's locks.
-pub(crate) fn say_whether(parts: Option<(Arc<Pipeline>, Arc<Client>)>, link: Arc<Link>) {
+pub(crate) fn say_whether(parts: Option<(Arc<Pipeline>, Arc<Client>)>, link: Arc<PacketSocket>) {
     crate::process::ending::spawn("movable", move || {
         let reasons = match parts {
             Some((pipeline, client)) => {

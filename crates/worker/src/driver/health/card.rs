@@ -33,8 +33,7 @@ pub(super) struct Card {
     lost: bool,
     hot: bool,
     braked_looks: u32,
-    /// What the count was before: errors from before this process was there are known, or were
-    /// somebody's to look at.
+    /// What the count was before: errors from before this process was there are not new.
     uncorrected: Option<u64>,
     remap_failed: bool,
     last_xid: Option<u64>,

@@ -15,8 +15,8 @@ const RESERVE: u64 = 8 * CHUNK;
 
 /// A budget of one GPU with a reserve, the side of the reader, and the daemon's end of the
 /// link.
-fn budget() -> (Budget, Answers, Link, Arc<Outbox>) {
-    let (link, daemon) = Link::pair().unwrap();
+fn budget() -> (Budget, Answers, PacketSocket, Arc<Outbox>) {
+    let (link, daemon) = PacketSocket::pair().unwrap();
     let (ours, _) = UnixStream::pair().unwrap();
     let counters = Arc::new(CounterPage::create().unwrap());
     let outbox = Arc::new(Outbox::new(Arc::new(Stream::from(ours)), true, counters));
@@ -57,7 +57,7 @@ fn told(outbox: &Outbox) -> Vec<i64> {
 fn ask(
     budget: &Budget,
     answers: &Answers,
-    daemon: &Link,
+    daemon: &PacketSocket,
     bytes: u64,
     answer: Option<u64>,
 ) -> (Result<(), CUresult>, u64) {

@@ -61,7 +61,7 @@ pub(super) fn enter(cache: Option<&Path>) -> (Jail, Option<OwnedFd>) {
         jail.user_namespace = unshare(libc::CLONE_NEWUSER | NAMESPACES);
         jail.other_namespaces = jail.user_namespace;
         if jail.user_namespace {
-            // Without it files of this user would be nobody's.
+            // Without it files of this user would have no owner.
             let _ = map_own_user();
         }
     }
