@@ -59,6 +59,8 @@ impl Plan {
         let has_gpu =
             |site: &sluice_sched::NodeId| gpu.is_none_or(|gpu| self.sites[site.index()].gpus.contains(&gpu));
         sites.retain(has_gpu);
+        // A program that would end otherwise is tried anywhere: its own refusal counts by itself.
+        let must_leave = seat.gpus.iter().any(|&gpu| fleet.is_fenced(seat.node, gpu));
         let mut rests = None;
         while let Some(to) = self.place_on(job, number, &sites, gpu) {
             let place = self.seat_of(&to, seat.memory).map(|to| Seat {
@@ -72,7 +74,9 @@ impl Plan {
             let takes_work = fleet.nodes().get(&place.node).is_some_and(|node| node.takes_work());
             let is_fenced = place.gpus.iter().any(|&gpu| fleet.is_fenced(place.node, gpu));
             // One that was named says itself why not.
-            let rest = fleet.rest_between(seat.node, place.node, self.now_ms).filter(|_| node.is_none());
+            let rest = fleet
+                .rest_between(seat.node, place.node, self.now_ms)
+                .filter(|_| node.is_none() && !must_leave);
             let may_take = node.is_some() || (rest.is_none() && fleet.exchanges(place.node).is_ok());
             rests = rests.or(rest);
             let is_open = takes_work && !is_fenced && is_clear && may_take;

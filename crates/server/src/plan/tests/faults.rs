@@ -1,4 +1,5 @@
 use super::*;
+use crate::fleet::MoveCause;
 
 pub(super) fn fence(world: &mut World, node: NodeId, gpu: u32, sessions: Clearing) {
     let fence = GpuFence {
@@ -80,6 +81,27 @@ fn what_runs_on_a_fenced_gpu_moves_and_what_cannot_has_notice() {
         format!("its GPU {name}/0 is fenced: Xid 79; it does not move while it runs: it holds graphs");
     assert_eq!(why(leases[1], "lease.preempted"), notice);
     assert!(!events.iter().any(|event| event.lease == leases[0] && event.action == "lease.preempted"));
+}
+
+#[test]
+fn what_runs_on_a_fenced_gpu_is_moved_although_its_node_has_refused_moves() {
+    let mut world = World::new(&[2, 2], &[("acme", json!({}))]);
+    let [stuck, moves] = [(); 2].map(|()| world.ask("acme", share(1_000_000)));
+    world.settle();
+    let [from] = world.nodes_of(stuck)[..] else { panic!("one task") };
+    assert_eq!(world.nodes_of(moves), [from], "they are together");
+    let to = world.fleet.nodes().keys().copied().find(|&node| node != from).unwrap();
+    world.stuck.insert(stuck, "it holds graphs".into());
+    for _ in 0..2 {
+        let cause = MoveCause { reason: String::new(), taker: None, until_ms: world.now_ms + 1_000_000 };
+        world.fleet.start_move(stuck, 0, (to, vec![0]), Some(cause));
+        world.report();
+    }
+    assert!(world.fleet.rest_between(from, to, world.now_ms).is_some());
+    let gpu = world.fleet.lease(moves).unwrap().seats[0].gpus[0];
+    fence(&mut world, from, gpu, Clearing::Preempt);
+    world.settle();
+    assert_eq!((world.nodes_of(moves), world.fleet.lease(moves).unwrap().attempt), (vec![to], 1));
 }
 
 #[test]
