@@ -1,6 +1,30 @@
 //! One process per client process: takes the client's commands off its socket and executes them
 //! through a CUDA driver, whichever it is.
 //!
+//! ```text
+//!   connection  the client's socket, and sessions that leave for another worker or arrive
+//!   custom      the commands that are executed by hand
+//!   sharing     memory and events of several processes of a lease, also on other nodes
+//!   live        memory that the program uses while device code runs
+//!   pipeline    from frames to driver calls, in order
+//!   copies      between the client's memory and the device
+//!   graphs      graphs, captures, what they hold
+//!   green       green contexts
+//!   arrays      arrays, textures, tiles
+//!   modules     images, kernels, the cache of images
+//!   session     the state of a session, and what a command's arguments are checked against
+//!   memory      device memory within what the lease grants, extents, moves to host memory
+//!   schedule    when work reaches the GPU: the gate, work ahead of it, streams
+//!   driver      a driver from its name to a context, and what is asked of it without a session
+//!   outbox      what goes back to the client
+//!   process     confinement, system calls that remain, the end, drivers that do not return
+//! ```
+//!
+//! That is the way of a command. A session owns the state of most folders, in files that know no
+//! session (`arrays/records.rs`, `graphs/records.rs`, `live/mirrors.rs`); the rest of a folder works
+//! on sessions. What executes large copies and live memory is in four files that know each other:
+//! `copies`, `copies/bulk`, `live` and `pipeline`; no other circle has more.
+//!
 //! Everything that a session owns lives in its process: the driver, the contexts, the memory. A
 //! fault, a limit that is exceeded or a client that is gone ends the process, and with it
 //! everything that has to be freed. The daemon keeps the accounts ([`link`]) and decides who
@@ -15,28 +39,44 @@ use sluice_worker_link::measure::ARGUMENT as MEASURE;
 use sluice_worker_link::probe::ARGUMENT as PROBE;
 use sluice_worker_link::{INHERITED_FDS, counters, link};
 
-// From the top down: each room uses those below it.
+// In the order of the list above.
 mod connection;
+
+mod custom;
+
+mod sharing;
+
+mod live;
+
+mod pipeline;
+
+mod copies;
+
+mod graphs;
+
+mod green;
+
+mod arrays;
+
+mod modules;
+
+mod session;
+
+mod memory;
+
+mod schedule;
+
+mod driver;
+
+mod outbox;
+
+mod process;
+
 mod generated {
     // One shape for every function: some casts change nothing, some messages have no fields.
     #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
     pub(crate) mod dispatch;
 }
-mod arrays;
-mod copies;
-mod custom;
-mod driver;
-mod graphs;
-mod green;
-mod live;
-mod memory;
-mod modules;
-mod outbox;
-mod pipeline;
-mod process;
-mod schedule;
-mod session;
-mod sharing;
 
 #[cfg(any(test, feature = "fuzz"))]
 pub mod malformed;

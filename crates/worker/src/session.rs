@@ -1,6 +1,6 @@
 //! The state of one session, as its threads share it: its devices, the objects that the client has
-//! numbers for, and what each room above keeps of its own. What works on a session is in those
-//! rooms; here is what all of them need: the command that a thread executes
+//! numbers for, and what each folder above keeps of its own. What works on a session is in
+//! those; here is what all of them need: the command that a thread executes
 //! ([`current`]), what a command's arguments are checked against ([`execute`], [`checks`]), and how
 //! objects are made anew elsewhere ([`recipes`]).
 

@@ -1,4 +1,4 @@
-//! Moving a task that runs at the caller's wish.
+//! Moving a running task to a place that the caller chooses; `consolidate.rs` chooses moves itself.
 
 use super::decay::Millis;
 use super::job::JobId;
