@@ -41,7 +41,7 @@ pub fn fill_page(report: &FillReport, source: &Source) -> String {
              compute has been asked for. No job ends, and each is tried once. A figure is the mean over the arrivals at which \
              the demand, rounded to a whole percent, had the value of its column. This is the protocol of Weng et al., \
              “Beware of Fragmentation” (USENIX ATC 2023).",
-            "What is not allocated although it is asked for is fragmentation: free parts of GPUs that nobody's request fits, \
+            "What is not allocated although it is asked for is fragmentation: free parts of GPUs that no request fits, \
              or free GPUs on nodes whose CPUs, memory or GPU model do not suit. Stranded is the part of the free GPU compute \
              that a job drawn from the list could not use where it is, when 80 % of the cluster have been asked for.",
             match report.history {
