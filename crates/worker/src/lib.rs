@@ -22,8 +22,8 @@
 //!
 //! That is the way of a command. A session owns the state of most folders, in files that know no
 //! session (`arrays/records.rs`, `graphs/records.rs`, `live/mirrors.rs`); the rest of a folder
-//! works on sessions. What executes large copies and live memory is in four files that know each other:
-//! `copies`, `copies/bulk`, `live` and `pipeline`; no other circle has more.
+//! works on sessions. What executes large copies and live memory is in four files that know each
+//! other: `copies`, `copies/bulk`, `live` and `pipeline`; no other circle has more.
 //!
 //! Everything that a session owns lives in its process: the driver, the contexts, the memory. A
 //! fault, a limit that is exceeded or a client that is gone ends the process, and with it
