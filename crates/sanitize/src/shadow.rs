@@ -1,13 +1,14 @@
 //! What is known of each byte of an allocation: whether it was written, and who used it last.
 //!
-//! Blocks of a grid run on several threads. The shadow is made of atomics that order nothing: where
-//! two blocks use the same memory at the same moment, one of two races may go unnoticed, and no
-//! race is made up.
+//! Blocks of a grid run on several threads. Of two that write the same memory at the same moment,
+//! the later one learns of the other. Where one of them reads, that race may go unnoticed: reads are
+//! entered by stores that order nothing. No race is made up.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Bytes of memory that share a [`Cell`].
 pub(crate) const GRANULE: u64 = 4;
@@ -69,7 +70,7 @@ impl Cell {
     /// The last writes and their lines.
     pub(crate) fn last_writes(&self) -> [Option<(Record, u32)>; 2] {
         [0, 1].map(|slot| {
-            Some((Record::unpack(self.writes[slot].load(Relaxed))?, self.write_lines[slot].load(Relaxed)))
+            Some((Record::unpack(self.writes[slot].load(SeqCst))?, self.write_lines[slot].load(Relaxed)))
         })
     }
 
@@ -80,10 +81,15 @@ impl Cell {
         })
     }
 
-    pub(crate) fn set_write(&self, record: Record, line: u32) {
+    /// Enters a write; returns what [`Cell::last_writes`] was before. Writers of other blocks that do
+    /// so at the same moment have an order, and each sees those before it.
+    pub(crate) fn set_write(&self, record: Record, line: u32) -> [Option<(Record, u32)>; 2] {
         let slot = usize::from(record.is_strong);
-        self.write_lines[slot].store(line, Relaxed);
-        self.writes[slot].store(record.pack(), Relaxed);
+        let before_line = self.write_lines[slot].swap(line, Relaxed);
+        let before = self.writes[slot].swap(record.pack(), SeqCst);
+        let mut writes = self.last_writes();
+        writes[slot] = Record::unpack(before).map(|before| (before, before_line));
+        writes
     }
 
     /// Enters a read in the place of one that is over, as the reader is ordered behind it. Of
@@ -194,6 +200,26 @@ mod tests {
         let record = Record { time: 77, block: 0xfffe, thread: 1023, mask: 0b1010, is_strong: true };
         assert_eq!(Record::unpack(record.pack()), Some(record));
         assert_eq!(Record::unpack(0), None);
+    }
+
+    #[test]
+    fn of_writers_at_the_same_moment_each_but_one_learns_of_another() {
+        let (cell, writers) = (Cell::default(), 8);
+        let write = |block: u16| {
+            let record = Record { time: 1, block, thread: 0, mask: 0xf, is_strong: block.is_multiple_of(2) };
+            cell.set_write(record, block.into())
+                .into_iter()
+                .flatten()
+                .map(|(record, _)| record.block)
+                .collect()
+        };
+        let seen: Vec<Vec<u16>> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..writers).map(|block| scope.spawn(move || write(block))).collect();
+            started.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        let alone = seen.iter().filter(|seen| seen.is_empty()).count();
+        assert_eq!(alone, 1, "{seen:?}");
+        assert!((0..writers).all(|block| !seen[usize::from(block)].contains(&block)), "{seen:?}");
     }
 
     #[test]

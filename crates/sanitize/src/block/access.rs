@@ -205,14 +205,14 @@ impl Block<'_> {
             let (start, stop) = (attempt.address.max(granule * GRANULE), end.min((granule + 1) * GRANULE));
             let mask = ((1u8 << (stop - start)) - 1) << (start - granule * GRANULE);
             let own = Record { time, block: self.number, thread, mask, is_strong: access.is_strong };
-            let earlier = conflict(&self.clocks, cell, own, attempt);
-            found = found.or(earlier);
-            match access.kind {
-                AccessKind::Read => {
-                    let is_over = |earlier| self.clocks.is_behind(thread, self.number, earlier);
-                    cell.set_read(own, access.line, is_over);
-                }
+            let writes = match access.kind {
+                AccessKind::Read => cell.last_writes(),
                 AccessKind::Write | AccessKind::Atomic => cell.set_write(own, access.line),
+            };
+            found = found.or_else(|| conflict(&self.clocks, (writes, cell), own, attempt));
+            if access.kind == AccessKind::Read {
+                let is_over = |earlier| self.clocks.is_behind(thread, self.number, earlier);
+                cell.set_read(own, access.line, is_over);
             }
         }
         if let Some(earlier) = found {
@@ -268,7 +268,12 @@ impl Block<'_> {
 }
 
 /// An earlier access to the same bytes that nothing orders before this one.
-fn conflict(clocks: &Clocks, cell: &Cell, own: Record, attempt: Attempt<'_>) -> Option<Earlier> {
+fn conflict(
+    clocks: &Clocks,
+    (writes, cell): ([Option<(Record, u32)>; 2], &Cell),
+    own: Record,
+    attempt: Attempt<'_>,
+) -> Option<Earlier> {
     // Shared memory holds what earlier blocks have left.
     let is_shared = attempt.space == Space::Shared;
     let races = |&(earlier, _): &(Record, u32)| {
@@ -281,7 +286,7 @@ fn conflict(clocks: &Clocks, cell: &Cell, own: Record, attempt: Attempt<'_>) -> 
     if attempt.changes_nothing {
         return None;
     }
-    if let Some((record, line)) = cell.last_writes().into_iter().flatten().find(races) {
+    if let Some((record, line)) = writes.into_iter().flatten().find(races) {
         return Some(Earlier { record, line, is_write: true });
     }
     if attempt.access.kind == AccessKind::Read {
