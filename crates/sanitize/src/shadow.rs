@@ -1,8 +1,8 @@
 //! What is known of each byte of an allocation: whether it was written, and who used it last.
 //!
 //! Blocks of a grid run on several threads. Of two that write the same memory at the same moment,
-//! the later one learns of the other. Where one of them reads, that race may go unnoticed: reads are
-//! entered by stores that order nothing. No race is made up.
+//! the later one learns of the other. Where one of them reads, that race may go unnoticed: reads
+//! are entered by stores that order nothing. No race is made up.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -81,8 +81,8 @@ impl Cell {
         })
     }
 
-    /// Enters a write; returns what [`Cell::last_writes`] was before. Writers of other blocks that do
-    /// so at the same moment have an order, and each sees those before it.
+    /// Enters a write; returns what [`Cell::last_writes`] was before. Writers of other blocks that
+    /// do so at the same moment have an order, and each sees those before it.
     pub(crate) fn set_write(&self, record: Record, line: u32) -> [Option<(Record, u32)>; 2] {
         let slot = usize::from(record.is_strong);
         let before_line = self.write_lines[slot].swap(line, Relaxed);
