@@ -1,5 +1,5 @@
-// What providers and administrators do by hand about tenants, pools, prices and money: each step clicks, and then asks the
-// server what has become of it.
+// What providers and administrators do by hand about tenants, pools, prices and money: each step
+// clicks, and then asks the server what has become of it.
 
 import assert from 'node:assert/strict';
 import { createHmac } from 'node:crypto';
@@ -203,7 +203,8 @@ export async function administration({ installation, pages, HOSTILE }) {
     await idle.fill('Never');
     assert.deepEqual(await saved(), { ...changed, idle_after_ms: 0 });
 
-    // Others change this pool while the form is open, then something else, and then take the pool away.
+    // Others change this pool while the form is open, then something else, and then take the pool
+    // away.
     await change();
     await overcommit.fill('300');
     await declare({ ...changed, nodes: ['gpu8'] });
@@ -330,7 +331,8 @@ export async function administration({ installation, pages, HOSTILE }) {
     await row('1 h').getByRole('button', { name: 'Count…' }).click();
     await dialog.getByRole('button', { name: 'Count', exact: true }).click();
     await card.waitFor({ state: 'detached' });
-    // Half a GPU for an hour at 2.00, a quarter of a GPU-hour computed at 0.50, and 4 GiB for an hour at 0.01.
+    // Half a GPU for an hour at 2.00, a quarter of a GPU-hour computed at 0.50, and 4 GiB for an
+    // hour at 0.01.
     assert.equal((await bill()) - before, 1_000_000 + 125_000 + 40_000);
     assert.deepEqual(await list('/usage/aside'), []);
     const decided = (await list('/audit/latest')).filter(({ action }) => action.startsWith('usage.')).map(({ action, subject }) => [action, subject]);

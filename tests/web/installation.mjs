@@ -1,4 +1,5 @@
-// A server, two nodes with software GPUs, tenants, and a token for each role: real processes, in a folder of their own.
+// A server, two nodes with software GPUs, tenants, and a token for each role: real processes, in a
+// folder of their own.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,7 +1,8 @@
-// The web view of a large fleet in a real browser, and many open pages: prints one line of JSON with what they cost.
+// The web view of a large fleet in a real browser, and many open pages: prints one line of JSON
+// with what they cost.
 //
-// FLEET is the line of JSON that `examples/load --fleet` prints, CHROMIUM the browser. Nothing is asserted: figures are for
-// docs/benchmarks.
+// FLEET is the line of JSON that `examples/load --fleet` prints, CHROMIUM the browser. Nothing is
+// asserted: figures are for docs/benchmarks.
 
 import { readFileSync } from 'node:fs';
 import { Agent, request } from 'node:http';

@@ -1,4 +1,5 @@
-// Pages of the web view in a browser: who opens them, what each of them has to be, and the steps in which that is tried.
+// Pages of the web view in a browser: who opens them, what each of them has to be, and the steps in
+// which that is tried.
 
 import assert from 'node:assert/strict';
 import { AsyncLocalStorage } from 'node:async_hooks';
@@ -174,7 +175,8 @@ export class Pages {
 }
 
 export async function isAccessible(page, where) {
-  // Pages have no frames, which is all that the other mode is for; it opens another page for each look.
+  // Pages have no frames, which is all that the other mode is for; it opens another page for each
+  // look.
   const axe = new AxeBuilder({ page }).setLegacyMode(true).options({ resultTypes: ['violations'] });
   const { violations } = await axe.analyze();
   const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');

@@ -1,4 +1,5 @@
-// What people do with leases and programs: asked for, waiting, changed, moved, and given other sizes by the server.
+// What people do with leases and programs: asked for, waiting, changed, moved, and given other
+// sizes by the server.
 
 import assert from 'node:assert/strict';
 

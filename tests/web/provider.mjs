@@ -1,4 +1,5 @@
-// Signing in to the web view at an identity provider, in a real browser: people of roles, and who is refused.
+// Signing in to the web view at an identity provider, in a real browser: people of roles, and who
+// is refused.
 //
 // SERVER is the server's URL, CHROMIUM the browser.
 

@@ -31,13 +31,15 @@ const TOURS = {
 async function steps() {
   const shared = { installation, pages, HOSTILE };
   const [lease] = await Promise.all([programs(shared), administration(shared), newcomers().then(reading)]);
-  // The last ones find the installation with all that the others have done, and have it to themselves.
+  // The last ones find the installation with all that the others have done, and have it to
+  // themselves.
   await identity(shared);
   await restart();
   await fairShares(shared);
   const tour = (role) => step(`${role}: pages are accessible, and fit on a phone`, () => {
     const paths = TOURS[role].map((path) => path.replace('/leases/1', `/leases/${lease}`));
-    // The operator sees all kinds of pages; of the others, and in the dark, some stand for the rest.
+    // The operator sees all kinds of pages; of the others, and in the dark, some stand for the
+    // rest.
     const ofOperator = (index) => (index < 4 ? ['light', 'dark'] : ['light']);
     const ofOthers = (index) => [['light'], ['dark']][index] ?? [];
     return pages.tour(role, paths, role === 'platform' ? ofOperator : ofOthers);

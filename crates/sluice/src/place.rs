@@ -362,7 +362,7 @@ fn own_certificate(data: &Path) -> Result<(PathBuf, PathBuf)> {
     made.with_context(|| data.display().to_string())?;
     let folder = data.join("tls");
     let files = sluice_node::own_certificate(&folder).with_context(|| folder.display().to_string())?;
-    // Damage is told here, where it is known who made the files.
+    // Damage is reported here: the node made these files itself, so it can make them anew.
     let usable = ServerIdentity::load(&files.0, &files.1, None).map_err(anyhow::Error::msg);
     usable.with_context(|| {
         let folder = folder.display();
