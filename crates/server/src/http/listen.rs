@@ -109,12 +109,18 @@ async fn live(socket: TcpStream, acceptor: Option<TlsAcceptor>, app: Router, pee
     // later.
     let _ = socket.set_nodelay(true);
     let served = async {
+        let mut first = [0];
+        // A client that closes or fails before its first byte has nothing to be served.
+        if !matches!(socket.peek(&mut first).await, Ok(1)) {
+            return;
+        }
+        place.speaks();
         match acceptor {
             None => serve_http(socket, app, peer).await,
             // The client has been notified of a failure by an alert; the log would only repeat what
             // unauthenticated clients send.
             Some(acceptor) => {
-                if let Ok(Some(stream)) = handshake(socket, &acceptor).await {
+                if let Ok(Some(stream)) = handshake(socket, first[0], &acceptor).await {
                     serve_http(stream, app, peer).await;
                 }
             }
@@ -147,9 +153,13 @@ async fn serve_http(stream: impl AsyncRead + AsyncWrite + Send + 'static, app: R
         .await;
 }
 
-async fn handshake(socket: TcpStream, acceptor: &TlsAcceptor) -> io::Result<Option<TlsStream<TcpStream>>> {
-    let mut first = [0];
-    if socket.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+/// Secures a connection whose first byte, unread, is `first`; none where that is no handshake.
+async fn handshake(
+    socket: TcpStream,
+    first: u8,
+    acceptor: &TlsAcceptor,
+) -> io::Result<Option<TlsStream<TcpStream>>> {
+    if first != HANDSHAKE {
         answer_plain_text(socket).await?;
         return Ok(None);
     }

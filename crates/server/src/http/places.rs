@@ -10,9 +10,11 @@
 //! ```
 //! A connection is unauthenticated until one of its requests carries a valid token. A new
 //! connection is always admitted: where the unauthenticated connections of its network, or of all
-//! networks, have reached their limit, the oldest of them is closed for it. So a client that sends
-//! its request at once is served however many connections are held open beside it, from its own
-//! address or from others. Authenticated connections have places of their own.
+//! networks, have reached their limit, one of them is closed for it. That is the oldest of those
+//! that have sent nothing or of those that have sent something, whichever are more. So silent
+//! connections do not displace a client in its handshake, and clients that send their request at
+//! once are served however many connections are held open beside them, from their own address or
+//! from others. Authenticated connections have places of their own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -71,7 +73,7 @@ struct Connections {
     accepted: u64,
     /// The unauthenticated connections, the oldest first.
     unauthenticated: BTreeMap<u64, Unauthenticated>,
-    of_network: HashMap<IpAddr, BTreeSet<u64>>,
+    of_network: HashMap<IpAddr, OfNetwork>,
     authenticated: usize,
     of_token: HashMap<String, usize>,
 }
@@ -80,6 +82,30 @@ struct Connections {
 struct Unauthenticated {
     network: IpAddr,
     evicted: Arc<Notify>,
+}
+
+/// The unauthenticated connections of one network, by their numbers: the oldest first.
+#[derive(Debug, Default)]
+struct OfNetwork {
+    silent: BTreeSet<u64>,
+    /// Those that have sent at least a byte.
+    speaking: BTreeSet<u64>,
+}
+
+impl OfNetwork {
+    fn len(&self) -> usize {
+        self.silent.len() + self.speaking.len()
+    }
+
+    /// The connection to close for a new one.
+    fn to_close(&self) -> Option<u64> {
+        let more = if self.silent.len() >= self.speaking.len() { &self.silent } else { &self.speaking };
+        more.first().copied()
+    }
+
+    fn remove(&mut self, number: u64) {
+        let _ = self.silent.remove(&number) || self.speaking.remove(&number);
+    }
 }
 
 impl Places {
@@ -101,7 +127,7 @@ impl Places {
         held.accepted += 1;
         let number = held.accepted;
         held.unauthenticated.insert(number, Unauthenticated { network, evicted: Arc::clone(&evicted) });
-        held.of_network.entry(network).or_default().insert(number);
+        held.of_network.entry(network).or_default().silent.insert(number);
         ConnectionSlot {
             places: Arc::clone(self),
             number,
@@ -110,7 +136,7 @@ impl Places {
         }
     }
 
-    /// Closes the oldest unauthenticated connection, for when the system has no descriptor left.
+    /// Closes an unauthenticated connection, for when the system has no descriptor left.
     pub(super) fn evict_one(&self) {
         let mut held = self.lock();
         let largest = held.largest_network();
@@ -129,8 +155,7 @@ impl Connections {
 
     fn evict(&mut self, network: Option<IpAddr>) {
         let own = network.and_then(|network| self.of_network.get(&network));
-        if let Some(evicted) = own.and_then(|own| own.first().copied()).and_then(|oldest| self.remove(oldest))
-        {
+        if let Some(evicted) = own.and_then(OfNetwork::to_close).and_then(|number| self.remove(number)) {
             evicted.notify_one();
         }
     }
@@ -139,8 +164,8 @@ impl Connections {
     fn remove(&mut self, number: u64) -> Option<Arc<Notify>> {
         let Unauthenticated { network, evicted } = self.unauthenticated.remove(&number)?;
         if let Some(own) = self.of_network.get_mut(&network) {
-            own.remove(&number);
-            if own.is_empty() {
+            own.remove(number);
+            if own.len() == 0 {
                 self.of_network.remove(&network);
             }
         }
@@ -175,6 +200,19 @@ struct State {
 }
 
 impl ConnectionSlot {
+    /// Notes that the connection has sent something.
+    pub(super) fn speaks(&self) {
+        let mut held = self.places.lock();
+        let Some(network) = held.unauthenticated.get(&self.number).map(|own| own.network) else {
+            return;
+        };
+        if let Some(own) = held.of_network.get_mut(&network)
+            && own.silent.remove(&self.number)
+        {
+            own.speaking.insert(self.number);
+        }
+    }
+
     /// Moves the connection to the authenticated ones: one of its requests carries this token,
     /// which is valid. It stays where it is if the token, or all tokens together, hold as many
     /// places as they may.
@@ -291,6 +329,31 @@ mod tests {
         let newest = places.admit(address("::ffff:10.0.0.1"));
         assert_eq!(own.iter().map(is_evicted).collect::<Vec<_>>(), [true, false, false, false]);
         assert!(!is_evicted(&newest) && !is_evicted(&other));
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_displace_one_that_speaks() {
+        let places = Places::of_files(32);
+        let client = places.admit(address("10.0.0.1"));
+        client.speaks();
+        let silent: Vec<ConnectionSlot> = (0..100).map(|_| places.admit(address("10.0.0.1"))).collect();
+        assert!(!is_evicted(&client));
+        assert_eq!(silent.iter().filter(|place| !is_evicted(place)).count(), 3);
+    }
+
+    #[tokio::test]
+    async fn connections_that_speak_do_not_displace_one_that_is_about_to() {
+        let places = Places::of_files(32);
+        let admit_speaking = || {
+            let place = places.admit(address("10.0.0.1"));
+            place.speaks();
+            place
+        };
+        let before: Vec<ConnectionSlot> = (0..4).map(|_| admit_speaking()).collect();
+        let client = places.admit(address("10.0.0.1"));
+        let after: Vec<ConnectionSlot> = (0..100).map(|_| admit_speaking()).collect();
+        assert!(before.iter().all(is_evicted) && !is_evicted(&client));
+        assert_eq!(after.iter().filter(|place| !is_evicted(place)).count(), 3);
     }
 
     #[tokio::test]
