@@ -2,8 +2,8 @@
 //!
 //! One declaration per driver function gives the function ids and the table of facts about them,
 //! the driver table, the exported symbols of both libraries, the messages with their codec, the
-//! client's stubs, the worker's dispatch and the support table in the documentation. All of it is
-//! committed; `--check` and a test say when it is stale.
+//! client's stubs, the worker's dispatch with the kinds of commands, and the support table in the
+//! documentation. All of it is committed; `--check` and a test say when it is stale.
 
 mod commands;
 pub(crate) mod coverage;
@@ -13,6 +13,7 @@ mod exchange;
 mod exports;
 mod functions;
 mod hostile;
+mod kinds;
 mod parse;
 mod source;
 mod stubs;
@@ -79,6 +80,7 @@ fn generate(api: &Declarations, root: &Path) -> anyhow::Result<Vec<(&'static str
         ("crates/client/src/generated/exports.rs", rust(exports::client(api))?),
         ("crates/softgpu-lib/src/generated/exports.rs", rust(exports::softgpu(api))?),
         ("crates/worker/src/generated/dispatch.rs", rust(dispatch::generate(api))?),
+        ("crates/worker/src/generated/kinds.rs", rust(kinds::generate(api))?),
         ("docs/cuda-support.md", support::generate(api, root)?),
     ])
 }

@@ -76,6 +76,7 @@ mod generated {
     // One shape for every function: some casts change nothing, some messages have no fields.
     #[allow(clippy::unnecessary_cast, unused_variables, unreachable_pub)]
     pub(crate) mod dispatch;
+    pub(crate) mod kinds;
 }
 
 #[cfg(any(test, feature = "fuzz"))]

@@ -28,6 +28,42 @@ pub(crate) struct Function {
     /// Whether the answer follows from the arguments and the state of the function among them, so
     /// that it is asked once.
     pub(crate) is_constant: bool,
+    /// What the worker goes by when it queues and executes the command; `None` where none travels.
+    pub(crate) kind: Option<CommandKind>,
+}
+
+/// What the worker goes by when it queues and executes a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandKind {
+    pub(crate) effect: Effect,
+    /// Of a queued command: whether the session continues when it is refused. `None` where the
+    /// command waits, because the answer then carries the refusal.
+    pub(crate) is_transient: Option<bool>,
+}
+
+/// What a command does to the device and to the commands around it; the head of `driver.api`
+/// explains each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Work,
+    Holds,
+    Releases,
+    Bookkeeping,
+    Quick,
+    Ordered,
+    Call,
+}
+
+impl Effect {
+    pub(crate) const ALL: [(&str, Effect); 7] = [
+        ("work", Effect::Work),
+        ("holds", Effect::Holds),
+        ("releases", Effect::Releases),
+        ("bookkeeping", Effect::Bookkeeping),
+        ("quick", Effect::Quick),
+        ("ordered", Effect::Ordered),
+        ("call", Effect::Call),
+    ];
 }
 
 /// A second export of the same function, for which null streams are the calling thread's own.
@@ -118,6 +154,7 @@ pub(crate) struct Fields {
 pub(crate) struct Message {
     pub(crate) name: String,
     pub(crate) waits: bool,
+    pub(crate) kind: CommandKind,
     pub(crate) fields: Fields,
 }
 

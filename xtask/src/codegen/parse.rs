@@ -57,10 +57,18 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         "..." => None,
         text => Some(split(text).map(parameter).collect::<anyhow::Result<Vec<_>>>()?),
     };
-    let (class, is_guarded) = suffixed(class.trim(), " guarded");
+    let (class, kind) = with_kind(class.trim());
+    let (class, is_guarded) = suffixed(class, " guarded");
     let (class, is_kept) = suffixed(class, " kept");
     let (class, is_constant) = suffixed(class, " constant");
     let class = self::class(class)?;
+    let kind = match class.travels() {
+        true => Some(command_kind(name, kind, class.waits())?),
+        false => {
+            ensure!(kind.is_empty(), "{name} does not travel, so it has no kind `{kind}`");
+            None
+        }
+    };
     let (section, name) = (section.into(), name.into());
     Ok(Function {
         section,
@@ -73,7 +81,40 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         is_guarded,
         is_kept,
         is_constant,
+        kind,
     })
+}
+
+/// The class, and the words of the command's kind that follow it.
+fn with_kind(text: &str) -> (&str, &str) {
+    match text.starts_with("absent") {
+        // Its reason may contain anything.
+        true => (text, ""),
+        false => text.split_once(", ").unwrap_or((text, "")),
+    }
+}
+
+/// The kind of a command: an effect, and whether a queued one is `transient` or `lasting`.
+fn command_kind(name: &str, words: &str, waits: bool) -> anyhow::Result<CommandKind> {
+    let names = Effect::ALL.map(|(name, _)| name).join(", ");
+    ensure!(!words.is_empty(), "{name} needs its kind after its class: one of {names}");
+    let (effect, fate) = words.split_once(", ").map_or((words, None), |(effect, fate)| (effect, Some(fate)));
+    let effect = Effect::ALL.into_iter().find(|(name, _)| *name == effect);
+    let (_, effect) = effect.with_context(|| format!("{name}: the kind is one of {names}, not `{words}`"))?;
+    let is_transient = match fate {
+        None if waits => None,
+        Some("transient") if !waits => Some(true),
+        Some("lasting") if !waits => Some(false),
+        _ if waits => bail!("{name} waits: only a queued command is `transient` or `lasting`"),
+        _ => bail!("{name} is queued: after `, {words}` it needs `, transient` or `, lasting`"),
+    };
+    let fits = match effect {
+        Effect::Quick | Effect::Ordered => waits,
+        Effect::Holds => !waits,
+        _ => true,
+    };
+    ensure!(fits, "{name}: `quick` and `ordered` are for commands that wait, `holds` for queued ones");
+    Ok(CommandKind { effect, is_transient })
 }
 
 /// A text without a suffix, and whether it had it.
@@ -187,12 +228,14 @@ fn length(text: &str) -> Length {
 fn message(line: &str) -> anyhow::Result<Message> {
     let (head, rest) = line.split_once(" sends ").context("a message is NAME CLASS sends (FIELDS)")?;
     let (name, class) = head.split_once(' ').context("the class is missing")?;
-    let waits = match class.trim() {
+    let (class, kind) = with_kind(class.trim());
+    let waits = match class {
         "queued" => false,
         "waiting" => true,
         other => bail!("`{other}` is no class of a message"),
     };
-    Ok(Message { name: name.into(), waits, fields: fields(rest)? })
+    let kind = command_kind(name, kind, waits)?;
+    Ok(Message { name: name.into(), waits, kind, fields: fields(rest)? })
 }
 
 /// `(name: type, ...)`, then perhaps `replies (name: type, ...)`.
@@ -271,88 +314,4 @@ impl Function {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(line: &str) -> Function {
-        declarations(line).unwrap().functions.remove(0)
-    }
-
-    #[test]
-    fn a_declaration_has_kinds_class_and_versions() {
-        let f = one(
-            "cuX_v2(a: dptr[N * 4], N: usize, s: Stream, e: new Event, p: out? i32) waiting @3020 ptsz@7000",
-        );
-        let kinds: Vec<&Kind> = f.parameters.as_ref().unwrap().iter().map(|p| &p.kind).collect();
-        assert_eq!(kinds[0], &Kind::Address(Length::Product(vec!["N".into(), "4".into()])));
-        assert_eq!(kinds[1], &Kind::Value("usize".into()));
-        assert_eq!(kinds[2], &Kind::Use("Stream".into()));
-        assert_eq!(kinds[3], &Kind::New("Event".into()));
-        assert_eq!(kinds[4], &Kind::Out { of: "i32".into(), optional: true });
-        assert_eq!(
-            (f.symbol(), f.version, f.variant.as_ref().unwrap().version),
-            ("cuX", Some(3020), Some(7000))
-        );
-    }
-
-    #[test]
-    fn rows_have_a_count_a_length_and_a_pitch() {
-        let f = one("cuX(d: dptr[H of W * 4 by P], P: usize, W: usize, H: usize) queued @3020");
-        let rows = Length::Rows {
-            count: vec!["H".into()],
-            length: vec!["W".into(), "4".into()],
-            pitch: vec!["P".into()],
-        };
-        assert_eq!(f.parameters.unwrap()[0].kind, Kind::Address(rows));
-    }
-
-    #[test]
-    fn lengths_may_be_less_than_a_parameter() {
-        let f = one("cuX(m: inout Map, s: in u64[rank - 1], rank: u32) waiting @3020");
-        let parameters = f.parameters.as_ref().unwrap();
-        assert_eq!(parameters[0].kind, Kind::InOut("Map".into()));
-        assert_eq!(parameters[1].kind, Kind::InArray("u64".into(), Length::Less("rank".into(), 1)));
-        assert_eq!((f.fields().sends.len(), f.fields().replies.len()), (3, 1));
-    }
-
-    #[test]
-    fn numbers_may_be_limited() {
-        let f = one("cuX(a: u32 & 0x3, b: u32 in 1..5, c: u32) queued @3020");
-        let limits: Vec<_> = f.parameters.iter().flatten().map(|p| (&p.kind, p.limit)).collect();
-        let number = Kind::Value("u32".into());
-        let expected = [Some(Limit::Bits(3)), Some(Limit::Range(1, 5)), None];
-        assert_eq!(limits, expected.map(|limit| (&number, limit)));
-    }
-
-    #[test]
-    fn an_indented_line_continues_the_one_before() {
-        let f = one("cuX(p: *const c_void) custom waiting @2000\n    sends (a: u64) replies (b: bytes)");
-        let fields = f.fields();
-        assert_eq!(fields.sends, [("a".to_string(), "u64".to_string())]);
-        assert_eq!(fields.replies, [("b".to_string(), "bytes".to_string())]);
-    }
-
-    #[test]
-    fn what_is_constant_waits_and_may_be_guarded() {
-        let f = one("cuX(n: out i32, f: Function) waiting constant guarded @6050");
-        assert_eq!((&f.class, f.is_constant, f.is_guarded), (&Class::Waiting, true, true));
-        assert!(!one("cuX(n: out i32, f: Function) waiting @6050").is_constant);
-    }
-
-    #[test]
-    fn mistakes_are_found() {
-        for (text, why) in [
-            ("cuX(p: *mut u8) queued @1", "plain pointer"),
-            ("cuX() local @1\ncuX() local @1", "twice"),
-            ("cuX() custom via cuY @1", "travels"),
-            ("cuX(n: out i32) queued @1", "wait"),
-            ("cuX() queued constant @1", "only `waiting`"),
-            ("cuX(f: Function, g: Function) waiting constant @1", "one function"),
-            ("cuX() soon @1", "no class"),
-            ("cuX() local", "version"),
-        ] {
-            let error = format!("{:#}", declarations(text).expect_err(text));
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-}
+mod tests;

@@ -98,7 +98,7 @@ fn is_of_capture(result: CUresult) -> bool {
 fn call(session: &Session, device: &Device, job: &Job, reply: &mut Vec<u8>) -> Result<(), Refusal> {
     let op = Op(job.header.op);
     let backlog = device.gate.backlog();
-    if is_bookkeeping(op) || op == commands::EventWatch::OP {
+    if is_bookkeeping(op) {
         return dispatch(session, op, &job.payload, reply);
     }
     if op == commands::FillCaptured::OP {

@@ -1,112 +1,99 @@
 //! What kind of command one is: whether it waits, gives the GPU work, may hold a stream, may be
 //! refused without harm.
 //!
-//! Families are known by their names: a function that joins the list joins its family.
+//! `driver.api` declares the kind of each command. What a command's data say is read here.
 
-use sluice_cuda::Fn;
-use sluice_wire::{Command, EventId, Op, Target, commands, for_each_command};
+use sluice_wire::{Command, EventId, Op, commands};
+
+use crate::generated::kinds::KINDS as DECLARED;
 
 /// A frame that lacks at least this number of bytes is read on its own.
 pub(crate) const BULK_MIN: usize = 64 << 10;
 /// Bytes before the data of a copy to the device: address, stream, and the number of bytes.
 pub(crate) const COPY_FIELDS: usize = 20;
 
-/// Whether a command is answered.
-pub(crate) fn waits(op: Op) -> bool {
-    WAITS[op.0 as usize]
+/// What is declared of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kind {
+    pub(crate) effect: Effect,
+    /// Whether it is answered.
+    pub(crate) waits: bool,
+    /// Whether the session continues when it is refused; of queued commands only.
+    pub(crate) is_transient: bool,
 }
 
-static WAITS: [bool; 1 << 16] = {
-    let mut waits = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(waits[<commands::$name as Command>::OP.0 as usize] = <commands::$name as Command>::WAITS;)*
-        };
+/// What a command does to the device and to the commands around it. The head of `driver.api`
+/// explains each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    Work,
+    Holds,
+    Releases,
+    Bookkeeping,
+    Quick,
+    Ordered,
+    Call,
+}
+
+/// The declared kind of each operation; one that is none has the kind of a queued call, and is
+/// refused when it is executed.
+static KINDS: [Kind; 1 << 16] = {
+    let mut kinds = [Kind { effect: Effect::Call, waits: false, is_transient: false }; 1 << 16];
+    let mut i = 0;
+    while i < DECLARED.len() {
+        kinds[DECLARED[i].0.0 as usize] = DECLARED[i].1;
+        i += 1;
     }
-    for_each_command!(note);
-    waits
+    kinds
 };
+
+fn kind(op: Op) -> Kind {
+    KINDS[usize::from(op.0)]
+}
+
+/// Whether a command is answered.
+pub(crate) fn waits(op: Op) -> bool {
+    kind(op).waits
+}
 
 /// Whether a waiting command can take longer than a look at a table, and nothing that comes after
 /// it builds on it.
 pub(crate) fn may_block(op: Op) -> bool {
-    waits(op) && !is_quick(op) && ![commands::ModuleLoadAhead::OP, commands::EventWatch::OP].contains(&op)
+    let kind = kind(op);
+    kind.waits && !matches!(kind.effect, Effect::Quick | Effect::Ordered | Effect::Bookkeeping)
 }
 
 /// Whether a waiting command is a question that every driver answers at once.
 pub(crate) fn is_quick(op: Op) -> bool {
-    op == commands::Submitted::OP
-        || matches!(
-            op.target(),
-            Some(Target::Driver(
-                Fn::cuEventQuery
-                    | Fn::cuStreamQuery
-                    | Fn::cuEventElapsedTime
-                    | Fn::cuEventElapsedTime_v2
-                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessor
-                    | Fn::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-                    | Fn::cuOccupancyAvailableDynamicSMemPerBlock
-            ))
-        )
+    kind(op).effect == Effect::Quick
 }
 
 /// Whether a stream of the driver waits for this command: what stands before it may itself wait for
 /// that stream.
 pub(crate) fn frees_a_stream(op: Op) -> bool {
-    [commands::HostCallDone::OP, commands::NodeDataPut::OP, commands::NodeDataGet::OP].contains(&op)
+    kind(op).effect == Effect::Releases
 }
 
 /// Whether a command gives the GPU work, which needs the turn.
 pub(crate) fn gives_work(op: Op) -> bool {
-    GIVES_WORK[op.0 as usize]
-}
-
-/// Copies, fills and launches, known by their names: a function that joins the list joins its
-/// family.
-static GIVES_WORK: [bool; 1 << 16] = {
-    let mut gives_work = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(gives_work[<commands::$name as Command>::OP.0 as usize] = is_work(stringify!($name));)*
-        };
-    }
-    for_each_command!(note);
-    gives_work
-};
-
-const fn is_work(name: &str) -> bool {
-    is_of(
-        name,
-        &[
-            "cuMemcpy",
-            "cuMemset",
-            "cuMemMapArray",
-            "cuLaunchKernel",
-            "cuLaunchCooperative",
-            "cuGraphLaunch",
-            "Mirror",
-        ],
-    )
+    kind(op).effect == Effect::Work
 }
 
 /// Whether a queued command that is no work may keep its stream from continuing. A wait for an
 /// event does where that is another process's, which the session knows.
 pub(crate) fn may_hold(op: Op) -> bool {
-    matches!(
-        op.target(),
-        Some(Target::Driver(
-            Fn::cuStreamWaitValue32
-                | Fn::cuStreamWaitValue32_v2
-                | Fn::cuStreamWaitValue64
-                | Fn::cuStreamWaitValue64_v2
-        ))
-    )
+    kind(op).effect == Effect::Holds
 }
 
-/// Whether a queued command gives the device nothing to do.
+/// Whether a command gives the device nothing to do.
 pub(crate) fn is_bookkeeping(op: Op) -> bool {
-    [commands::MemoryCommitAllowed::OP, commands::PhysicalCreateAllowed::OP, commands::ArrayCreateAllowed::OP]
-        .contains(&op)
+    kind(op).effect == Effect::Bookkeeping
+}
+
+/// Whether a queued command that was refused is as good as never sent: no later one of an honest
+/// client takes for granted what it would have made or changed.
+pub(crate) fn leaves_nothing(op: Op) -> bool {
+    kind(op).is_transient
 }
 
 /// Whether a queued command is a large copy to the device.
@@ -118,60 +105,6 @@ pub(crate) fn is_large_copy(op: Op, payload: &[u8]) -> bool {
 /// takes.
 pub(crate) fn enters_itself(op: Op) -> bool {
     op == commands::cuMemcpyDtoH_v2::OP
-}
-
-/// Whether a queued command that was refused is as good as never sent: no later one of an honest
-/// client takes for granted what it would have made or changed.
-pub(crate) fn leaves_nothing(op: Op) -> bool {
-    LEAVES_NOTHING[op.0 as usize]
-}
-
-static LEAVES_NOTHING: [bool; 1 << 16] = {
-    let mut leaves_nothing = [false; 1 << 16];
-    macro_rules! note {
-        ($($name:ident)*) => {
-            $(leaves_nothing[<commands::$name as Command>::OP.0 as usize] =
-                !<commands::$name as Command>::WAITS && is_passing(stringify!($name));)*
-        };
-    }
-    for_each_command!(note);
-    leaves_nothing
-};
-
-/// Work, its order, settings, and ends of what no command names any more. Not among them: what is
-/// made or mapped under an id or address of the client's, its end where the client uses the address
-/// again, the begin of a capture, and data of the session's own.
-const fn is_passing(name: &str) -> bool {
-    is_of(
-        name,
-        &[
-            "cuMemcpy",
-            "cuMemset",
-            "cuLaunch",
-            "cuGraphLaunch",
-            "cuGraphUpload",
-            "cuEventRecord",
-            "cuCtxRecordEvent",
-            "cuGreenCtxRecordEvent",
-            "cuStreamWait",
-            "cuCtxWaitEvent",
-            "cuGreenCtxWaitEvent",
-            "cuStreamWriteValue",
-            "cuStreamCopyAttributes",
-            "cuCtxSetLimit",
-            "cuFuncSetAttribute",
-            "cuMemFree",
-            "cuModuleUnload",
-            "FunctionNamed",
-            "cuStreamDestroy",
-            "cuEventDestroy",
-            "cuGraphExecDestroy",
-            "cuArrayDestroy",
-            "cuMipmappedArrayDestroy",
-            "cuTexObjectDestroy",
-            "cuSurfObjectDestroy",
-        ],
-    )
 }
 
 /// What the client expects to come for a queued command.
@@ -194,30 +127,10 @@ pub(crate) fn recorded_event(op: Op, payload: &[u8]) -> Option<EventId> {
     Some(EventId(u64::from_le_bytes(*event)))
 }
 
-const fn is_of(name: &str, families: &[&str]) -> bool {
-    let mut i = 0;
-    while i < families.len() {
-        if starts_with(name.as_bytes(), families[i].as_bytes()) {
-            return true;
-        }
-        i += 1;
-    }
-    false
-}
-
-const fn starts_with(text: &[u8], start: &[u8]) -> bool {
-    let mut i = 0;
-    while i < start.len() {
-        if i == text.len() || text[i] != start[i] {
-            return false;
-        }
-        i += 1;
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
+    use sluice_cuda::Fn;
+
     use super::*;
 
     #[test]
@@ -228,6 +141,10 @@ mod tests {
         assert!(gives_work(Op::of(Fn::cuMemcpyDtoH_v2)) && gives_work(Op::of(Fn::cuMemsetD8Async)));
         assert!(!gives_work(Op::of(Fn::cuLaunchHostFunc)) && !gives_work(Op::of(Fn::cuEventRecord)));
         assert!(frees_a_stream(commands::HostCallDone::OP) && !frees_a_stream(Op::of(Fn::cuLaunchHostFunc)));
+        assert!(is_bookkeeping(commands::EventWatch::OP) && !may_block(commands::EventWatch::OP));
+        assert!(!may_block(commands::ModuleLoadAhead::OP) && may_block(commands::cuModuleLoadDataEx::OP));
+        assert!(may_hold(Op::of(Fn::cuStreamWaitValue32)) && !may_hold(Op::of(Fn::cuStreamWaitEvent)));
+        assert!(is_quick(commands::Submitted::OP) && !is_quick(Op::of(Fn::cuStreamSynchronize)));
         assert!(!waits(Op(u16::MAX)));
         for (leaves, ops) in [
             (
@@ -250,6 +167,17 @@ mod tests {
         ] {
             ops.into_iter().for_each(|op| assert_eq!(leaves_nothing(op), leaves, "{}", op.name()));
         }
+    }
+
+    #[test]
+    fn every_command_has_a_kind_that_agrees_with_its_message() {
+        macro_rules! check {
+            ($($name:ident)*) => {
+                [$((commands::$name::OP, <commands::$name as Command>::WAITS)),*]
+            };
+        }
+        let messages = sluice_wire::for_each_command!(check);
+        assert_eq!(DECLARED.iter().map(|(op, kind)| (*op, kind.waits)).collect::<Vec<_>>(), messages);
     }
 
     #[test]
