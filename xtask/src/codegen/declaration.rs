@@ -30,6 +30,32 @@ pub(crate) struct Function {
     pub(crate) is_constant: bool,
     /// What the worker goes by when it queues and executes the command; `None` where none travels.
     pub(crate) kind: Option<CommandKind>,
+    /// What the worker calls for a command that no generated call executes; `None` where that is
+    /// written by hand.
+    pub(crate) delegate: Option<Delegate>,
+}
+
+/// A function of the worker that executes a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delegate {
+    /// Its path in the worker's crate; `Session::NAME` is a method of the session.
+    pub(crate) path: String,
+    /// What it gets after the session: `command`, `&command`, `reply`, fields of the message, and
+    /// constants by their paths.
+    pub(crate) arguments: Vec<String>,
+}
+
+impl Delegate {
+    /// The fields of the message that it gets.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
+        let fields = self.arguments.iter().map(|argument| argument.trim_start_matches('&'));
+        fields.filter(|field| !field.contains("::") && !["command", "reply"].contains(field))
+    }
+
+    /// Whether it encodes the answer itself.
+    pub(crate) fn replies(&self) -> bool {
+        self.arguments.iter().any(|argument| argument == "reply")
+    }
 }
 
 /// What the worker goes by when it queues and executes a command.
@@ -143,7 +169,7 @@ pub(crate) enum Length {
 pub(crate) type Product = Vec<String>;
 
 /// A message of the session: its own fields and those of its answer, as (name, wire type).
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) sends: Vec<(String, String)>,
     pub(crate) replies: Vec<(String, String)>,
@@ -155,6 +181,7 @@ pub(crate) struct Message {
     pub(crate) name: String,
     pub(crate) waits: bool,
     pub(crate) kind: CommandKind,
+    pub(crate) delegate: Option<Delegate>,
     pub(crate) fields: Fields,
 }
 
@@ -204,6 +231,12 @@ impl Class {
 }
 
 impl Function {
+    /// Whether the worker executes it by a function of its own, and not by a generated call of the
+    /// driver.
+    pub(crate) fn has_executor(&self) -> bool {
+        self.class.travels() && (self.is_kept || !self.class.is_generated())
+    }
+
     /// The name that `cuGetProcAddress` knows: without `_v2` and the like.
     pub(crate) fn symbol(&self) -> &str {
         match self.name.rsplit_once("_v") {

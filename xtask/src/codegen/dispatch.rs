@@ -8,61 +8,88 @@ pub(crate) fn generate(api: &Declarations) -> String {
     let mut out = source::header("The worker's dispatch: from a message to a call of the driver.");
     out += "#![allow(non_snake_case)] // CUDA's names\n\n";
     out += "use sluice_cuda::*;\nuse sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};\n\n";
-    out += "use crate::session::checks::aligned;\nuse crate::session::execute::{Execute, Refusal, finished};\n\n";
+    out += "use crate::memory::budget::Claim;\nuse crate::session::Session;\nuse crate::session::checks::aligned;\n";
+    out += "use crate::session::execute::{Execute, Refusal, finished};\n\n";
     customs(&mut out, api);
     out += "/// Decodes one command, executes it, and appends what its answer carries to `reply`.\n";
-    out += "pub fn dispatch<S: Execute + Custom>(session: &S, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";
+    out += "pub(crate) fn dispatch(session: &Session, op: Op, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Refusal> {\n";
     out += "let mut reader = Reader::new(payload);\nmatch op.target() {\n";
     for function in api.functions.iter().filter(|f| f.class.travels()) {
         let _ = writeln!(out, "Some(Target::Driver(Fn::{})) => {{", function.name);
-        if function.class.is_generated() && !function.is_kept {
-            call(&mut out, function);
-        } else {
-            custom(&mut out, &function.name, &limits(function), !function.fields().replies.is_empty());
+        match function.has_executor() {
+            true => {
+                execute(&mut out, &function.name, &limits(function), &function.fields(), &function.delegate)
+            }
+            false => call(&mut out, function),
         }
         out += "}\n";
     }
     for (index, message) in api.messages.iter().enumerate() {
         let _ = writeln!(out, "Some(Target::Own({index})) => {{");
-        custom(&mut out, &message.name, "", !message.fields.replies.is_empty());
+        execute(&mut out, &message.name, "", &message.fields, &message.delegate);
         out += "}\n";
     }
     out + "_ => Err(Refusal::UnknownOp(op)),\n}\n}\n"
 }
 
-/// The trait of what is executed by hand; a method that a session does not have refuses.
+/// The trait of what is executed by hand.
 fn customs(out: &mut String, api: &Declarations) {
-    *out += "/// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.\npub trait Custom {\n";
-    let functions =
-        api.functions.iter().filter(|f| f.class.travels() && (f.is_kept || !f.class.is_generated()));
-    let names = functions.map(|f| (f.name.as_str(), f.class.waits(), f.fields())).chain(
-        api.messages.iter().map(|m| {
-            (
-                m.name.as_str(),
-                m.waits,
-                Fields { sends: m.fields.sends.clone(), replies: m.fields.replies.clone() },
-            )
-        }),
-    );
-    for (name, _, fields) in names {
+    *out += "/// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.\npub(crate) trait Custom {\n";
+    let functions = api.functions.iter().filter(|f| f.has_executor() && f.delegate.is_none());
+    let messages = api.messages.iter().filter(|m| m.delegate.is_none());
+    let functions = functions.map(|f| (f.name.as_str(), f.fields()));
+    for (name, fields) in functions.chain(messages.map(|m| (m.name.as_str(), m.fields.clone()))) {
         let borrowed = fields.sends.iter().any(|(_, of)| source::wire_type(of).contains("'a"));
         let lifetime = if borrowed { "<'_>" } else { "" };
-        let (reply, last) = match fields.replies.is_empty() {
-            true => ("", "let _ = command;"),
-            false => (", reply: &mut Vec<u8>", "let _ = (command, reply);"),
-        };
+        let reply = if fields.replies.is_empty() { "" } else { ", reply: &mut Vec<u8>" };
         let _ = writeln!(
             out,
-            "fn {name}(&self, command: commands::{name}{lifetime}{reply}) -> Result<(), CUresult> {{\n{last}\nErr(CUresult::NOT_SUPPORTED)\n}}"
+            "fn {name}(&self, command: commands::{name}{lifetime}{reply}) -> Result<(), CUresult>;"
         );
     }
     *out += "}\n\n";
 }
 
-fn custom(out: &mut String, name: &str, checks: &str, answers: bool) {
+/// Executes a command by a function of the worker: its delegate, or the method of its name.
+fn execute(out: &mut String, name: &str, checks: &str, fields: &Fields, delegate: &Option<Delegate>) {
     let _ = writeln!(out, "let command = commands::{name}::decode(&mut reader)?;\nreader.end()?;\n{checks}");
-    let reply = if answers { ", reply" } else { "" };
-    let _ = writeln!(out, "Ok(session.{name}(command{reply})?)");
+    let answers = !fields.replies.is_empty();
+    let Some(delegate) = delegate else {
+        let reply = if answers { ", reply" } else { "" };
+        let _ = writeln!(out, "Ok(session.{name}(command{reply})?)");
+        return;
+    };
+    let call = call_of(delegate);
+    if !answers || delegate.replies() {
+        let _ = writeln!(out, "Ok({call}?)");
+        return;
+    }
+    let names: Vec<&str> = fields.replies.iter().map(|(name, _)| name.as_str()).collect();
+    let names = names.join(", ");
+    let pattern = if fields.replies.len() == 1 { names.clone() } else { format!("({names})") };
+    let _ =
+        writeln!(out, "let {pattern} = {call}?;\ncommands::{name}Reply {{ {names} }}.encode(reply);\nOk(())");
+}
+
+/// The call of a delegate.
+fn call_of(delegate: &Delegate) -> String {
+    let argument = |argument: &String| match argument.as_str() {
+        plain @ ("command" | "&command" | "reply") => plain.to_string(),
+        path if path.contains("::") => path.to_string(),
+        field => match field.strip_prefix('&') {
+            Some(field) => format!("&command.{field}"),
+            None => format!("command.{field}"),
+        },
+    };
+    let arguments: Vec<String> = delegate.arguments.iter().map(argument).collect();
+    match delegate.path.strip_prefix("Session::") {
+        Some(method) => format!("session.{method}({})", arguments.join(", ")),
+        None => {
+            let session = ["session".to_string()].into_iter();
+            let arguments: Vec<String> = session.chain(arguments).collect();
+            format!("crate::{}({})", delegate.path, arguments.join(", "))
+        }
+    }
 }
 
 /// Refuses numbers that the API does not define.
@@ -95,8 +122,9 @@ fn call(out: &mut String, function: &Function) {
     let mut arguments = Vec::new();
     let mut after = Vec::new();
     *out += &limits(function);
-    // Fills go where the memory is.
-    let is_fill = name.starts_with("cuMemset");
+    // Fills go where the memory is: they are the generated work that has an address.
+    let is_work = function.kind.is_some_and(|kind| kind.effect == Effect::Work);
+    let is_fill = is_work && parameters.iter().any(|p| matches!(p.kind, Kind::Address(_)));
     for parameter in &parameters {
         let field = format!("command.{}", parameter.name);
         let local = &parameter.name;

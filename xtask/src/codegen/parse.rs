@@ -41,6 +41,7 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
 fn function(line: &str, section: &str) -> anyhow::Result<Function> {
     let (name, rest) = line.split_once('(').context("a declaration is NAME(PARAMETERS) CLASS @VERSION")?;
     let (parameters, rest) = rest.split_once(')').context("the parameters have no end")?;
+    let (rest, by) = with_delegate(rest);
     let (head, message) = match rest.split_once(" sends ") {
         Some((head, message)) => (head, Some(fields(message)?)),
         None => (rest, None),
@@ -69,6 +70,9 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
             None
         }
     };
+    let has_executor = class.travels() && (is_kept || !class.is_generated());
+    let delegate = if has_executor { delegate(name, by)? } else { None };
+    ensure!(has_executor || by.is_none(), "{name}: only a custom or kept command has a `by`");
     let (section, name) = (section.into(), name.into());
     Ok(Function {
         section,
@@ -82,7 +86,32 @@ fn function(line: &str, section: &str) -> anyhow::Result<Function> {
         is_kept,
         is_constant,
         kind,
+        delegate,
     })
+}
+
+/// What comes before ` by DELEGATE`, and that.
+fn with_delegate(text: &str) -> (&str, Option<&str>) {
+    match text.trim_start().starts_with("absent") {
+        // Its reason may contain anything.
+        true => (text, None),
+        false => text.rsplit_once(" by ").map_or((text, None), |(rest, by)| (rest, Some(by))),
+    }
+}
+
+/// `hand`, or `PATH(ARGUMENTS)`.
+fn delegate(name: &str, by: Option<&str>) -> anyhow::Result<Option<Delegate>> {
+    let by = by.with_context(|| {
+        format!("{name} is executed by the worker's own code: it needs `by PATH(ARGUMENTS)` or `by hand`")
+    })?;
+    if by == "hand" {
+        return Ok(None);
+    }
+    let call = by.strip_suffix(')').and_then(|call| call.split_once('('));
+    let (path, arguments) =
+        call.with_context(|| format!("{name}: `by {by}` is neither `by hand` nor `by PATH(ARGUMENTS)`"))?;
+    ensure!(path.contains("::"), "{name}: `{path}` is no path in the worker's crate");
+    Ok(Some(Delegate { path: path.into(), arguments: split(arguments).map(String::from).collect() }))
 }
 
 /// The class, and the words of the command's kind that follow it.
@@ -226,6 +255,7 @@ fn length(text: &str) -> Length {
 }
 
 fn message(line: &str) -> anyhow::Result<Message> {
+    let (line, by) = with_delegate(line);
     let (head, rest) = line.split_once(" sends ").context("a message is NAME CLASS sends (FIELDS)")?;
     let (name, class) = head.split_once(' ').context("the class is missing")?;
     let (class, kind) = with_kind(class.trim());
@@ -235,7 +265,8 @@ fn message(line: &str) -> anyhow::Result<Message> {
         other => bail!("`{other}` is no class of a message"),
     };
     let kind = command_kind(name, kind, waits)?;
-    Ok(Message { name: name.into(), waits, kind, fields: fields(rest)? })
+    let delegate = delegate(name, by)?;
+    Ok(Message { name: name.into(), waits, kind, delegate, fields: fields(rest)? })
 }
 
 /// `(name: type, ...)`, then perhaps `replies (name: type, ...)`.
@@ -292,6 +323,18 @@ fn check(api: &Declarations) -> anyhow::Result<()> {
         ensure!(
             function.parameters.is_some() || matches!(function.class, Class::Absent(_)),
             "{name} needs its parameters"
+        );
+    }
+    let functions = api.functions.iter().filter_map(|f| Some((&f.name, f.delegate.as_ref()?, f.fields())));
+    let messages =
+        api.messages.iter().filter_map(|m| Some((&m.name, m.delegate.as_ref()?, m.fields.clone())));
+    for (name, delegate, fields) in functions.chain(messages) {
+        let is_sent = |field: &str| fields.sends.iter().any(|(name, _)| name == field);
+        let unknown = delegate.fields().find(|field| !is_sent(field));
+        ensure!(unknown.is_none(), "{name} has no field `{}` for its delegate", unknown.unwrap_or_default());
+        ensure!(
+            !fields.replies.is_empty() || !delegate.replies(),
+            "{name} has no answer that its delegate could encode"
         );
     }
     for function in &api.functions {

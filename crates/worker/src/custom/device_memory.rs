@@ -16,7 +16,7 @@ use crate::session::checks::span;
 use crate::session::execute::Execute;
 
 impl Session {
-    pub(super) fn memory_info(&self, reply: &mut Vec<u8>) -> Result<(), CUresult> {
+    pub(crate) fn memory_info(&self, reply: &mut Vec<u8>) -> Result<(), CUresult> {
         let (gpu, device) = self.device()?;
         let used = self.budget.used(gpu)?;
         let total = device.memory.load(Relaxed);
@@ -29,7 +29,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn commit_memory(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
+    pub(crate) fn commit_memory(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
         tiles::reap(self);
         let (address, bytes) = (command.address.0, command.bytes);
         if command.on_host && self.live.commit(self, address, bytes)? {
@@ -41,14 +41,14 @@ impl Session {
         }
     }
 
-    pub(super) fn copy_between(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
+    pub(crate) fn copy_between(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
         let bytes = command.ByteCount;
         let (to, from) = (self.range(command.dstDevice, bytes)?, self.range(command.srcDevice, bytes)?);
         // SAFETY: both were looked up.
         unsafe { self.copy_on_device(to, from, bytes, self.find(command.hStream)?) }
     }
 
-    pub(super) fn copy_box(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
+    pub(crate) fn copy_box(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
         let extent = [command.width, command.height, command.depth];
         if extent.contains(&0) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Session {
         unsafe { self.copy_box_on_device(&copy, range(to)?, range(from)?, stream) }
     }
 
-    pub(super) fn copy_from_array(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
+    pub(crate) fn copy_from_array(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
         let submit = self.table.cuMemcpy3DAsync_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         let copy = CopyNode {
             dst: CopySide::Host(()),

@@ -11,7 +11,7 @@ use crate::session::checks::{self, plain};
 use crate::session::execute::Execute;
 
 impl Session {
-    pub(super) fn launch_kernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
+    pub(crate) fn launch_kernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchKernel.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
         self.modules.check_parameters(command.f, command.params.len())?;
@@ -42,7 +42,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn launch_kernel_with(&self, command: commands::cuLaunchKernelEx<'_>) -> Result<(), CUresult> {
+    pub(crate) fn launch_kernel_with(&self, command: commands::cuLaunchKernelEx<'_>) -> Result<(), CUresult> {
         let launch = self.table.cuLaunchKernelEx.ok_or(CUresult::NOT_SUPPORTED)?;
         let function = self.find(command.f)?;
         self.modules.check_parameters(command.f, command.params.len())?;
@@ -58,7 +58,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn active_clusters(
+    pub(crate) fn active_clusters(
         &self,
         command: commands::cuOccupancyMaxActiveClusters,
         reply: &mut Vec<u8>,
@@ -76,7 +76,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn cluster_size(
+    pub(crate) fn cluster_size(
         &self,
         command: commands::cuOccupancyMaxPotentialClusterSize,
         reply: &mut Vec<u8>,

@@ -14,7 +14,8 @@ use crate::session::checks;
 use crate::session::execute::Execute;
 
 impl Session {
-    pub(super) fn load_ahead(
+    /// Commands that build on a module that could not be loaded get the reason why.
+    pub(crate) fn load_ahead(
         &self,
         command: commands::ModuleLoadAhead,
         reply: &mut Vec<u8>,
@@ -29,7 +30,7 @@ impl Session {
         loaded.map(drop)
     }
 
-    pub(super) fn unload_module(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
+    pub(crate) fn unload_module(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
         let unload = self.table.cuModuleUnload.ok_or(CUresult::NOT_SUPPORTED)?;
         let module = self.remove(command.hmod)?;
         for function in self.modules.remove(command.hmod) {
@@ -43,7 +44,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn global(
+    pub(crate) fn global(
         &self,
         command: commands::cuModuleGetGlobal_v2<'_>,
         reply: &mut Vec<u8>,
@@ -61,7 +62,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn set_function_attribute(
+    pub(crate) fn set_function_attribute(
         &self,
         command: commands::cuFuncSetAttribute,
     ) -> Result<(), CUresult> {
@@ -101,7 +102,7 @@ impl Session {
     }
 
     /// Enters a function under the id that the client has given it.
-    pub(super) fn take_function(
+    pub(crate) fn take_function(
         &self,
         id: FunctionId,
         module: ModuleId,

@@ -12,7 +12,7 @@ use crate::session::execute::Execute;
 use crate::sharing;
 
 impl Session {
-    pub(super) fn stream_wait_event(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
+    pub(crate) fn stream_wait_event(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
         let wait = self.table.cuStreamWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
         let (stream, event) = (self.find(command.hStream)?, self.find(command.hEvent)?);
         // SAFETY: stream and event are live.
@@ -24,7 +24,7 @@ impl Session {
         }
     }
 
-    pub(super) fn set_limit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
+    pub(crate) fn set_limit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
         let set = self.table.cuCtxSetLimit.ok_or(CUresult::NOT_SUPPORTED)?;
         let (_, device) = self.device()?;
         checks::limit(command.limit)?;
@@ -37,7 +37,7 @@ impl Session {
         unsafe { set(command.limit, command.value as usize) }.ok()
     }
 
-    pub(super) fn create_stream(
+    pub(crate) fn create_stream(
         &self,
         command: commands::cuStreamCreateWithPriority,
     ) -> Result<(), CUresult> {
@@ -54,7 +54,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn begin_capture(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
+    pub(crate) fn begin_capture(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
         let begin = self.table.cuStreamBeginCapture_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         // The client has applied its mode to its own calls; ours on other threads must not break
         // the capture.
@@ -64,7 +64,7 @@ impl Session {
         self.capture(stream, || unsafe { begin(stream, mode) })
     }
 
-    pub(super) fn create_event(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
+    pub(crate) fn create_event(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
         self.vacant(command.phEvent)?;
         let create = self.table.cuEventCreate.ok_or(CUresult::NOT_SUPPORTED)?;
         let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
@@ -79,7 +79,7 @@ impl Session {
         self.insert(command.phEvent, event)
     }
 
-    pub(super) fn destroy_event(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
+    pub(crate) fn destroy_event(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
         let destroy = self.table.cuEventDestroy_v2.ok_or(CUresult::NOT_SUPPORTED)?;
         sharing::forget_event(self, command.hEvent);
         self.watches.forget(command.hEvent);
@@ -87,14 +87,14 @@ impl Session {
         unsafe { destroy(self.remove(command.hEvent)?) }.ok()
     }
 
-    pub(super) fn record_context(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
+    pub(crate) fn record_context(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
         let record = self.table.cuCtxRecordEvent.ok_or(CUresult::NOT_SUPPORTED)?;
         let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
         // SAFETY: the context is retained until this process ends, and the event is live.
         unsafe { record(device.context, self.find(command.hEvent)?) }.ok()
     }
 
-    pub(super) fn wait_context(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
+    pub(crate) fn wait_context(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
         let wait = self.table.cuCtxWaitEvent.ok_or(CUresult::NOT_SUPPORTED)?;
         let device = self.devices.get(command.device as usize).ok_or(CUresult::INVALID_DEVICE)?;
         // SAFETY: as for the record.

@@ -7,706 +7,95 @@
 use sluice_cuda::*;
 use sluice_wire::{Decode, Encode, Op, Reader, Target, commands, product, rows};
 
+use crate::memory::budget::Claim;
+use crate::session::Session;
 use crate::session::checks::aligned;
 use crate::session::execute::{Execute, Refusal, finished};
 
 /// The commands that are executed by hand. Answers are appended to `reply` by their own `encode`.
-pub trait Custom {
-    fn cuCtxSetLimit(&self, command: commands::cuCtxSetLimit) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuCtxSynchronize(&self, command: commands::cuCtxSynchronize) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuCtxRecordEvent(&self, command: commands::cuCtxRecordEvent) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuCtxWaitEvent(&self, command: commands::cuCtxWaitEvent) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
+pub(crate) trait Custom {
     fn cuModuleLoadDataEx(
         &self,
         command: commands::cuModuleLoadDataEx,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuModuleUnload(&self, command: commands::cuModuleUnload) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuModuleGetFunction(
-        &self,
-        command: commands::cuModuleGetFunction<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuModuleGetGlobal_v2(
-        &self,
-        command: commands::cuModuleGetGlobal_v2<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuModuleEnumerateFunctions(
         &self,
         command: commands::cuModuleEnumerateFunctions,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuModuleGetSurfRef(&self, command: commands::cuModuleGetSurfRef<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuModuleGetTexRef(&self, command: commands::cuModuleGetTexRef<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuFuncSetAttribute(&self, command: commands::cuFuncSetAttribute) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemGetInfo_v2(
-        &self,
-        command: commands::cuMemGetInfo_v2,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemAlloc_v2(&self, command: commands::cuMemAlloc_v2, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemFree_v2(&self, command: commands::cuMemFree_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyHtoDAsync_v2(&self, command: commands::cuMemcpyHtoDAsync_v2<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyDtoH_v2(
-        &self,
-        command: commands::cuMemcpyDtoH_v2,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyDtoHAsync_v2(&self, command: commands::cuMemcpyDtoHAsync_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyDtoDAsync_v2(&self, command: commands::cuMemcpyDtoDAsync_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpy3DAsync_v2(&self, command: commands::cuMemcpy3DAsync_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyAtoA_v2(&self, command: commands::cuMemcpyAtoA_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyAtoHAsync_v2(&self, command: commands::cuMemcpyAtoHAsync_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemcpyHtoAAsync_v2(&self, command: commands::cuMemcpyHtoAAsync_v2<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemCreate(&self, command: commands::cuMemCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemExportToShareableHandle(
-        &self,
-        command: commands::cuMemExportToShareableHandle,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemGetAllocationGranularity(
-        &self,
-        command: commands::cuMemGetAllocationGranularity,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
+    fn cuMemAlloc_v2(&self, command: commands::cuMemAlloc_v2, reply: &mut Vec<u8>) -> Result<(), CUresult>;
+    fn cuMemFree_v2(&self, command: commands::cuMemFree_v2) -> Result<(), CUresult>;
     fn cuMemImportFromShareableHandle(
         &self,
         command: commands::cuMemImportFromShareableHandle,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemMap(&self, command: commands::cuMemMap) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemMapArrayAsync(&self, command: commands::cuMemMapArrayAsync) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemRelease(&self, command: commands::cuMemRelease) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemSetAccess(&self, command: commands::cuMemSetAccess) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMemUnmap(&self, command: commands::cuMemUnmap) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamCreateWithPriority(
-        &self,
-        command: commands::cuStreamCreateWithPriority,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamDestroy_v2(&self, command: commands::cuStreamDestroy_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamWaitEvent(&self, command: commands::cuStreamWaitEvent) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamGetCaptureInfo_v3(
-        &self,
-        command: commands::cuStreamGetCaptureInfo_v3,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamBeginCapture_v2(&self, command: commands::cuStreamBeginCapture_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamEndCapture(&self, command: commands::cuStreamEndCapture) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamBeginCaptureToGraph(
-        &self,
-        command: commands::cuStreamBeginCaptureToGraph,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamGetAttribute(
-        &self,
-        command: commands::cuStreamGetAttribute,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamSetAttribute(&self, command: commands::cuStreamSetAttribute) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuStreamUpdateCaptureDependencies(
-        &self,
-        command: commands::cuStreamUpdateCaptureDependencies,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuEventCreate(&self, command: commands::cuEventCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuEventDestroy_v2(&self, command: commands::cuEventDestroy_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuLaunchKernel(&self, command: commands::cuLaunchKernel<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuLaunchKernelEx(&self, command: commands::cuLaunchKernelEx<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuLaunchHostFunc(&self, command: commands::cuLaunchHostFunc) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuOccupancyMaxActiveClusters(
-        &self,
-        command: commands::cuOccupancyMaxActiveClusters,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuOccupancyMaxPotentialClusterSize(
-        &self,
-        command: commands::cuOccupancyMaxPotentialClusterSize,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphInstantiateWithFlags(
-        &self,
-        command: commands::cuGraphInstantiateWithFlags,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphExecDestroy(&self, command: commands::cuGraphExecDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphDestroy(&self, command: commands::cuGraphDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphAddNode_v2(&self, command: commands::cuGraphAddNode_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphChildGraphNodeGetGraph(
-        &self,
-        command: commands::cuGraphChildGraphNodeGetGraph,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphClone(&self, command: commands::cuGraphClone) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphConditionalHandleCreate(
-        &self,
-        command: commands::cuGraphConditionalHandleCreate,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphDestroyNode(&self, command: commands::cuGraphDestroyNode) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphExecNodeSetParams(&self, command: commands::cuGraphExecNodeSetParams) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphExecUpdate_v2(&self, command: commands::cuGraphExecUpdate_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphGetEdges_v2(
-        &self,
-        command: commands::cuGraphGetEdges_v2,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphGetNodes(
-        &self,
-        command: commands::cuGraphGetNodes,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphGetRootNodes(
-        &self,
-        command: commands::cuGraphGetRootNodes,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphKernelNodeGetAttribute(
-        &self,
-        command: commands::cuGraphKernelNodeGetAttribute,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphKernelNodeSetAttribute(
-        &self,
-        command: commands::cuGraphKernelNodeSetAttribute,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphNodeFindInClone(
-        &self,
-        command: commands::cuGraphNodeFindInClone,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphNodeGetContainingGraph(
-        &self,
-        command: commands::cuGraphNodeGetContainingGraph,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuGraphNodeGetDependencies_v2(
         &self,
         command: commands::cuGraphNodeGetDependencies_v2,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuGraphNodeGetDependentNodes_v2(
         &self,
         command: commands::cuGraphNodeGetDependentNodes_v2,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphNodeGetParams(
-        &self,
-        command: commands::cuGraphNodeGetParams,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphNodeSetParams(&self, command: commands::cuGraphNodeSetParams) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphReleaseUserObject(&self, command: commands::cuGraphReleaseUserObject) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGraphRetainUserObject(&self, command: commands::cuGraphRetainUserObject) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuUserObjectRelease(&self, command: commands::cuUserObjectRelease) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuUserObjectRetain(&self, command: commands::cuUserObjectRetain) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuArray3DCreate_v2(&self, command: commands::cuArray3DCreate_v2) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuArrayDestroy(&self, command: commands::cuArrayDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
+    fn cuUserObjectCreate(&self, command: commands::cuUserObjectCreate) -> Result<(), CUresult>;
     fn cuArrayGetMemoryRequirements(
         &self,
         command: commands::cuArrayGetMemoryRequirements,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuArrayGetSparseProperties(
         &self,
         command: commands::cuArrayGetSparseProperties,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMipmappedArrayCreate(&self, command: commands::cuMipmappedArrayCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMipmappedArrayDestroy(&self, command: commands::cuMipmappedArrayDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuMipmappedArrayGetLevel(&self, command: commands::cuMipmappedArrayGetLevel) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuMipmappedArrayGetMemoryRequirements(
         &self,
         command: commands::cuMipmappedArrayGetMemoryRequirements,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuMipmappedArrayGetSparseProperties(
         &self,
         command: commands::cuMipmappedArrayGetSparseProperties,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuSurfObjectCreate(
-        &self,
-        command: commands::cuSurfObjectCreate,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuSurfObjectDestroy(&self, command: commands::cuSurfObjectDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuSurfRefGetArray(
-        &self,
-        command: commands::cuSurfRefGetArray,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexObjectCreate(
-        &self,
-        command: commands::cuTexObjectCreate,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexObjectDestroy(&self, command: commands::cuTexObjectDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexRefDestroy(&self, command: commands::cuTexRefDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexRefGetArray(
-        &self,
-        command: commands::cuTexRefGetArray,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuTexRefGetBorderColor(
         &self,
         command: commands::cuTexRefGetBorderColor,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexRefGetMipmappedArray(
-        &self,
-        command: commands::cuTexRefGetMipmappedArray,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuTexRefSetAddress2D_v3(&self, command: commands::cuTexRefSetAddress2D_v3) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuDevResourceGenerateDesc(
-        &self,
-        command: commands::cuDevResourceGenerateDesc,
-    ) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuDevSmResourceSplit(
         &self,
         command: commands::cuDevSmResourceSplit,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
     fn cuDevSmResourceSplitByCount(
         &self,
         command: commands::cuDevSmResourceSplitByCount,
         reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuDeviceGetDevResource(
-        &self,
-        command: commands::cuDeviceGetDevResource,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGreenCtxCreate(&self, command: commands::cuGreenCtxCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGreenCtxDestroy(&self, command: commands::cuGreenCtxDestroy) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGreenCtxGetDevResource(
-        &self,
-        command: commands::cuGreenCtxGetDevResource,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn cuGreenCtxStreamCreate(&self, command: commands::cuGreenCtxStreamCreate) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn MemoryCommit(&self, command: commands::MemoryCommit) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn MemoryCommitAllowed(&self, command: commands::MemoryCommitAllowed) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn PhysicalCreateAllowed(&self, command: commands::PhysicalCreateAllowed) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn ArrayCreateAllowed(&self, command: commands::ArrayCreateAllowed) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn ImagesQuery(&self, command: commands::ImagesQuery, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn ModuleLoadAhead(
-        &self,
-        command: commands::ModuleLoadAhead,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn FunctionNamed(&self, command: commands::FunctionNamed<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn ImageData(&self, command: commands::ImageData<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn FillCaptured(&self, command: commands::FillCaptured) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn NodeDataGet(&self, command: commands::NodeDataGet, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn HostCallDone(&self, command: commands::HostCallDone) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn MirrorPush(&self, command: commands::MirrorPush<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn MirrorFetch(&self, command: commands::MirrorFetch, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn AllocationExport(
-        &self,
-        command: commands::AllocationExport,
-        reply: &mut Vec<u8>,
-    ) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn EventExport(&self, command: commands::EventExport, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn EventImport(&self, command: commands::EventImport) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn PeerOffer(&self, command: commands::PeerOffer, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn PeerConnect(&self, command: commands::PeerConnect<'_>, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn PeerCopy(&self, command: commands::PeerCopy, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn Submitted(&self, command: commands::Submitted) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn LiveMap(&self, command: commands::LiveMap) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn LivePush(&self, command: commands::LivePush<'_>) -> Result<(), CUresult> {
-        let _ = command;
-        Err(CUresult::NOT_SUPPORTED)
-    }
-    fn LiveAwait(&self, command: commands::LiveAwait, reply: &mut Vec<u8>) -> Result<(), CUresult> {
-        let _ = (command, reply);
-        Err(CUresult::NOT_SUPPORTED)
-    }
+    ) -> Result<(), CUresult>;
+    fn MemoryCommitAllowed(&self, command: commands::MemoryCommitAllowed) -> Result<(), CUresult>;
+    fn PhysicalCreateAllowed(&self, command: commands::PhysicalCreateAllowed) -> Result<(), CUresult>;
+    fn MemoryDecommit(&self, command: commands::MemoryDecommit) -> Result<(), CUresult>;
+    fn ImagesQuery(&self, command: commands::ImagesQuery, reply: &mut Vec<u8>) -> Result<(), CUresult>;
+    fn FunctionNamed(&self, command: commands::FunctionNamed<'_>) -> Result<(), CUresult>;
+    fn ImageData(&self, command: commands::ImageData<'_>) -> Result<(), CUresult>;
+    fn NodeDataPut(&self, command: commands::NodeDataPut<'_>) -> Result<(), CUresult>;
+    fn NodeDataGet(&self, command: commands::NodeDataGet, reply: &mut Vec<u8>) -> Result<(), CUresult>;
+    fn EventWatch(&self, command: commands::EventWatch) -> Result<(), CUresult>;
+    fn PeerOffer(&self, command: commands::PeerOffer, reply: &mut Vec<u8>) -> Result<(), CUresult>;
+    fn Submitted(&self, command: commands::Submitted) -> Result<(), CUresult>;
+    fn LiveMap(&self, command: commands::LiveMap) -> Result<(), CUresult>;
+    fn LivePush(&self, command: commands::LivePush<'_>) -> Result<(), CUresult>;
+    fn LiveAwait(&self, command: commands::LiveAwait, reply: &mut Vec<u8>) -> Result<(), CUresult>;
 }
 
 /// Decodes one command, executes it, and appends what its answer carries to `reply`.
-pub fn dispatch<S: Execute + Custom>(
-    session: &S,
+pub(crate) fn dispatch(
+    session: &Session,
     op: Op,
     payload: &[u8],
     reply: &mut Vec<u8>,
@@ -717,25 +106,25 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuCtxSetLimit::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuCtxSetLimit(command)?)
+            Ok(session.set_limit(command)?)
         }
         Some(Target::Driver(Fn::cuCtxSynchronize)) => {
             let command = commands::cuCtxSynchronize::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuCtxSynchronize(command)?)
+            Ok(session.synchronize()?)
         }
         Some(Target::Driver(Fn::cuCtxRecordEvent)) => {
             let command = commands::cuCtxRecordEvent::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuCtxRecordEvent(command)?)
+            Ok(session.record_context(command)?)
         }
         Some(Target::Driver(Fn::cuCtxWaitEvent)) => {
             let command = commands::cuCtxWaitEvent::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuCtxWaitEvent(command)?)
+            Ok(session.wait_context(command)?)
         }
         Some(Target::Driver(Fn::cuModuleLoadDataEx)) => {
             let command = commands::cuModuleLoadDataEx::decode(&mut reader)?;
@@ -747,19 +136,21 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuModuleUnload::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuModuleUnload(command)?)
+            Ok(session.unload_module(command)?)
         }
         Some(Target::Driver(Fn::cuModuleGetFunction)) => {
             let command = commands::cuModuleGetFunction::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuModuleGetFunction(command, reply)?)
+            let info = session.take_function(command.hfunc, command.hmod, command.name)?;
+            commands::cuModuleGetFunctionReply { info }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuModuleGetGlobal_v2)) => {
             let command = commands::cuModuleGetGlobal_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuModuleGetGlobal_v2(command, reply)?)
+            Ok(session.global(command, reply)?)
         }
         Some(Target::Driver(Fn::cuModuleEnumerateFunctions)) => {
             let command = commands::cuModuleEnumerateFunctions::decode(&mut reader)?;
@@ -781,25 +172,25 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuModuleGetSurfRef::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuModuleGetSurfRef(command)?)
+            Ok(crate::arrays::texture_references::surface_of(session, &command)?)
         }
         Some(Target::Driver(Fn::cuModuleGetTexRef)) => {
             let command = commands::cuModuleGetTexRef::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuModuleGetTexRef(command)?)
+            Ok(crate::arrays::texture_references::texture_of(session, &command)?)
         }
         Some(Target::Driver(Fn::cuFuncSetAttribute)) => {
             let command = commands::cuFuncSetAttribute::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuFuncSetAttribute(command)?)
+            Ok(session.set_function_attribute(command)?)
         }
         Some(Target::Driver(Fn::cuMemGetInfo_v2)) => {
             let command = commands::cuMemGetInfo_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemGetInfo_v2(command, reply)?)
+            Ok(session.memory_info(reply)?)
         }
         Some(Target::Driver(Fn::cuMemAlloc_v2)) => {
             let command = commands::cuMemAlloc_v2::decode(&mut reader)?;
@@ -817,49 +208,49 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemcpyHtoDAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyHtoDAsync_v2(command)?)
+            Ok(crate::copies::to_device(session, &command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoH_v2)) => {
             let command = commands::cuMemcpyDtoH_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyDtoH_v2(command, reply)?)
+            Ok(crate::copies::to_host_now(session, &command, reply)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoHAsync_v2)) => {
             let command = commands::cuMemcpyDtoHAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyDtoHAsync_v2(command)?)
+            Ok(crate::copies::to_host(session, &command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyDtoDAsync_v2)) => {
             let command = commands::cuMemcpyDtoDAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyDtoDAsync_v2(command)?)
+            Ok(session.copy_between(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpy3DAsync_v2)) => {
             let command = commands::cuMemcpy3DAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpy3DAsync_v2(command)?)
+            Ok(session.copy_box(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyAtoA_v2)) => {
             let command = commands::cuMemcpyAtoA_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyAtoA_v2(command)?)
+            Ok(crate::arrays::copy(session, &command.copy, command.hStream)?)
         }
         Some(Target::Driver(Fn::cuMemcpyAtoHAsync_v2)) => {
             let command = commands::cuMemcpyAtoHAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyAtoHAsync_v2(command)?)
+            Ok(session.copy_from_array(command)?)
         }
         Some(Target::Driver(Fn::cuMemcpyHtoAAsync_v2)) => {
             let command = commands::cuMemcpyHtoAAsync_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemcpyHtoAAsync_v2(command)?)
+            Ok(crate::arrays::fill(session, command)?)
         }
         Some(Target::Driver(Fn::cuMemsetD8Async)) => {
             let command = commands::cuMemsetD8Async::decode(&mut reader)?;
@@ -964,19 +355,24 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemCreate(command)?)
+            Ok(crate::memory::virtual_memory::create(session, command, Claim::Asked)?)
         }
         Some(Target::Driver(Fn::cuMemExportToShareableHandle)) => {
             let command = commands::cuMemExportToShareableHandle::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemExportToShareableHandle(command, reply)?)
+            let token = crate::sharing::export_physical(session, &command)?;
+            commands::cuMemExportToShareableHandleReply { token }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuMemGetAllocationGranularity)) => {
             let command = commands::cuMemGetAllocationGranularity::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemGetAllocationGranularity(command, reply)?)
+            let granularity =
+                crate::memory::virtual_memory::granularity(session, &command.prop, command.option)?;
+            commands::cuMemGetAllocationGranularityReply { granularity }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuMemImportFromShareableHandle)) => {
             let command = commands::cuMemImportFromShareableHandle::decode(&mut reader)?;
@@ -988,43 +384,43 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMemMap::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemMap(command)?)
+            Ok(crate::memory::virtual_memory::map(session, command)?)
         }
         Some(Target::Driver(Fn::cuMemMapArrayAsync)) => {
             let command = commands::cuMemMapArrayAsync::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemMapArrayAsync(command)?)
+            Ok(crate::arrays::tiles::map(session, &command)?)
         }
         Some(Target::Driver(Fn::cuMemRelease)) => {
             let command = commands::cuMemRelease::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemRelease(command)?)
+            Ok(crate::memory::virtual_memory::release(session, command.handle)?)
         }
         Some(Target::Driver(Fn::cuMemSetAccess)) => {
             let command = commands::cuMemSetAccess::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemSetAccess(command)?)
+            Ok(crate::memory::virtual_memory::set_access(session, command)?)
         }
         Some(Target::Driver(Fn::cuMemUnmap)) => {
             let command = commands::cuMemUnmap::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMemUnmap(command)?)
+            Ok(crate::memory::virtual_memory::unmap(session, command.ptr, command.size)?)
         }
         Some(Target::Driver(Fn::cuStreamCreateWithPriority)) => {
             let command = commands::cuStreamCreateWithPriority::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamCreateWithPriority(command)?)
+            Ok(session.create_stream(command)?)
         }
         Some(Target::Driver(Fn::cuStreamDestroy_v2)) => {
             let command = commands::cuStreamDestroy_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamDestroy_v2(command)?)
+            Ok(crate::graphs::destroy_stream(session, command.hStream)?)
         }
         Some(Target::Driver(Fn::cuStreamWaitEvent)) => {
             let command = commands::cuStreamWaitEvent::decode(&mut reader)?;
@@ -1033,7 +429,7 @@ pub fn dispatch<S: Execute + Custom>(
                 return Err(CUresult::INVALID_VALUE.into());
             }
 
-            Ok(session.cuStreamWaitEvent(command)?)
+            Ok(session.stream_wait_event(command)?)
         }
         Some(Target::Driver(Fn::cuStreamSynchronize)) => {
             let command = commands::cuStreamSynchronize::decode(&mut reader)?;
@@ -1055,25 +451,27 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamGetCaptureInfo_v3::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamGetCaptureInfo_v3(command, reply)?)
+            let (nodes, edges) = crate::graphs::capture_nodes(session, command.hStream)?;
+            commands::cuStreamGetCaptureInfo_v3Reply { nodes, edges }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuStreamBeginCapture_v2)) => {
             let command = commands::cuStreamBeginCapture_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamBeginCapture_v2(command)?)
+            Ok(session.begin_capture(command)?)
         }
         Some(Target::Driver(Fn::cuStreamEndCapture)) => {
             let command = commands::cuStreamEndCapture::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamEndCapture(command)?)
+            Ok(crate::graphs::end_capture(session, &command)?)
         }
         Some(Target::Driver(Fn::cuStreamBeginCaptureToGraph)) => {
             let command = commands::cuStreamBeginCaptureToGraph::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamBeginCaptureToGraph(command)?)
+            Ok(crate::graphs::capture_into(session, command)?)
         }
         Some(Target::Driver(Fn::cuStreamCopyAttributes)) => {
             let command = commands::cuStreamCopyAttributes::decode(&mut reader)?;
@@ -1087,19 +485,21 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuStreamGetAttribute::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamGetAttribute(command, reply)?)
+            let words = crate::session::attributes::of_stream(session, &command)?;
+            commands::cuStreamGetAttributeReply { words }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuStreamSetAttribute)) => {
             let command = commands::cuStreamSetAttribute::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamSetAttribute(command)?)
+            Ok(crate::session::attributes::set_of_stream(session, &command)?)
         }
         Some(Target::Driver(Fn::cuStreamUpdateCaptureDependencies)) => {
             let command = commands::cuStreamUpdateCaptureDependencies::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuStreamUpdateCaptureDependencies(command)?)
+            Ok(crate::graphs::capture_behind(session, command)?)
         }
         Some(Target::Driver(Fn::cuStreamWaitValue32)) => {
             let command = commands::cuStreamWaitValue32::decode(&mut reader)?;
@@ -1249,13 +649,13 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuEventCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuEventCreate(command)?)
+            Ok(session.create_event(command)?)
         }
         Some(Target::Driver(Fn::cuEventDestroy_v2)) => {
             let command = commands::cuEventDestroy_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuEventDestroy_v2(command)?)
+            Ok(session.destroy_event(command)?)
         }
         Some(Target::Driver(Fn::cuEventRecord)) => {
             let command = commands::cuEventRecord::decode(&mut reader)?;
@@ -1319,19 +719,19 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuLaunchKernel::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuLaunchKernel(command)?)
+            Ok(session.launch_kernel(command)?)
         }
         Some(Target::Driver(Fn::cuLaunchKernelEx)) => {
             let command = commands::cuLaunchKernelEx::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuLaunchKernelEx(command)?)
+            Ok(session.launch_kernel_with(command)?)
         }
         Some(Target::Driver(Fn::cuLaunchHostFunc)) => {
             let command = commands::cuLaunchHostFunc::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuLaunchHostFunc(command)?)
+            Ok(session.launch_host_function(command)?)
         }
         Some(Target::Driver(Fn::cuParamSetTexRef)) => {
             let command = commands::cuParamSetTexRef::decode(&mut reader)?;
@@ -1411,19 +811,19 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuOccupancyMaxActiveClusters::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuOccupancyMaxActiveClusters(command, reply)?)
+            Ok(session.active_clusters(command, reply)?)
         }
         Some(Target::Driver(Fn::cuOccupancyMaxPotentialClusterSize)) => {
             let command = commands::cuOccupancyMaxPotentialClusterSize::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuOccupancyMaxPotentialClusterSize(command, reply)?)
+            Ok(session.cluster_size(command, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphInstantiateWithFlags)) => {
             let command = commands::cuGraphInstantiateWithFlags::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphInstantiateWithFlags(command)?)
+            Ok(crate::graphs::instantiate(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphLaunch)) => {
             let command = commands::cuGraphLaunch::decode(&mut reader)?;
@@ -1437,13 +837,13 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphExecDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphExecDestroy(command)?)
+            Ok(crate::graphs::destroy_executable(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphDestroy)) => {
             let command = commands::cuGraphDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphDestroy(command)?)
+            Ok(crate::graphs::destroy(session, command.hGraph)?)
         }
         Some(Target::Driver(Fn::cuGraphAddDependencies)) => {
             let command = commands::cuGraphAddDependencies::decode(&mut reader)?;
@@ -1474,25 +874,29 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphAddNode_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphAddNode_v2(command)?)
+            Ok(crate::graphs::add(session, command)?)
         }
         Some(Target::Driver(Fn::cuGraphChildGraphNodeGetGraph)) => {
             let command = commands::cuGraphChildGraphNodeGetGraph::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphChildGraphNodeGetGraph(command, reply)?)
+            let graph = crate::graphs::child(session, command.hNode, command.phGraph)?;
+            commands::cuGraphChildGraphNodeGetGraphReply { graph }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphClone)) => {
             let command = commands::cuGraphClone::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphClone(command)?)
+            Ok(crate::graphs::clone(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphConditionalHandleCreate)) => {
             let command = commands::cuGraphConditionalHandleCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphConditionalHandleCreate(command, reply)?)
+            let handle = crate::graphs::create_handle(session, &command)?;
+            commands::cuGraphConditionalHandleCreateReply { handle }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphCreate)) => {
             let command = commands::cuGraphCreate::decode(&mut reader)?;
@@ -1512,7 +916,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphDestroyNode::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphDestroyNode(command)?)
+            Ok(crate::graphs::destroy_node(session, command.hNode)?)
         }
         Some(Target::Driver(Fn::cuGraphEventRecordNodeSetEvent)) => {
             let command = commands::cuGraphEventRecordNodeSetEvent::decode(&mut reader)?;
@@ -1583,19 +987,19 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphExecNodeSetParams::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphExecNodeSetParams(command)?)
+            Ok(crate::graphs::set_in_executable(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphExecUpdate_v2)) => {
             let command = commands::cuGraphExecUpdate_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphExecUpdate_v2(command)?)
+            Ok(crate::graphs::update(session, command)?)
         }
         Some(Target::Driver(Fn::cuGraphGetEdges_v2)) => {
             let command = commands::cuGraphGetEdges_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphGetEdges_v2(command, reply)?)
+            Ok(crate::graphs::edges(session, command.hGraph, reply)?)
         }
         Some(Target::Driver(Fn::cuGraphGetId)) => {
             let command = commands::cuGraphGetId::decode(&mut reader)?;
@@ -1611,13 +1015,17 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphGetNodes::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphGetNodes(command, reply)?)
+            let nodes = crate::graphs::nodes(session, command.hGraph)?;
+            commands::cuGraphGetNodesReply { nodes }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphGetRootNodes)) => {
             let command = commands::cuGraphGetRootNodes::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphGetRootNodes(command, reply)?)
+            let nodes = crate::graphs::roots(session, command.hGraph)?;
+            commands::cuGraphGetRootNodesReply { nodes }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphKernelNodeCopyAttributes)) => {
             let command = commands::cuGraphKernelNodeCopyAttributes::decode(&mut reader)?;
@@ -1631,25 +1039,31 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphKernelNodeGetAttribute::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphKernelNodeGetAttribute(command, reply)?)
+            let words = crate::graphs::kernel_attribute(session, command.hNode, command.attr)?;
+            commands::cuGraphKernelNodeGetAttributeReply { words }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphKernelNodeSetAttribute)) => {
             let command = commands::cuGraphKernelNodeSetAttribute::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphKernelNodeSetAttribute(command)?)
+            Ok(crate::graphs::set_kernel_attribute(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphNodeFindInClone)) => {
             let command = commands::cuGraphNodeFindInClone::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphNodeFindInClone(command, reply)?)
+            let node = crate::graphs::find_in_clone(session, command.hOriginalNode, command.hClonedGraph)?;
+            commands::cuGraphNodeFindInCloneReply { node }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphNodeGetContainingGraph)) => {
             let command = commands::cuGraphNodeGetContainingGraph::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphNodeGetContainingGraph(command, reply)?)
+            let graph = crate::graphs::containing(session, command.hNode)?;
+            commands::cuGraphNodeGetContainingGraphReply { graph }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphNodeGetDependencies_v2)) => {
             let command = commands::cuGraphNodeGetDependencies_v2::decode(&mut reader)?;
@@ -1689,7 +1103,9 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphNodeGetParams::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphNodeGetParams(command, reply)?)
+            let work = crate::graphs::get(session, command.hNode)?;
+            commands::cuGraphNodeGetParamsReply { work }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGraphNodeGetToolsId)) => {
             let command = commands::cuGraphNodeGetToolsId::decode(&mut reader)?;
@@ -1715,7 +1131,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGraphNodeSetParams::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGraphNodeSetParams(command)?)
+            Ok(crate::graphs::set(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphReleaseUserObject)) => {
             let command = commands::cuGraphReleaseUserObject::decode(&mut reader)?;
@@ -1724,7 +1140,7 @@ pub fn dispatch<S: Execute + Custom>(
                 return Err(CUresult::INVALID_VALUE.into());
             }
 
-            Ok(session.cuGraphReleaseUserObject(command)?)
+            Ok(crate::graphs::graph_release(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphRemoveDependencies)) => {
             let command = commands::cuGraphRemoveDependencies::decode(&mut reader)?;
@@ -1761,7 +1177,7 @@ pub fn dispatch<S: Execute + Custom>(
                 return Err(CUresult::INVALID_VALUE.into());
             }
 
-            Ok(session.cuGraphRetainUserObject(command)?)
+            Ok(crate::graphs::graph_retain(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGraphUpload)) => {
             let command = commands::cuGraphUpload::decode(&mut reader)?;
@@ -1784,7 +1200,7 @@ pub fn dispatch<S: Execute + Custom>(
                 return Err(CUresult::INVALID_VALUE.into());
             }
 
-            Ok(session.cuUserObjectRelease(command)?)
+            Ok(crate::graphs::release(session, &command)?)
         }
         Some(Target::Driver(Fn::cuUserObjectRetain)) => {
             let command = commands::cuUserObjectRetain::decode(&mut reader)?;
@@ -1793,19 +1209,19 @@ pub fn dispatch<S: Execute + Custom>(
                 return Err(CUresult::INVALID_VALUE.into());
             }
 
-            Ok(session.cuUserObjectRetain(command)?)
+            Ok(crate::graphs::retain(session, &command)?)
         }
         Some(Target::Driver(Fn::cuArray3DCreate_v2)) => {
             let command = commands::cuArray3DCreate_v2::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuArray3DCreate_v2(command)?)
+            Ok(crate::arrays::create(session, command.pHandle, &command.shape, Claim::Asked)?)
         }
         Some(Target::Driver(Fn::cuArrayDestroy)) => {
             let command = commands::cuArrayDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuArrayDestroy(command)?)
+            Ok(crate::arrays::destroy(session, command.hArray)?)
         }
         Some(Target::Driver(Fn::cuArrayGetMemoryRequirements)) => {
             let command = commands::cuArrayGetMemoryRequirements::decode(&mut reader)?;
@@ -1823,19 +1239,19 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuMipmappedArrayCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMipmappedArrayCreate(command)?)
+            Ok(crate::arrays::create_mipmapped(session, &command)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayDestroy)) => {
             let command = commands::cuMipmappedArrayDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMipmappedArrayDestroy(command)?)
+            Ok(crate::arrays::destroy_mipmapped(session, command.hMipmappedArray)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayGetLevel)) => {
             let command = commands::cuMipmappedArrayGetLevel::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuMipmappedArrayGetLevel(command)?)
+            Ok(crate::arrays::level(session, &command)?)
         }
         Some(Target::Driver(Fn::cuMipmappedArrayGetMemoryRequirements)) => {
             let command = commands::cuMipmappedArrayGetMemoryRequirements::decode(&mut reader)?;
@@ -1853,19 +1269,23 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuSurfObjectCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuSurfObjectCreate(command, reply)?)
+            let object = crate::arrays::textures::create_surface(session, &command)?;
+            commands::cuSurfObjectCreateReply { object }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuSurfObjectDestroy)) => {
             let command = commands::cuSurfObjectDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuSurfObjectDestroy(command)?)
+            Ok(crate::arrays::textures::destroy_surface(session, command.object)?)
         }
         Some(Target::Driver(Fn::cuSurfRefGetArray)) => {
             let command = commands::cuSurfRefGetArray::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuSurfRefGetArray(command, reply)?)
+            let array = crate::arrays::texture_references::surface_array(session, command.hSurfRef)?;
+            commands::cuSurfRefGetArrayReply { array }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuSurfRefSetArray)) => {
             let command = commands::cuSurfRefSetArray::decode(&mut reader)?;
@@ -2080,13 +1500,15 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTexObjectCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexObjectCreate(command, reply)?)
+            let object = crate::arrays::textures::create_texture(session, &command)?;
+            commands::cuTexObjectCreateReply { object }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuTexObjectDestroy)) => {
             let command = commands::cuTexObjectDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexObjectDestroy(command)?)
+            Ok(crate::arrays::textures::destroy_texture(session, command.object)?)
         }
         Some(Target::Driver(Fn::cuTexRefCreate)) => {
             let command = commands::cuTexRefCreate::decode(&mut reader)?;
@@ -2103,7 +1525,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTexRefDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexRefDestroy(command)?)
+            Ok(crate::arrays::texture_references::destroy(session, command.hTexRef)?)
         }
         Some(Target::Driver(Fn::cuTexRefGetAddressMode)) => {
             let command = commands::cuTexRefGetAddressMode::decode(&mut reader)?;
@@ -2132,7 +1554,9 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTexRefGetArray::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexRefGetArray(command, reply)?)
+            let array = crate::arrays::texture_references::array(session, command.hTexRef)?;
+            commands::cuTexRefGetArrayReply { array }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuTexRefGetBorderColor)) => {
             let command = commands::cuTexRefGetBorderColor::decode(&mut reader)?;
@@ -2219,13 +1643,15 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuTexRefGetMipmappedArray::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexRefGetMipmappedArray(command, reply)?)
+            let array = crate::arrays::texture_references::mipmapped_array(session, command.hTexRef)?;
+            commands::cuTexRefGetMipmappedArrayReply { array }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuTexRefSetAddress2D_v3)) => {
             let command = commands::cuTexRefSetAddress2D_v3::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuTexRefSetAddress2D_v3(command)?)
+            Ok(crate::arrays::texture_references::bind_rows(session, &command)?)
         }
         Some(Target::Driver(Fn::cuTexRefSetAddressMode)) => {
             let command = commands::cuTexRefSetAddressMode::decode(&mut reader)?;
@@ -2367,7 +1793,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuDevResourceGenerateDesc::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuDevResourceGenerateDesc(command)?)
+            Ok(crate::green::describe(session, &command)?)
         }
         Some(Target::Driver(Fn::cuDevSmResourceSplit)) => {
             let command = commands::cuDevSmResourceSplit::decode(&mut reader)?;
@@ -2385,25 +1811,29 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuDeviceGetDevResource::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuDeviceGetDevResource(command, reply)?)
+            let resource = crate::green::of_device(session, command)?;
+            commands::cuDeviceGetDevResourceReply { resource }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGreenCtxCreate)) => {
             let command = commands::cuGreenCtxCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGreenCtxCreate(command)?)
+            Ok(crate::green::create(session, &command)?)
         }
         Some(Target::Driver(Fn::cuGreenCtxDestroy)) => {
             let command = commands::cuGreenCtxDestroy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGreenCtxDestroy(command)?)
+            Ok(crate::green::destroy(session, command.hCtx)?)
         }
         Some(Target::Driver(Fn::cuGreenCtxGetDevResource)) => {
             let command = commands::cuGreenCtxGetDevResource::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGreenCtxGetDevResource(command, reply)?)
+            let resource = crate::green::of_context(session, command)?;
+            commands::cuGreenCtxGetDevResourceReply { resource }.encode(reply);
+            Ok(())
         }
         Some(Target::Driver(Fn::cuGreenCtxRecordEvent)) => {
             let command = commands::cuGreenCtxRecordEvent::decode(&mut reader)?;
@@ -2417,7 +1847,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::cuGreenCtxStreamCreate::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.cuGreenCtxStreamCreate(command)?)
+            Ok(crate::green::create_stream(session, command)?)
         }
         Some(Target::Driver(Fn::cuGreenCtxWaitEvent)) => {
             let command = commands::cuGreenCtxWaitEvent::decode(&mut reader)?;
@@ -2431,7 +1861,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::MemoryCommit::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.MemoryCommit(command)?)
+            Ok(session.commit_memory(command)?)
         }
         Some(Target::Own(1)) => {
             let command = commands::MemoryCommitAllowed::decode(&mut reader)?;
@@ -2449,7 +1879,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::ArrayCreateAllowed::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.ArrayCreateAllowed(command)?)
+            Ok(crate::arrays::create(session, command.pHandle, &command.shape, Claim::Allowed)?)
         }
         Some(Target::Own(4)) => {
             let command = commands::MemoryDecommit::decode(&mut reader)?;
@@ -2467,7 +1897,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::ModuleLoadAhead::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.ModuleLoadAhead(command, reply)?)
+            Ok(session.load_ahead(command, reply)?)
         }
         Some(Target::Own(7)) => {
             let command = commands::FunctionNamed::decode(&mut reader)?;
@@ -2485,7 +1915,7 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::FillCaptured::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.FillCaptured(command)?)
+            Ok(crate::graphs::fill_captured(session, &command)?)
         }
         Some(Target::Own(10)) => {
             let command = commands::NodeDataPut::decode(&mut reader)?;
@@ -2503,25 +1933,27 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::HostCallDone::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.HostCallDone(command)?)
+            Ok(session.end_host_call(command)?)
         }
         Some(Target::Own(13)) => {
             let command = commands::MirrorPush::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.MirrorPush(command)?)
+            Ok(crate::copies::mirror::push(session, command.address, command.bytes)?)
         }
         Some(Target::Own(14)) => {
             let command = commands::MirrorFetch::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.MirrorFetch(command, reply)?)
+            Ok(crate::copies::mirror::fetch(session, &command, reply)?)
         }
         Some(Target::Own(15)) => {
             let command = commands::AllocationExport::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.AllocationExport(command, reply)?)
+            let (token, start) = crate::sharing::export_allocation(session, command.address)?;
+            commands::AllocationExportReply { token, start }.encode(reply);
+            Ok(())
         }
         Some(Target::Own(16)) => {
             let command = commands::EventWatch::decode(&mut reader)?;
@@ -2533,13 +1965,15 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::EventExport::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.EventExport(command, reply)?)
+            let token = crate::sharing::export_event(session, command.event)?;
+            commands::EventExportReply { token }.encode(reply);
+            Ok(())
         }
         Some(Target::Own(18)) => {
             let command = commands::EventImport::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.EventImport(command)?)
+            Ok(crate::sharing::import_event(session, &command)?)
         }
         Some(Target::Own(19)) => {
             let command = commands::PeerOffer::decode(&mut reader)?;
@@ -2551,13 +1985,17 @@ pub fn dispatch<S: Execute + Custom>(
             let command = commands::PeerConnect::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.PeerConnect(command, reply)?)
+            let refusal = crate::sharing::peers::connect(session, &command)?;
+            commands::PeerConnectReply { refusal }.encode(reply);
+            Ok(())
         }
         Some(Target::Own(21)) => {
             let command = commands::PeerCopy::decode(&mut reader)?;
             reader.end()?;
 
-            Ok(session.PeerCopy(command, reply)?)
+            let lost = crate::sharing::peers::copy(session, &command)?;
+            commands::PeerCopyReply { lost }.encode(reply);
+            Ok(())
         }
         Some(Target::Own(22)) => {
             let command = commands::Submitted::decode(&mut reader)?;

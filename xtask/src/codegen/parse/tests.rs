@@ -49,7 +49,9 @@ fn numbers_may_be_limited() {
 
 #[test]
 fn an_indented_line_continues_the_one_before() {
-    let f = one("cuX(p: *const c_void) custom waiting, call @2000\n    sends (a: u64) replies (b: bytes)");
+    let f = one(
+        "cuX(p: *const c_void) custom waiting, call @2000\n    sends (a: u64) replies (b: bytes)\n    by hand",
+    );
     let fields = f.fields();
     assert_eq!(fields.sends, [("a".to_string(), "u64".to_string())]);
     assert_eq!(fields.replies, [("b".to_string(), "bytes".to_string())]);
@@ -65,9 +67,18 @@ fn what_is_constant_waits_and_may_be_guarded() {
 #[test]
 fn what_travels_has_a_kind() {
     let kind = |text: &str| one(text).kind.map(|kind| (kind.effect, kind.is_transient));
-    assert_eq!(kind("cuX() custom queued, work, transient @1"), Some((Effect::Work, Some(true))));
+    assert_eq!(kind("cuX() custom queued, work, transient @1 by hand"), Some((Effect::Work, Some(true))));
     assert_eq!(kind("cuX() waiting guarded, quick @1"), Some((Effect::Quick, None)));
     assert_eq!(kind("cuX() absent \"a reason, and more\" @1"), None);
+}
+
+#[test]
+fn a_delegate_is_a_call_of_the_worker() {
+    let f = one("cuX(n: u32) queued kept, call, lasting @1\n    by arrays::make(&n, Claim::Asked, command)");
+    let delegate = f.delegate.unwrap();
+    assert_eq!((delegate.path.as_str(), delegate.arguments.len()), ("arrays::make", 3));
+    assert_eq!(delegate.fields().collect::<Vec<_>>(), ["n"]);
+    assert!(one("cuX() queued kept, call, lasting @1 by hand").delegate.is_none());
 }
 
 #[test]
@@ -88,6 +99,13 @@ fn mistakes_are_found() {
         ("cuX() queued, quick, lasting @1", "commands that wait"),
         ("cuX() local, call @1", "does not travel"),
         ("message X queued sends ()", "X needs its kind"),
+        ("cuX() custom queued, call, lasting @1", "cuX is executed by the worker's own code"),
+        ("message X queued, call, lasting sends ()", "X is executed by the worker's own code"),
+        ("cuX() queued, call, lasting @1 by hand", "only a custom or kept command"),
+        ("cuX() queued kept, call, lasting @1 by foot", "neither `by hand`"),
+        ("cuX() queued kept, call, lasting @1 by foot()", "no path"),
+        ("cuX() queued kept, call, lasting @1 by a::b(c)", "no field `c`"),
+        ("cuX() queued kept, call, lasting @1 by a::b(reply)", "no answer"),
     ] {
         let error = format!("{:#}", declarations(text).expect_err(text));
         assert!(error.contains(why), "{text}: {error}");
