@@ -17,6 +17,7 @@ from driver import HEADER, PEEK_POKE, allocate, attach, call, code_of, free, lib
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_DEVICE = 1, 2, 3, 101
 INVALID_CONTEXT, NOT_FOUND, ILLEGAL_ADDRESS, NOT_SUPPORTED, TOO_LARGE = 201, 500, 700, 801, 720
+INVALID_HANDLE = 400
 
 # `many` keeps 40 words in registers, `few` one; both use a part of the constant table.
 MANY = HEADER + (
@@ -156,6 +157,25 @@ CODES = [
     ("cuMemsetD8_v2", lambda it: (c_uint64(it.memory), c_ubyte(0), c_size_t(5000)), INVALID_VALUE),
     ("cuMemsetD8_v2", lambda it: (c_uint64(it.memory), c_ubyte(0), c_size_t(0)), 0),
     ("cuGetErrorName", lambda it: (12345, place()), INVALID_VALUE),
+    ("cuCtxPushCurrent_v2", lambda it: (None,), INVALID_VALUE),
+    ("cuCtxGetExecAffinity", lambda it: (None, 0), INVALID_VALUE),
+    ("cuCtxGetLimit", lambda it: (place(), 256), INVALID_VALUE),
+    ("cuCtxSetLimit", lambda it: (256, c_size_t(1)), INVALID_VALUE),
+    ("cuDevicePrimaryCtxGetState", lambda it: (it.device, None, place()), INVALID_VALUE),
+    ("cuDevicePrimaryCtxGetState", lambda it: (it.device, place(), None), INVALID_VALUE),
+    ("cuDevicePrimaryCtxSetFlags_v2", lambda it: (it.device, 8), INVALID_VALUE),
+    ("cuFuncGetAttribute", lambda it: (place(), 0, None), INVALID_VALUE),
+    ("cuFuncGetModule", lambda it: (place(), None), INVALID_VALUE),
+    ("cuFuncGetParamInfo", lambda it: (None, c_size_t(0), place(), place()), INVALID_VALUE),
+    ("cuFuncGetParamCount", lambda it: (None, place()), INVALID_VALUE),
+    ("cuKernelGetParamInfo", lambda it: (None, c_size_t(0), place(), place()), INVALID_VALUE),
+    ("cuKernelGetParamCount", lambda it: (None, place()), INVALID_VALUE),
+    ("cuKernelSetCacheConfig", lambda it: (it.kernel, 9, it.device), INVALID_VALUE),
+    ("cuFuncSetCacheConfig", lambda it: (it.function, 9), INVALID_VALUE),
+    ("cuGraphNodeGetContainingGraph", lambda it: (None, place()), INVALID_VALUE),
+    # Where a handle is used, and not only asked about, null is a wrong handle.
+    ("cuFuncSetAttribute", lambda it: (None, 8, 1), INVALID_HANDLE),
+    ("cuKernelGetAttribute", lambda it: (place(), 0, None, it.device), INVALID_HANDLE),
 ]
 
 
@@ -238,6 +258,8 @@ def a_handle_carries_its_context(it):
     ]
     for name, *arguments_of in calls:
         equal(in_a_thread(lambda: code_of(name, *arguments_of)), 0, f"{name} in a thread without a context")
+    for name, nothing in [("cuMemFree_v2", c_uint64(0)), ("cuMemFreeHost", None)]:
+        equal(in_a_thread(lambda: code_of(name, nothing)), 0, f"{name} of nothing in a thread without a context")
     # What has no handle has no context either.
     for name, *arguments_of in [("cuMemAlloc_v2", place(), c_size_t(4)), ("cuCtxSynchronize",), ("cuStreamSynchronize", None)]:
         equal(in_a_thread(lambda: code_of(name, *arguments_of)), INVALID_CONTEXT, f"{name} in a thread without a context")
@@ -247,7 +269,7 @@ def a_handle_carries_its_context(it):
 def functions_that_are_not_there_have_an_address(it):
     version = c_int()
     call("cuDriverGetVersion", byref(version))
-    names = [b"cuMemBatchDecompressAsync", b"cuGraphicsMapResources", b"cuGraphicsGLRegisterBuffer", b"cuImportExternalMemory", b"cuProfilerInitialize"]
+    names = [b"cuMemBatchDecompressAsync", b"cuGraphicsMapResources", b"cuGraphicsGLRegisterBuffer", b"cuImportExternalMemory", b"cuProfilerInitialize", b"cuTensorMapEncodeIm2col"]
     for name in names:
         found, status = c_void_p(), c_int(7)
         call("cuGetProcAddress_v2", name, byref(found), version, c_uint64(0), byref(status))

@@ -168,7 +168,11 @@ impl Device {
 
     pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64, CUresult> {
         let found = self.snapshot.limits.iter().find(|(known, _)| *known == limit);
-        found.map(|(_, value)| *value).ok_or(CUresult::UNSUPPORTED_LIMIT)
+        let missing = match limit.name() {
+            Some(_) if limit != CUlimit::MAX => CUresult::UNSUPPORTED_LIMIT,
+            _ => CUresult::INVALID_VALUE,
+        };
+        found.map(|(_, value)| *value).ok_or(missing)
     }
 
     /// Domain, bus and device, as `cuDeviceGetPCIBusId` writes them.

@@ -243,6 +243,9 @@ pub(crate) unsafe fn cuGraphNodeGetContainingGraph(
 ) -> Result<(), CUresult> {
     let session = session::enter()?;
     wanted(phGraph)?;
+    if hNode.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
     let command = commands::cuGraphNodeGetContainingGraph { hNode: session.find(hNode)? };
     let graph = session.call(&command, |answer| answer.graph)?;
     // SAFETY: not null, and the program's to be written.

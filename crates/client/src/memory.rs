@@ -284,10 +284,10 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
 }
 
 pub(crate) unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> Result<(), CUresult> {
-    let session = session::enter()?;
     if dptr == 0 {
-        return Ok(());
+        return session::get().map(drop);
     }
+    let session = session::enter()?;
     // A pool's allocation that was imported is freed like one's own.
     if session.close_imported(dptr, true)? {
         return Ok(());

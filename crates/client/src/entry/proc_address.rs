@@ -9,9 +9,14 @@ use crate::device::entry_points;
 use crate::generated::exports;
 use crate::lifecycle::init;
 
-/// Functions that the node must have for this one to work: those that travel under this name.
-fn node_has(function: Fn) -> bool {
-    let travels = match function.info().class {
+/// Whether the node's driver has what travels under this name, or should have it by its version:
+/// then the call itself says that it is not supported, as with functions that are absent here.
+fn is_there(function: Fn, driver_version: u32) -> bool {
+    let info = function.info();
+    if info.version.is_some_and(|since| since <= driver_version) {
+        return true;
+    }
+    let travels = match info.class {
         Class::Queued | Class::Waiting => function,
         Class::Via(other) => other,
         Class::Local | Class::Absent(_) => return true,
@@ -27,7 +32,7 @@ fn find(symbol: &CStr, version: i32, flags: u64) -> Result<*mut c_void, CUdriver
     // Without a session each function says so itself.
     let driver_version = entry_points::driver_version().unwrap_or(u32::MAX);
     let found = find_proc_address(symbol, version, flags, |info| info.is_exported_by(driver_version))?;
-    if !node_has(found.function) {
+    if !is_there(found.function, driver_version) {
         return Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND);
     }
     Ok(exports::address(found.function, found.per_thread))

@@ -89,7 +89,11 @@ pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
     }
 }
 
+/// A primary context always maps host memory: the flag for that is not to be set.
 pub(crate) unsafe fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Result<(), CUresult> {
+    if flags & CU_CTX_MAP_HOST != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
     primary(dev)?.context.flags.store(checked_flags(flags)?, Ordering::Relaxed);
     Ok(())
 }
@@ -173,18 +177,23 @@ pub(crate) unsafe fn cuCtxDetach(ctx: CUcontext) -> Result<(), CUresult> {
 }
 
 pub(crate) unsafe fn cuCtxGetExecAffinity(
-    _: *mut CUexecAffinityParam,
+    pExecAffinity: *mut CUexecAffinityParam,
     kind: CUexecAffinityType,
 ) -> Result<(), CUresult> {
     session::get()?;
     check_current()?;
     match kind {
+        _ if pExecAffinity.is_null() => Err(CUresult::INVALID_VALUE),
         CUexecAffinityType::SM_COUNT => Err(CUresult::UNSUPPORTED_EXEC_AFFINITY),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
 
 pub(crate) unsafe fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Result<(), CUresult> {
+    session::get()?;
+    if ctx.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
     let context = named(ctx)?;
     with_stack(|stack| stack.push(Some(context)))
 }

@@ -2,12 +2,24 @@
 //! "Execution Control".
 
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use sluice_cuda::*;
 
-use super::function;
+use super::{Function, function};
 use crate::abi::out;
 use crate::session;
+
+/// The function of a handle in a question about it: null is an invalid value there, and any other
+/// wrong handle an invalid handle.
+fn asked_of(handle: usize) -> Result<Arc<Function>, CUresult> {
+    if handle == 0 { Err(CUresult::INVALID_VALUE) } else { function(handle) }
+}
+
+/// A preference, which devices with a unified cache ignore.
+fn check_cache_config(config: CUfunc_cache) -> Result<(), CUresult> {
+    if config.name().is_some() { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
+}
 
 pub(crate) unsafe fn cuKernelGetFunction(pFunc: *mut CUfunction, kernel: CUkernel) -> Result<(), CUresult> {
     session::enter()?;
@@ -51,14 +63,14 @@ pub(crate) unsafe fn cuKernelSetAttribute(
     function(kernel.0)?.set_attribute(session, attrib, val)
 }
 
-/// A preference, which devices with a unified cache ignore.
 pub(crate) unsafe fn cuKernelSetCacheConfig(
     kernel: CUkernel,
-    _: CUfunc_cache,
+    config: CUfunc_cache,
     dev: CUdevice,
 ) -> Result<(), CUresult> {
     session::device(dev)?;
-    function(kernel.0).map(drop)
+    function(kernel.0)?;
+    check_cache_config(config)
 }
 
 pub(crate) unsafe fn cuKernelGetParamInfo(
@@ -68,7 +80,7 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
     paramSize: *mut usize,
 ) -> Result<(), CUresult> {
     session::get()?;
-    function(kernel.0)?.parameter(paramIndex, paramOffset, paramSize)
+    asked_of(kernel.0)?.parameter(paramIndex, paramOffset, paramSize)
 }
 
 pub(crate) unsafe fn cuKernelGetParamCount(kernel: CUkernel, paramCount: *mut usize) -> Result<(), CUresult> {
@@ -83,7 +95,7 @@ pub(crate) unsafe fn cuFuncGetAttribute(
 ) -> Result<(), CUresult> {
     session::get()?;
     // SAFETY: the program passes a place for the value.
-    unsafe { out::write(pi, function(hfunc.0)?.attribute(attrib)?) }
+    unsafe { out::write(pi, asked_of(hfunc.0)?.attribute(attrib)?) }
 }
 
 pub(crate) unsafe fn cuFuncSetAttribute(
@@ -95,10 +107,10 @@ pub(crate) unsafe fn cuFuncSetAttribute(
     function(hfunc.0)?.set_attribute(session, attrib, value)
 }
 
-/// A preference, which devices with a unified cache ignore.
-pub(crate) unsafe fn cuFuncSetCacheConfig(hfunc: CUfunction, _: CUfunc_cache) -> Result<(), CUresult> {
+pub(crate) unsafe fn cuFuncSetCacheConfig(hfunc: CUfunction, config: CUfunc_cache) -> Result<(), CUresult> {
     session::get()?;
-    function(hfunc.0).map(drop)
+    function(hfunc.0)?;
+    check_cache_config(config)
 }
 
 /// Devices since compute capability 5.0 ignore it.
@@ -113,7 +125,7 @@ pub(crate) unsafe fn cuFuncSetSharedMemConfig(
 
 pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> Result<(), CUresult> {
     session::get()?;
-    let module = CUmodule(function(hfunc.0)?.module as usize);
+    let module = CUmodule(asked_of(hfunc.0)?.module as usize);
     // SAFETY: the program passes a place for the module.
     unsafe { out::write(hmod, module) }
 }
@@ -121,10 +133,7 @@ pub(crate) unsafe fn cuFuncGetModule(hmod: *mut CUmodule, hfunc: CUfunction) -> 
 /// The text lives as long as its module is loaded.
 pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, hfunc: CUfunction) -> Result<(), CUresult> {
     session::get()?;
-    if hfunc.is_null() || name.is_null() {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let text = function(hfunc.0)?.name.as_ptr();
+    let text = asked_of(hfunc.0)?.name.as_ptr();
     // SAFETY: the program passes a place for the address.
     unsafe { out::write(name, text) }
 }
@@ -136,12 +145,12 @@ pub(crate) unsafe fn cuFuncGetParamInfo(
     paramSize: *mut usize,
 ) -> Result<(), CUresult> {
     session::get()?;
-    function(func.0)?.parameter(paramIndex, paramOffset, paramSize)
+    asked_of(func.0)?.parameter(paramIndex, paramOffset, paramSize)
 }
 
 pub(crate) unsafe fn cuFuncGetParamCount(func: CUfunction, paramCount: *mut usize) -> Result<(), CUresult> {
     session::get()?;
-    let count = function(func.0)?.layout.places.len();
+    let count = asked_of(func.0)?.layout.places.len();
     // SAFETY: the program passes a place for the count.
     unsafe { out::write(paramCount, count) }
 }
