@@ -34,7 +34,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-use crate::e2e::kubernetes;
 use crate::{node, process};
 
 pub(crate) use document::{page_of, replace_section, section};
@@ -300,7 +299,7 @@ pub(crate) fn run(names: &[&str]) -> Result<ExitCode> {
              and the program share them. Measured by `cargo xtask bench {KUBERNETES}`; the median of ten pods of\n\
              each kind, taken alternately, with the lowest and the highest in brackets.\n\n{}",
             machine(),
-            kubernetes::tables()?
+            kubernetes_tables()?
         );
         println!("{table}");
         write_section(KUBERNETES, &table)?;
@@ -393,3 +392,11 @@ fn figures(prefix: &str, text: &str) -> Result<Figures> {
 
 #[cfg(test)]
 mod tests;
+
+/// The tables of what pods wait for, which the end-to-end tests measure on the cluster that they
+/// start.
+fn kubernetes_tables() -> Result<String> {
+    let mut command = process::cargo();
+    command.args(["test", "--quiet", "--workspace", "--test", "e2e", "--", "--kubernetes-tables"]);
+    process::output_of(&mut command)
+}

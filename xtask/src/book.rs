@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::Skipped;
 
 use crate::process;
-use crate::test::Skipped;
 
 /// Pages that are not in `docs`, and their names in the book.
 const ROOT_PAGES: [(&str, &str); 4] = [

@@ -5,75 +5,18 @@
 //! from the seed, which is printed; when the bytes meet their fate does not, since programs and
 //! node run as fast as they do.
 
-use std::net::Ipv4Addr;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::e2e;
+use harness::counting;
+use harness::expect::logs;
+use harness::random::{Random, random_fate};
+use harness::relay::{Fate, Purpose, Relay};
+
 use crate::node::{self, Node};
-use crate::process;
-use crate::python;
-use crate::relay::{End, Fate, Purpose, Relay};
-
-/// A pseudo-random sequence (Steele, Lea, Flood: SplitMix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// From `SEED`, or from the process; said, so that it can be repeated.
-    pub(crate) fn seeded() -> Result<Random> {
-        let seed = match std::env::var("SEED") {
-            Ok(seed) => seed.parse().context("SEED is not a number")?,
-            Err(_) => u64::from(std::process::id()),
-        };
-        eprintln!("   SEED={seed}");
-        Ok(Random(seed))
-    }
-
-    /// Below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
-/// Sizes of all orders of magnitude; connections that open something live long enough for that.
-pub(crate) fn random_fate(random: &mut Random, purpose: Purpose) -> Fate {
-    let bytes = (1 << (5 + random.below(20))) + random.below(1 << 12);
-    let opening = match purpose {
-        Purpose::Control => 20_000,
-        Purpose::Session | Purpose::Sealed => 70_000,
-        Purpose::Resume => 0,
-    };
-    let end = match random.below(20) {
-        0 => End::Silence,
-        1..10 => End::Reset,
-        _ => End::Close,
-    };
-    let delay = match random.below(4) {
-        0 => Duration::from_micros(random.below(3000)),
-        _ => Duration::ZERO,
-    };
-    Fate {
-        bytes: Some(opening + bytes),
-        end,
-        delay,
-        bytes_per_s: None,
-        from: Ipv4Addr::new(127, 0, 0, 1 + random.below(100) as u8),
-        attempts: if random.below(8) == 0 { random.below(8) as u32 } else { 0 },
-        away: Duration::ZERO,
-        refuses: false,
-    }
-}
+use crate::{process, python};
 
 /// Some connections end because the relay is started anew, which takes up to ten seconds.
 fn chaotic_fate(random: &mut Random, purpose: Purpose, number: u32) -> Fate {
@@ -116,7 +59,7 @@ struct Tally {
     nodes: u32,
 }
 
-pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
+pub fn run(options: &[&str]) -> Result<ExitCode> {
     let mut minutes = 10.0;
     let mut random = None;
     let mut rest = options.iter();
@@ -133,7 +76,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
         None => Random::seeded()?,
     };
     node::build()?;
-    std::fs::create_dir_all(e2e::logs())?;
+    std::fs::create_dir_all(logs())?;
     let programs = [
         (python::TINYGRAD.ready()?, "tinygrad_train.py"),
         ("python3".into(), "counts.py"),
@@ -152,7 +95,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
             tally.sealed += side as u32;
             if random.below(6) == 0 {
                 let signal = if random.below(2) == 0 { libc::SIGTERM } else { libc::SIGKILL };
-                e2e::cuts::start_anew(&mut nodes[side], signal, STARTS[side])?;
+                counting::start_anew(&mut nodes[side], signal, STARTS[side])?;
                 tally.nodes += 1;
                 eprintln!("a node was started anew under a program, which noticed it");
             }

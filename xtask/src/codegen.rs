@@ -6,7 +6,7 @@
 //! documentation. All of it is committed; `--check` and a test say when it is stale.
 
 mod commands;
-pub(crate) mod coverage;
+pub mod coverage;
 mod declaration;
 mod dispatch;
 mod exchange;

@@ -26,6 +26,11 @@ use anyhow::{Result, bail};
 
 use product::Product;
 
+pub use elf::Glibc;
+pub use oci::digest;
+pub use product::GLIBC_STATED;
+pub use wheel::{NAME as WHEEL, SIZE_MAX as WHEEL_SIZE_MAX};
+
 /// A kind of package: the option that names it, and what makes it in a folder.
 type Kind = (&'static str, fn(&Product, &Path) -> Result<PathBuf>);
 
@@ -51,7 +56,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
 }
 
 /// Makes one kind of package, for a test of it.
-pub(crate) fn package(kind: &str) -> Result<PathBuf> {
+pub fn package(kind: &str) -> Result<PathBuf> {
     let Some((_, write)) = KINDS.iter().find(|(name, _)| *name == kind) else {
         bail!("{kind} is no kind of package");
     };
@@ -59,7 +64,7 @@ pub(crate) fn package(kind: &str) -> Result<PathBuf> {
 }
 
 /// Where packages are put.
-pub(crate) fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     crate::target_folder().join("dist")
 }
 

@@ -6,12 +6,13 @@
 //! makes the table. `cargo xtask gpu-check --record FOLDER` adds what the check on a machine with
 //! an NVIDIA GPU has left in its report (`evidence.txt`).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::evidence::{entries, folders};
 
 const RESULTS: &str = "docs/cuda-support.results";
 
@@ -28,33 +29,6 @@ fn back_end(test: &str) -> &'static str {
     }
     let found = BACK_ENDS.iter().find(|(start, _)| test.starts_with(start));
     found.map_or("software GPU", |(_, back_end)| back_end)
-}
-
-fn folders() -> PathBuf {
-    crate::target_folder().join("evidence")
-}
-
-/// An empty folder for a test's programs.
-pub(crate) fn folder(test: &str) -> Result<PathBuf> {
-    let folder = folders().join(test);
-    forget(test);
-    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    Ok(folder)
-}
-
-/// A test that failed is evidence of nothing.
-pub(crate) fn forget(test: &str) {
-    // It may not be there.
-    let _ = fs::remove_dir_all(folders().join(test));
-}
-
-/// What the programs of a test called with success.
-pub(crate) fn called(test: &str) -> Result<HashSet<String>> {
-    let mut functions = HashSet::new();
-    for file in entries(&folders().join(test))? {
-        functions.extend(fs::read_to_string(&file)?.lines().map(String::from));
-    }
-    Ok(functions)
 }
 
 /// Rewrites the results: for each function and back end the first test by name that called it. Rows
@@ -147,11 +121,6 @@ fn keep(rows: &mut Rows, before: &str, names: &[String]) {
             rows.entry(key).or_insert_with(|| (test.to_string(), date.to_string()));
         }
     }
-}
-
-fn entries(folder: &PathBuf) -> Result<Vec<PathBuf>> {
-    let list = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    list.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// The date in UTC, as YYYY-MM-DD.

@@ -12,7 +12,9 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{e2e, node, process, python};
+use harness::expect::PARTS;
+
+use crate::{node, process, python};
 
 /// The bundle travels beside the repository's files, and some places take 64 MiB in all.
 const SIZE_MAX: u64 = 56 << 20;
@@ -128,7 +130,7 @@ pub(crate) fn bundle() -> Result<ExitCode> {
     }
     // In one run of cargo with the tests' other parts: by itself a package has other features of
     // what it depends on, and the next test would compile all of it anew.
-    node::build_also(&e2e::PARTS)?;
+    node::build_also(&PARTS)?;
     let release = crate::target_folder().join("release");
     for program in ["sluice", "cudarc-program"] {
         stripped(&release.join(program), &bundle.join("bin").join(program))?;

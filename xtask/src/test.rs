@@ -3,48 +3,29 @@
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use harness::Skipped;
+use serde_json::Value;
 
-use crate::{book, e2e, evidence, process, prose, web};
+use crate::{book, evidence, process, prose, web};
 
 /// What came out, added up over all steps.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) passed: u32,
-    pub(crate) failed: Vec<String>,
+struct Tally {
+    passed: u32,
+    failed: Vec<String>,
     /// Name and reason.
-    pub(crate) skipped: Vec<(String, String)>,
+    skipped: Vec<(String, String)>,
     /// Name and seconds of each step.
     times: Vec<(String, f64)>,
     /// When the step before this one ended.
     last: Option<Instant>,
 }
 
-/// Why a test could say nothing.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Skipped(pub(crate) String);
-
 impl Tally {
     /// What came out of the step that began when the one before it was recorded.
-    pub(crate) fn record(&mut self, name: &str, outcome: Result<()>) {
+    fn record(&mut self, name: &str, outcome: Result<()>) {
         let seconds = self.lap();
-        self.record_timed(name, outcome, seconds);
-    }
-
-    /// Counts the time since the last step to `name`, which is none that can fail by itself.
-    pub(crate) fn spent(&mut self, name: &str) {
-        let seconds = self.lap();
-        self.times.push((name.into(), seconds));
-    }
-
-    /// Seconds since the last step.
-    pub(crate) fn lap(&mut self) -> f64 {
-        self.last.replace(Instant::now()).map_or(0.0, |last| last.elapsed().as_secs_f64())
-    }
-
-    /// What came out of a step that ran beside others.
-    pub(crate) fn record_timed(&mut self, name: &str, outcome: Result<()>, seconds: f64) {
         self.times.push((name.into(), seconds));
         match outcome {
             Ok(()) => self.passed += 1,
@@ -58,6 +39,38 @@ impl Tally {
         }
     }
 
+    /// Counts the time since the last step to `name`, which is none that can fail by itself.
+    fn spent(&mut self, name: &str) {
+        let seconds = self.lap();
+        self.times.push((name.into(), seconds));
+    }
+
+    /// Seconds since the last step.
+    fn lap(&mut self) -> f64 {
+        self.last.replace(Instant::now()).map_or(0.0, |last| last.elapsed().as_secs_f64())
+    }
+
+    /// What the end-to-end tests report (`tests/e2e/src/report.rs`).
+    fn add(&mut self, report: &Value) -> Result<()> {
+        let name = |step: &Value| step["name"].as_str().map(String::from).context("a name");
+        let seconds = |step: &Value| step["seconds"].as_f64().context("seconds");
+        for step in report["steps"].as_array().context("steps")? {
+            self.times.push((name(step)?, seconds(step)?));
+        }
+        for test in report["tests"].as_array().context("tests")? {
+            self.times.push((name(test)?, seconds(test)?));
+            match test["outcome"].as_str() {
+                Some("passed") => self.passed += 1,
+                Some("failed") => self.failed.push(name(test)?),
+                Some("skipped") => {
+                    self.skipped.push((name(test)?, test["reason"].as_str().context("a reason")?.into()));
+                }
+                outcome => bail!("{} has the outcome {outcome:?}", name(test)?),
+            }
+        }
+        Ok(())
+    }
+
     /// Where the time went: the steps of more than five seconds, the longest first.
     fn show_slowest(&mut self) {
         self.times.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -66,7 +79,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+    fn skip(&mut self, name: &str, reason: &str) {
         eprintln!("skipped {name}: {reason}");
         self.skipped.push((name.into(), reason.into()));
     }
@@ -76,7 +89,8 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     let all = options.contains(&"--all");
     let names: Vec<&str> = options.iter().copied().filter(|option| !option.starts_with("--")).collect();
     if !all {
-        choose_seeds();
+        // SAFETY: called from `main` before any thread was started.
+        unsafe { harness::choose_seeds() };
     }
     let begin = Instant::now();
     let mut tally = Tally { last: Some(begin), ..Tally::default() };
@@ -84,7 +98,7 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
         house(&mut tally);
         unit_tests(all, &mut tally)?;
     }
-    e2e::run(&names, all, &mut tally)?;
+    end_to_end(&names, all, &mut tally)?;
     if options.contains(&"--record") {
         evidence::record()?;
     }
@@ -103,18 +117,6 @@ pub(crate) fn run(options: &[&str]) -> Result<ExitCode> {
     };
     println!("{} passed, {} failed{skipped}", tally.passed, tally.failed.len());
     Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Whether a change passes must not depend on luck, so its tests see the same random data each
-/// time, unless the environment names a seed. `--all` leaves it to them: each run looks at
-/// something else.
-fn choose_seeds() {
-    for name in ["SEED", "PROPTEST_RNG_SEED"] {
-        if std::env::var_os(name).is_none() {
-            // SAFETY: called from `main` before any thread was started.
-            unsafe { std::env::set_var(name, "1") };
-        }
-    }
 }
 
 /// Format, lints, licences and generated files.
@@ -193,6 +195,28 @@ fn unit_tests(all: bool, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
+/// The end-to-end tests so named, which are a program of their own.
+fn end_to_end(names: &[&str], all: bool, tally: &mut Tally) -> Result<()> {
+    // With the features that the other tests were built with: only the last of it is new.
+    let build = ["test", "--workspace", "--test", "e2e"];
+    process::run(process::cargo().args(build).arg("--no-run"))?;
+    tally.spent("cargo build of the end-to-end tests");
+    let report = crate::target_folder().join("e2e-report.json");
+    // That of an earlier run would speak for this one.
+    let _ = std::fs::remove_file(&report);
+    let mut command = process::cargo();
+    command.args(build).args(["--", "--report"]).arg(&report).args(names);
+    if all {
+        command.arg("--all");
+    }
+    eprintln!("$ {}", process::show(&command));
+    let status = command.status().context("sluice-e2e")?;
+    let text = std::fs::read_to_string(&report)
+        .with_context(|| format!("the end-to-end tests ended with {status} and without a report"))?;
+    tally.lap();
+    tally.add(&serde_json::from_str(&text)?).with_context(|| report.display().to_string())
+}
+
 /// How many tests passed and which failed, from the text of Rust's test harness, and of those test
 /// programs of ours that print as it does and add the time.
 fn counts(text: &str) -> (u32, Vec<String>) {
@@ -214,5 +238,27 @@ mod tests {
         let text = "test a ... ok\ntest b::c ... FAILED\ntest d ... FAILED (3.5ms)\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n\
                     test result: ok. 12 passed; 0 failed; 0 ignored\n";
         assert_eq!(super::counts(text), (13, vec!["b::c".to_string(), "d".to_string()]));
+    }
+
+    #[test]
+    fn the_report_of_end_to_end_tests_is_counted() {
+        let report = serde_json::json!({
+            "steps": [{ "name": "build", "seconds": 7.5 }],
+            "tests": [
+                { "name": "a", "outcome": "passed", "reason": null, "seconds": 1.0 },
+                { "name": "b", "outcome": "failed", "reason": null, "seconds": 1.0 },
+                { "name": "c", "outcome": "skipped", "reason": "no root", "seconds": 0.0 },
+            ],
+        });
+        let mut tally = super::Tally::default();
+        tally.add(&report).unwrap();
+        assert_eq!((tally.passed, tally.failed.as_slice()), (1, &["b".to_string()][..]));
+        assert_eq!(tally.skipped, [("c".to_string(), "no root".to_string())]);
+        assert_eq!(tally.times.len(), 4);
+        assert!(
+            tally
+                .add(&serde_json::json!({ "steps": [], "tests": [{ "name": "d", "seconds": 0.0 }] }))
+                .is_err()
+        );
     }
 }

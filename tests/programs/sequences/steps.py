@@ -1,6 +1,6 @@
 """Runs a program step by step: a step that raises is a failure, the others still run.
 
-Each step is a line of three parts between tabs: OK or FAILED, its name, and what it says. `xtask/src/e2e/outcomes.tsv` names steps
+Each step is a line of three parts between tabs: OK or FAILED, its name, and what it says. `tests/e2e/src/outcomes.tsv` names steps
 that have to be among them.
 """
 

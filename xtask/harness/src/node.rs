@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -192,4 +192,10 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.end(libc::SIGTERM);
     }
+}
+
+/// The token in a settings file.
+pub fn token_in(path: &Path) -> Result<String> {
+    let settings: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+    Ok(settings["token"].as_str().context("a token")?.to_owned())
 }

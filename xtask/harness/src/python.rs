@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
+pub use crate::packages::*;
+
 /// A named set of packages, with fixed versions: a test that fails tomorrow fails because of us.
 pub struct Environment {
     pub name: &'static str,

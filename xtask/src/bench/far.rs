@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use harness::namespaces::Separation;
+use harness::packets::Shape;
 use sluice_simulate::plot::Axis;
 
-use crate::e2e::namespaces::Separation;
 use crate::node::Node;
-use crate::packets::Shape;
 use crate::process;
 
 use super::plots::{Curve, draw};
@@ -82,7 +82,7 @@ pub(super) fn run() -> Result<String> {
     let axis = Axis::powers("round trip", nearest, farthest, " ms");
     draw("far-delay", "Large copies over links of 125 MB/s that lose nothing", axis, "MB/s", curves)?;
     Ok(format!(
-        "Large copies over links of packets between two network namespaces (`xtask/src/packets.rs`), with the kernel's TCP ({control}, buffers \
+        "Large copies over links of packets between two network namespaces (`xtask/harness/src/packets.rs`), with the kernel's TCP ({control}, buffers \
          as the system sets them) and TLS; the plain socket has TLS too. Measured by `cargo xtask bench {NAME}`, as root, on {}; median of \
          {RUNS} runs, lowest and highest in brackets.\n\n{text}\n\
          ![Large copies over links of 125 MB/s that lose nothing](plots/far-delay.svg)\n",

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::relay::{Fate, Relay};
 
 use crate::node::{self, Node};
-use crate::relay::{Fate, Relay};
 
 use super::{machine, show};
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use harness::software_gpu;
 
-use crate::e2e::alone;
 use crate::{process, python};
 
 use super::{Figures, RUNS, figures, folder, machine, median, ratios, repeat, source, spread, values};
@@ -68,7 +68,7 @@ pub(super) fn run() -> Result<String> {
     let program = build()?;
     let once = |cores: &str| -> Result<Figures> {
         let mut command = Command::new("taskset");
-        command.args(["-c", cores]).arg(&program).env("LD_LIBRARY_PATH", alone::driver_folder()?);
+        command.args(["-c", cores]).arg(&program).env("LD_LIBRARY_PATH", software_gpu::driver_folder()?);
         // Threads of OpenMP that spin after a loop would take the software GPU's time.
         command.env("OMP_WAIT_POLICY", "passive");
         figures("", &process::output_of(&mut command)?)

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use harness::relay::{Fate, Relay};
 use sluice_simulate::plot::Axis;
 
 use crate::node::{self, Node};
 use crate::process;
-use crate::relay::{Fate, Relay};
 
 use super::plots::{Curve, draw};
 use super::{figures_of, machine, median, ratios, show, values};

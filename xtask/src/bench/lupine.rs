@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use harness::software_gpu;
 
-use crate::e2e::alone;
 use crate::node::{self, Node};
 use crate::process;
 
@@ -58,7 +58,7 @@ pub(super) fn run(options: &[&str]) -> Result<String> {
         .arg(&program)
         .args(["-ldl", "-lpthread"]);
     process::run(&mut gcc)?;
-    let driver = alone::driver_folder()?.join("libcuda.so.1");
+    let driver = software_gpu::driver_folder()?.join("libcuda.so.1");
     let mut runs: [Vec<Figures>; 3] = Default::default();
     for round in 1..=ROUNDS {
         eprintln!("   round {round} of {ROUNDS}");

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::programs;
 use serde_json::Value;
 
 use super::{folder, machine, median, show};
-use crate::e2e::programs;
 use crate::node;
 use crate::process;
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::node::token_in;
 use serde_json::{Value, json};
 use sluice_api::client::Client;
 
 use super::machine;
-use crate::e2e::teams::token_in;
 use crate::node::{Node, sluice};
 
 pub(super) const NAME: &str = "server-attacks";

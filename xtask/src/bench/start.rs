@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use harness::software_gpu;
 
 use super::{Figures, Row, figures, folder, get, repeat, source};
-use crate::e2e::alone;
 use crate::node::Node;
 use crate::{node, process};
 
@@ -118,7 +118,7 @@ pub(super) fn start() -> Result<Vec<Figures>> {
             run.extend(figures(link, &output)?);
         }
         let mut native = Command::new(program);
-        native.env("LD_LIBRARY_PATH", alone::driver_folder()?);
+        native.env("LD_LIBRARY_PATH", software_gpu::driver_folder()?);
         run.extend(figures("native_", &process::output_of(&mut native)?)?);
         Ok(run)
     })

@@ -5,12 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use harness::relay::{Fate, Relay};
+use harness::software_gpu;
 use sluice_simulate::plot::Axis;
 
-use crate::e2e::alone;
 use crate::node::{self, Node};
 use crate::process;
-use crate::relay::{Fate, Relay};
 
 use super::plots::{Curve, draw};
 use super::{Figures, figures, folder, machine, median, show, source, values};
@@ -99,7 +99,7 @@ fn in_order(mut curves: Vec<Curve>) -> Vec<Curve> {
 
 fn run_natively(program: &Path) -> Result<Figures> {
     let mut command = Command::new(program);
-    command.arg(STEPS.to_string()).env("LD_LIBRARY_PATH", alone::driver_folder()?);
+    command.arg(STEPS.to_string()).env("LD_LIBRARY_PATH", software_gpu::driver_folder()?);
     figures("", &process::output_of(&mut command)?)
 }
 

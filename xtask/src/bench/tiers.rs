@@ -4,11 +4,11 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use harness::load::Load;
+use harness::software_gpu;
 use serde_json::Value;
 
 use super::machine;
-use crate::e2e::alone;
-use crate::load::Load;
 use crate::{node, process};
 
 pub(super) const NAME: &str = "tiers";
@@ -24,7 +24,7 @@ pub(super) fn software() -> Result<String> {
 
 /// As a driver that cannot be paused, which is what holds for NVIDIA's.
 pub(super) fn loaded() -> Result<String> {
-    measured(LOADED, &alone::by_path())
+    measured(LOADED, &software_gpu::by_path())
 }
 
 fn measured(name: &str, gpus: &str) -> Result<String> {
@@ -33,7 +33,7 @@ fn measured(name: &str, gpus: &str) -> Result<String> {
     command.arg(crate::root().join("tests/gpu-check/tiers.py"));
     command.arg("--sluice").arg(node::sluice());
     command.arg("--programs").arg(crate::root().join("tests/programs"));
-    command.arg("--native").arg(alone::driver_folder()?);
+    command.arg("--native").arg(software_gpu::driver_folder()?);
     command.args(["--gpus", gpus, "-o", "json"]);
     let text = process::output_of(&mut command)?;
     let others = 100.0 * before.others_since()?;

@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::browser;
 use serde_json::Value;
 
 use super::machine;
-use crate::e2e::web;
 use crate::process;
 
 pub(super) const NAME: &str = "web";
@@ -25,8 +25,8 @@ pub(super) fn run() -> Result<String> {
         build.args(["build", "--release", "-p", "sluice-server", "--bins", "--example", "load"]);
         process::run(&mut build)?;
     }
-    let chromium = web::chromium().context("no Chromium is installed")?;
-    let scripts = web::scripts()?;
+    let chromium = browser::chromium().context("no Chromium is installed")?;
+    let scripts = browser::scripts()?;
     let fleet = Fleet::start()?;
     let mut command = Command::new("node");
     command.arg("large.mjs").current_dir(scripts).env("FLEET", &fleet.line).env("CHROMIUM", chromium);

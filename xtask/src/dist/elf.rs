@@ -11,9 +11,9 @@ use object::read::elf::{Dyn, FileHeader};
 
 /// A version of glibc. The derived order is that of releases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Glibc {
-    pub(crate) major: u32,
-    pub(crate) minor: u32,
+pub struct Glibc {
+    pub major: u32,
+    pub minor: u32,
 }
 
 impl fmt::Display for Glibc {

@@ -103,7 +103,7 @@ fn blob(blobs: &Path, contents: &[u8]) -> Result<Blob> {
 }
 
 /// The digest of bytes as the specification writes it.
-pub(crate) fn digest(bytes: &[u8]) -> String {
+pub fn digest(bytes: &[u8]) -> String {
     let hash = ring::digest::digest(&ring::digest::SHA256, bytes);
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")

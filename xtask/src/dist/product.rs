@@ -11,7 +11,7 @@ use super::{notices, units};
 use crate::{node, process};
 
 /// The glibc that the documents state as required. Binaries that need a newer one are not packaged.
-pub(crate) const GLIBC_STATED: Glibc = Glibc { major: 2, minor: 34 };
+pub const GLIBC_STATED: Glibc = Glibc { major: 2, minor: 34 };
 
 /// The client libraries as cargo builds them, and as an installation names them.
 const LIBRARIES: [(&str, &str); 7] = [

@@ -16,10 +16,10 @@ use zip::write::SimpleFileOptions;
 use super::product::Product;
 
 /// The name that `pip install` takes. `sluice` is another project's.
-pub(crate) const NAME: &str = "sluice-gpu";
+pub const NAME: &str = "sluice-gpu";
 
 /// The largest wheel that is good manners to download in each build of a CI system.
-pub(crate) const SIZE_MAX: u64 = 40_000_000;
+pub const SIZE_MAX: u64 = 40_000_000;
 
 pub(crate) fn write(product: &Product, folder: &Path) -> Result<PathBuf> {
     let tag = format!("py3-none-{}", platform(product));
