@@ -173,6 +173,10 @@ pub struct Report {
     /// Of the leases that were resized here, the last change of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<Resized>,
+    /// Suspended leases whose memory has left their GPUs. A node that leases memory beyond what its
+    /// GPUs have keeps the room, and names none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vacated: Vec<VacatedLease>,
     /// Leases that another node is giving to this one, and that may still stay there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arriving: Vec<Attempt>,
@@ -198,6 +202,16 @@ pub struct IdleLease {
     /// Why its memory cannot leave its GPUs; empty where it can.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stays: String,
+}
+
+/// A suspended lease whose memory has left its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VacatedLease {
+    #[serde(flatten)]
+    pub attempt: Attempt,
+    /// Bytes that cannot leave, on the GPU that has the most of them.
+    pub stays: u64,
 }
 
 /// What became of a grant that changes what a lease has.

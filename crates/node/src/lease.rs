@@ -78,6 +78,12 @@ impl Lease {
         self.used(place).saturating_sub(elsewhere)
     }
 
+    /// Bytes that it keeps from others on each of its GPUs, where its memory has left them.
+    pub(crate) fn stays_vacated(&self) -> Option<u64> {
+        let most = || self.gpus.iter().map(|&gpu| self.resident_on(gpu)).max();
+        if self.vacated { most() } else { None }
+    }
+
     /// Bytes of one session that are in a file.
     pub fn filed_by(&self, session: u64) -> u64 {
         self.sessions.get(&session).map_or(0, |all| all.iter().map(|account| account.filed).sum())

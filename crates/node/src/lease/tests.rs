@@ -170,6 +170,23 @@ fn the_compute_of_a_suspended_lease_is_free_and_its_memory_is_not() {
     books.grant(3, ask(500_000, GIB)).unwrap();
 }
 
+#[test]
+fn a_suspended_lease_whose_memory_has_left_keeps_what_stays() {
+    let mut books = node(1);
+    books.grant(1, ask(500_000, 12 * GIB)).unwrap();
+    books.open_session(1, 10);
+    books.take(1, 10, 0, 6 * GIB, 0).unwrap();
+    books.vacate(1);
+    assert_eq!(books.vacated().count(), 0, "it is not suspended");
+    books.suspend(1).unwrap();
+    assert_eq!(books.vacated().count(), 0, "nothing has left");
+    books.vacate(1);
+    assert_eq!(books.vacated().collect::<Vec<_>>(), [(1, 6 * GIB)]);
+    assert_eq!(books.leased_memory(0), 6 * GIB);
+    books.resume(1).unwrap();
+    assert_eq!(books.vacated().count(), 0);
+}
+
 /// Its client takes what is reserved unasked, and other memory of the lease until it leaves.
 #[test]
 fn a_session_that_leaves_may_have_more_than_it_has_taken() {

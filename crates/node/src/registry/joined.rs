@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sluice_api::grant::Grant;
 use sluice_api::moving::MoveResult;
-use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport};
+use sluice_api::node::{Attempt, GpuReport, Report, Resized, SessionReport, VacatedLease};
 use sluice_wire::control::{SHARE_WHOLE_PPM, SessionStatus};
 use sluice_wire::handshake::Once;
 use sluice_worker_link::counters::Counts;
@@ -284,12 +284,14 @@ impl Registry {
             !moved.filter_map(|record| record.metered.as_ref()).any(|of| of.attempt() == result.attempt)
         };
         let of_server = |record: &LeaseRecord| record.metered.as_ref().map(Metered::attempt);
+        let vacated = |(id, stays): (u64, u64)| Some(VacatedLease { attempt: attempt(id)?, stays });
         Report {
             gpus: ledger.meters.iter().enumerate().map(gpu).collect(),
             leases: ledger.leases.values().filter_map(of_server).collect(),
             sessions: ledger.session_status(|_| true).into_iter().filter_map(session).collect(),
             closed,
             resized: ledger.leases.values().filter_map(resized).collect(),
+            vacated: ledger.books.vacated().filter_map(vacated).collect(),
             arriving: ledger.leases.values().filter_map(arriving).collect(),
             moved: self.orders.results().into_iter().filter(has_left).collect(),
             idle: ledger.idle_leases(self.clock.running()),

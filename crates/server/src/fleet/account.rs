@@ -85,7 +85,7 @@ impl Account {
     }
 
     fn tenants(&mut self, lease: &LeaseRecord, amount: fn(&mut u64, u64), count: fn(&mut u32, u32)) {
-        let memory: u64 = lease.held().map(|(_, seat)| seat.memory * seat.gpus.len() as u64).sum();
+        let memory: u64 = lease.held().map(|(_, seat)| seat.held_memory() * seat.gpus.len() as u64).sum();
         for tenant in lease.tenant.lineage() {
             let holding = self.holdings.entry(tenant).or_default();
             if lease.waits() {
@@ -106,11 +106,12 @@ impl Account {
         count: fn(&mut u32, u32),
     ) {
         let share_ppm = lease.share_ppm(seat);
-        let fixed_memory = if lease.is_fixed_at(seat) { seat.memory } else { 0 };
+        let memory = seat.held_memory();
+        let fixed_memory = if lease.is_fixed_at(seat) { memory } else { 0 };
         for &gpu in &seat.gpus {
             let taken = self.taken.entry((seat.node, gpu)).or_default();
             amount(&mut taken.ppm, u64::from(share_ppm));
-            amount(&mut taken.memory, seat.memory);
+            amount(&mut taken.memory, memory);
             amount(&mut taken.fixed_memory, fixed_memory);
             count(&mut taken.leases, 1);
             count(&mut taken.whole, u32::from(share_ppm == GPU_PPM));

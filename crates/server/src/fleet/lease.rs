@@ -26,6 +26,9 @@ pub(crate) struct Seat {
     /// Its sessions get no GPU time; the share that it counts as is none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) suspended: bool,
+    /// While it is suspended and its memory has left its GPUs: bytes that stay on each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) vacated: Option<u64>,
     /// A change of what it has that is under way or was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) resizing: Option<SeatResize>,
@@ -72,7 +75,7 @@ pub(crate) struct Size {
     pub(crate) limit_ppm: u32,
     /// Bytes.
     pub(crate) memory: u64,
-    /// It keeps its memory, and no share is held for it.
+    /// No share is held for it, and memory only as long as that has not left its GPUs.
     #[serde(default)]
     pub(crate) suspended: bool,
 }
@@ -202,6 +205,7 @@ impl Seat {
             share_ppm: None,
             version: 0,
             suspended: false,
+            vacated: None,
             resizing: None,
             moving: None,
             moves: 0,
@@ -213,6 +217,16 @@ impl Seat {
             limit_ppm: None,
             granted_at_ms: None,
         }
+    }
+
+    /// Bytes of each GPU that no other lease may have.
+    pub(crate) fn held_memory(&self) -> u64 {
+        self.vacated.map_or(self.memory, |stays| stays.min(self.memory))
+    }
+
+    /// Bytes of each GPU that no other lease may have once it is of this size.
+    pub(crate) fn memory_held_as(&self, to: Size) -> u64 {
+        self.vacated.filter(|_| to.suspended).map_or(to.memory, |stays| stays.min(to.memory))
     }
 
     /// The other node and its GPUs, while it moves.

@@ -123,7 +123,7 @@ impl Fleet {
         }
         self.note_movable(node, &report);
         let entry = self.nodes.get_mut(&node)?;
-        let resized = report.resized.clone();
+        let (resized, vacated) = (report.resized.clone(), report.vacated.clone());
         let (moved, arriving) = (report.moved.clone(), report.arriving.iter().copied().collect());
         let mut idle = report.idle;
         // They are looked up by their attempts.
@@ -133,11 +133,13 @@ impl Fleet {
             usage: Vec::new(),
             faults: Vec::new(),
             resized: Vec::new(),
+            vacated: Vec::new(),
             arriving: Vec::new(),
             moved: Vec::new(),
             ..report
         };
         self.settle_resizes(node, &resized);
+        self.settle_vacated(node, &vacated);
         self.settle_moves(node, &moved, now_ms);
         if is_current {
             self.compare_moving(node, &held, &arriving, now_ms);

@@ -18,7 +18,7 @@ use serde_json::json;
 use sluice_api::GPU_PPM;
 use sluice_api::grant::Grant;
 use sluice_api::lease::{LeaseId, LeaseState, ResizeLease, ResizeState, Resizing};
-use sluice_api::node::{NodeId, Resized};
+use sluice_api::node::{NodeId, Resized, VacatedLease};
 use sluice_api::tenant::TenantPath;
 
 use super::lease::{SeatResize, Size, Stage};
@@ -90,7 +90,9 @@ impl Fleet {
         let lease = self.leases.get(&id)?;
         let grows = |seat: &Seat| {
             let from = lease.size(seat);
-            to.held_ppm() > from.held_ppm() || to.memory > from.memory
+            to.held_ppm() > from.held_ppm()
+                || to.memory > from.memory
+                || seat.memory_held_as(to) > seat.held_memory()
         };
         if !lease.held().any(|(_, seat)| grows(seat)) {
             return None;
@@ -112,9 +114,10 @@ impl Fleet {
             let taken = self.taken(seat.node, gpu);
             let others_ppm = taken.ppm - u64::from(own.held_ppm());
             let fixed = lease.is_fixed_at(seat);
+            let (has_memory, memory) = (seat.held_memory(), seat.memory_held_as(to));
             let others = Taken {
-                memory: taken.memory - seat.memory,
-                fixed_memory: taken.fixed_memory - if fixed { seat.memory } else { 0 },
+                memory: taken.memory - has_memory,
+                fixed_memory: taken.fixed_memory - if fixed { has_memory } else { 0 },
                 ..taken
             };
             let has_whole = taken.whole > u32::from(own.held_ppm() == GPU_PPM);
@@ -128,7 +131,7 @@ impl Fleet {
             }
             let free_memory = self.free_memory(node, gpu, &others, fixed).largest;
             let is_over = u64::from(to.held_ppm()) > free_ppm && to.held_ppm() > own.held_ppm()
-                || to.memory > free_memory && to.memory > own.memory;
+                || memory > free_memory && memory > has_memory;
             is_over.then(|| {
                 NoResize::NoRoom(format!(
                     "beside the other leases on GPU {}/{gpu} it can have up to {} % of the compute and {} MiB of memory",
@@ -144,8 +147,8 @@ impl Fleet {
     fn over_quota(&self, lease: &LeaseRecord, tenant: &TenantPath, to: Size) -> Option<NoResize> {
         let quota = self.tenants.get(tenant)?;
         let holding = self.holding(tenant);
-        let (before, after) =
-            (Amounts::of(self, lease, |seat| lease.size(seat)), Amounts::of(self, lease, |_| to));
+        let before = Amounts::of(self, lease, |seat| (lease.size(seat).held_ppm(), seat.held_memory()));
+        let after = Amounts::of(self, lease, |seat| (to.held_ppm(), seat.memory_held_as(to)));
         let gpus = |ppm: u64| ppm as f64 / f64::from(GPU_PPM);
         let limit = quota.limit_milli.map(|milli| u64::from(milli) * 1000);
         let held = holding.ppm - before.ppm + after.ppm;
@@ -212,6 +215,7 @@ impl Fleet {
             for (seat, from) in lease.seats.iter_mut().zip(sizes).filter(|(seat, _)| !seat.over) {
                 seat.share_ppm = Some(from.held_ppm().max(to.held_ppm()));
                 seat.memory = from.memory.max(to.memory);
+                seat.vacated = seat.vacated.filter(|_| to.suspended);
                 seat.version += 1;
                 seat.resizing = Some(SeatResize { from, to, stage: Stage::Sent });
             }
@@ -292,6 +296,32 @@ impl Fleet {
             seat.suspended = has.suspended;
             seat.resizing = refused.map(|reason| SeatResize { stage: Stage::Refused { reason }, ..resize });
         });
+    }
+
+    /// Takes over which suspended leases have left a node's GPUs, so that others can have the memory.
+    pub(super) fn settle_vacated(&mut self, node: NodeId, vacated: &[VacatedLease]) {
+        let stays: BTreeMap<_, _> = vacated.iter().map(|vacated| (vacated.attempt, vacated.stays)).collect();
+        for id in self.account.on_node(node) {
+            let Some(lease) = self.leases.get(&id) else { continue };
+            // One that is to come back may have said so before it knew.
+            let said = |(task, seat): (usize, &Seat)| {
+                let said = stays.get(&lease.attempt_of(task)).copied();
+                (task, said.filter(|_| seat.suspended && !is_sent(seat)))
+            };
+            let here = (0..).zip(&lease.seats).filter(|(_, seat)| seat.node == node && !seat.over);
+            let news = here.filter(|&(task, seat)| said((task, seat)).1 != seat.vacated);
+            let news: Vec<(usize, Option<u64>)> = news.map(said).collect();
+            if news.is_empty() {
+                continue;
+            }
+            self.change(id, |lease| {
+                for (task, stays) in news {
+                    if let Some(seat) = lease.seats.get_mut(task) {
+                        seat.vacated = stays;
+                    }
+                }
+            });
+        }
     }
 
     /// The grants that resize leases of a node, until it has said what became of them.
@@ -375,11 +405,11 @@ struct Amounts {
 }
 
 impl Amounts {
-    /// With this of each GPU of each of its seats.
-    fn of(fleet: &Fleet, lease: &LeaseRecord, size: impl Fn(&Seat) -> Size) -> Amounts {
+    /// With these millionths and bytes of each GPU of each of its seats.
+    fn of(fleet: &Fleet, lease: &LeaseRecord, held: impl Fn(&Seat) -> (u32, u64)) -> Amounts {
         let mut amounts = Amounts { ppm: 0, memory: 0, units_milli: 0 };
         for (_, seat) in lease.held() {
-            let (share_ppm, memory) = (size(seat).held_ppm(), size(seat).memory);
+            let (share_ppm, memory) = held(seat);
             let gpus = fleet.nodes.get(&seat.node).map_or(&[][..], |node| &node.gpus);
             for &gpu in &seat.gpus {
                 amounts.ppm += u64::from(share_ppm);

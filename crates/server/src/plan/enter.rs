@@ -10,7 +10,7 @@ use sluice_sched::{ModelId, ModelSet, Request, WHOLE_GPU_MILLI};
 
 use super::never::is_fixed;
 use super::{Plan, Work};
-use crate::fleet::{Fleet, LeaseRecord, memory_is_fixed};
+use crate::fleet::{Fleet, LeaseRecord, Seat, memory_is_fixed};
 
 impl Plan {
     pub(super) fn submit(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
@@ -30,7 +30,7 @@ impl Plan {
 
     /// Takes over a lease that has its place.
     pub(super) fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
-        let memory = lease.seats.first().map_or(0, |seat| seat.memory);
+        let memory = lease.seats.first().map_or(0, Seat::held_memory);
         // It is where it is, whatever it would accept today; should it have to leave, it goes where
         // it would accept.
         let ask = counted(lease);

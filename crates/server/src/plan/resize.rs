@@ -12,9 +12,11 @@ impl Plan {
     /// others are due to get.
     pub(crate) fn make_room(&mut self, fleet: &Fleet, id: LeaseId, to: Size) -> Option<NoResize> {
         let lease = fleet.lease(id)?;
-        let sizes = || lease.held().map(|(_, seat)| lease.size(seat)).chain([to]);
-        let (held_ppm, memory) = (sizes().map(Size::held_ppm).max()?, sizes().map(|size| size.memory).max()?);
-        let refused = self.count_as(id, held_ppm, memory).err()?;
+        let seats = || lease.held().map(|(_, seat)| seat);
+        let held_ppm = seats().map(|seat| lease.size(seat).held_ppm()).chain([to.held_ppm()]).max()?;
+        let held = seats().map(|seat| seat.held_memory().max(seat.memory_held_as(to))).max()?;
+        let memory = seats().map(|seat| lease.size(seat).memory).chain([to.memory]).max()?;
+        let refused = self.count_as(id, held_ppm, held, memory).err()?;
         let reason = match refused {
             ClusterError::OverCommit { .. } => "what is free there is due to leases that wait for it".into(),
             other => other.to_string(),
@@ -41,15 +43,17 @@ impl Plan {
             return;
         }
         // One that never was asks for its memory as it did.
-        let resized = |seat: &&Seat| seat.stays() && seat.version > 0;
-        let Some(seat) = lease.seats.iter().find(resized) else { return };
+        let resized = || lease.seats.iter().filter(|seat| seat.stays() && seat.version > 0);
+        let Some(seat) = resized().next() else { return };
+        let held = resized().map(Seat::held_memory).max().unwrap_or(seat.memory);
         // It grows only after `make_room`: there is nothing to refuse.
-        let _ = self.count_as(lease.id, lease.share_ppm(seat), seat.memory);
+        let _ = self.count_as(lease.id, lease.share_ppm(seat), held, seat.memory);
     }
 
-    fn count_as(&mut self, id: LeaseId, share_ppm: u32, memory: u64) -> Result<(), ClusterError> {
+    /// Has each of its tasks hold this share and as many bytes; further ones get `memory`.
+    fn count_as(&mut self, id: LeaseId, share_ppm: u32, held: u64, memory: u64) -> Result<(), ClusterError> {
         let Some(work) = self.work.get_mut(&id).filter(|work| work.granted.is_some()) else { return Ok(()) };
-        let memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+        let memory_mib = u32::try_from(held.div_ceil(1 << 20)).unwrap_or(u32::MAX);
         self.scheduler.change_request(self.now_ms, work.job, milli(share_ppm.into()), memory_mib)?;
         work.memory = memory;
         Ok(())

@@ -4,7 +4,7 @@ use serde_json::json;
 use sluice_api::client::{Client, Failure};
 use sluice_api::grant::{Grant, Verifier};
 use sluice_api::lease::{Lease, LeaseHistory, LeaseState, NewLease, ResizeState};
-use sluice_api::node::{GpuStatus, Resized};
+use sluice_api::node::{GpuStatus, Resized, VacatedLease};
 use sluice_api::problem::Kind;
 use sluice_api::tenant::TenantStatus;
 use sluice_api::token::Role;
@@ -245,6 +245,72 @@ fn a_suspended_lease_gives_its_compute_to_others_and_waits_for_it() {
     answer(&mut node, &lease, 2, None);
     let resumed = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
     assert_eq!((resumed.suspended, resumed.share_ppm, resumed.state), (false, 750_000, LeaseState::Running));
+}
+
+#[test]
+fn the_memory_of_a_suspended_lease_is_lent_once_it_has_left_and_awaited_again() {
+    let (_folder, server, mut node, member) = start();
+    let lease = running(&mut node, &member, &NewLease { memory: 12 * GIB, ..ask(500_000) });
+    resize(&member, lease.id, json!({ "suspended": true })).unwrap();
+    let attempt = node.report.leases[0];
+    // A word about a lease that is not known to be suspended yet.
+    node.report.vacated = vec![VacatedLease { attempt, stays: GIB / 2 }];
+    node.say();
+    assert_eq!(leased(&server), (500_000, 12 * GIB));
+    node.report.vacated.clear();
+    answer(&mut node, &lease, 1, None);
+    wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+    assert_eq!(leased(&server), (0, 12 * GIB), "nothing has left yet");
+    node.report.vacated = vec![VacatedLease { attempt, stays: GIB / 2 }];
+    node.say();
+    assert_eq!(leased(&server), (0, GIB / 2));
+    let tenants: Vec<TenantStatus> = server.admin.list("/tenants").unwrap();
+    assert_eq!(tenants[0].held_memory_mib, 512);
+    let state: Lease = member.get(&format!("/leases/{}", lease.id)).unwrap();
+    assert_eq!((state.memory, state.suspended), (12 * GIB, true), "it is still its own when it is back");
+
+    let other = running(&mut node, &member, &NewLease { memory: 15 * GIB, ..ask(500_000) });
+    assert_eq!(leased(&server), (500_000, 15 * GIB + GIB / 2));
+    let third = request(&member, &NewLease { memory: GIB, ..ask(100_000) });
+    wait_for(&member, third.id, |lease| lease.reason.is_some());
+    let _: Lease = member.delete(&format!("/leases/{}", third.id)).unwrap();
+    let refusal = problem(resize(&member, lease.id, json!({ "suspended": false })));
+    assert!(refusal.detail.contains("up to 50 % of the compute and 1024 MiB"), "{refusal:?}");
+    let waits = resize(&member, lease.id, json!({ "suspended": false, "wait": true })).unwrap();
+    assert_eq!(waits.resizing.unwrap().state, ResizeState::Waiting);
+
+    node.report.leases.retain(|attempt| attempt.lease != other.id);
+    node.say();
+    wait_for(&member, lease.id, |lease| {
+        lease.resizing.as_ref().is_some_and(|resizing| resizing.state == ResizeState::Sent)
+    });
+    node.say();
+    assert_eq!(leased(&server), (500_000, 12 * GIB), "what the node said before it knew does not count");
+    node.report.vacated.clear();
+    answer(&mut node, &lease, 2, None);
+    let resumed = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+    assert_eq!((resumed.suspended, resumed.memory), (false, 12 * GIB));
+    assert_eq!(leased(&server), (500_000, 12 * GIB));
+}
+
+#[test]
+fn a_suspended_lease_that_changes_its_size_holds_no_more_than_stays() {
+    let (_folder, server, mut node, member) = start();
+    let lease = running(&mut node, &member, &NewLease { memory: 8 * GIB, ..ask(500_000) });
+    resize(&member, lease.id, json!({ "suspended": true })).unwrap();
+    answer(&mut node, &lease, 1, None);
+    node.report.vacated = vec![VacatedLease { attempt: node.report.leases[0], stays: GIB }];
+    node.say();
+    running(&mut node, &member, &NewLease { memory: 12 * GIB, ..ask(500_000) });
+    let grown = resize(&member, lease.id, json!({ "memory": 14 * GIB })).unwrap();
+    assert_eq!(grown.resizing.unwrap().state, ResizeState::Sent);
+    assert_eq!(leased(&server), (500_000, 13 * GIB));
+    answer(&mut node, &lease, 2, None);
+    let grown = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
+    assert_eq!((grown.memory, grown.suspended), (14 * GIB, true));
+    assert_eq!(leased(&server), (500_000, 13 * GIB));
+    let beyond = problem(resize(&member, lease.id, json!({ "memory": 17 * GIB })));
+    assert!(beyond.detail.contains("has 16384 MiB of memory"), "{beyond:?}");
 }
 
 #[test]
