@@ -139,8 +139,8 @@ impl Books {
         self.on(gpu).map(|l| l.resident_on(gpu)).sum()
     }
 
-    /// The leases that keep no more of their GPUs than these bytes of each, since they are suspended
-    /// and their memory has left.
+    /// The leases that keep no more of their GPUs than these bytes of each, since they are
+    /// suspended and their memory has left.
     pub(crate) fn vacated(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let vacated = |(&id, lease): (&u64, &Lease)| Some((id, lease.stays_vacated()?));
         self.leases.iter().filter(|_| self.overcommit.is_none()).filter_map(vacated)

@@ -298,7 +298,7 @@ impl Fleet {
         });
     }
 
-    /// Takes over which suspended leases have left a node's GPUs, so that others can have the memory.
+    /// Takes over which suspended leases have left a node's GPUs: others can have the memory.
     pub(super) fn settle_vacated(&mut self, node: NodeId, vacated: &[VacatedLease]) {
         let stays: BTreeMap<_, _> = vacated.iter().map(|vacated| (vacated.attempt, vacated.stays)).collect();
         for id in self.account.on_node(node) {
