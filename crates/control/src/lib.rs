@@ -232,7 +232,7 @@ impl Connection {
 
     fn end_lease(&mut self) {
         if std::mem::take(&mut self.holds_lease) {
-            // A node that does not hear it waits for this process to come back, or to end.
+            // A node that does not receive it waits for this process to come back, or to end.
             let _ = self.send(LeaseEnd {});
         }
     }

@@ -48,7 +48,7 @@ use clearance::Clearance;
 use enter::bare_request;
 use estimate::Estimates;
 use live::Due;
-use pools::{Pools, Turns};
+use pools::{PoolChanges, Pools};
 use sites::{Atlas, Site};
 
 pub(crate) use queues::check as check_quotas;
@@ -96,7 +96,7 @@ pub(crate) struct Plan {
     /// What the pools are until one of them turns into something else.
     pools: Pools,
     /// What the pools turn into after that.
-    turns: Turns,
+    pool_changes: PoolChanges,
     /// Of what tenants have used; none of it counts without.
     half_life_ms: Option<u64>,
 }
@@ -161,7 +161,7 @@ impl Plan {
             estimates: Estimates::default(),
             now_ms,
             pools: Pools::at(fleet, now_ms),
-            turns: Turns::default(),
+            pool_changes: PoolChanges::default(),
             half_life_ms,
         };
         plan.scheduler.recall_use(now_ms, []);

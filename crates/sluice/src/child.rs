@@ -328,7 +328,7 @@ fn send(slot: &AtomicI32, signal: i32) {
 
 extern "C" fn pass_on(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // The children that run have a terminal's signals already; those that would come later would
-    // never hear of them.
+    // never receive them.
     if ENDING.contains(&number) {
         ASKED_TO_END.store(true, Ordering::SeqCst);
     }

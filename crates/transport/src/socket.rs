@@ -182,7 +182,7 @@ pub fn make_room(socket: BorrowedFd<'_>) {
 }
 
 /// Linux makes space for what a reader says it waits for (`SO_RCVLOWAT`, `tcp_set_rcvlowat` since
-/// 4.18), within what `tcp_rmem` allows, and the room stays when the reader wants to hear of each
+/// 4.18), within what `tcp_rmem` allows, and the room stays when the reader wants to see each
 /// byte again. `SO_RCVBUF` would end its growth, and `rmem_max` is mostly less. Where a system does
 /// not do so, a connection is slow at first; one byte is a number that none refuses.
 fn raise_room(socket: BorrowedFd<'_>) {

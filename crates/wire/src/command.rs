@@ -129,7 +129,7 @@ message! {
     pub struct Received {
         /// Bytes since the session began.
         position: u64,
-        /// Whether the sender wants to hear the same, to see that the other side is still there.
+        /// Whether the sender asks for the same in return, to see that the peer is still there.
         answer: bool,
     }
 }

@@ -15,8 +15,8 @@ use crate::{
     inner,
 };
 
-/// What the declarations do not say of the arguments: checks by hand, after those of the declarations.
-pub(crate) trait Check {
+/// Checks by hand, after those of the declarations: Errors, start, versions.
+pub(crate) trait ErrorsStartVersions {
     fn cuGetErrorString(call: &Call, error: CUresult, pStr: *mut *const c_char) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -92,6 +92,10 @@ pub(crate) trait Check {
     fn cuProfilerStop(call: &Call) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Devices.
+pub(crate) trait Devices {
     fn cuDeviceGet(call: &Call, device: *mut CUdevice, ordinal: i32) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -218,6 +222,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Contexts.
+pub(crate) trait Contexts {
     fn cuDevicePrimaryCtxRetain(call: &Call, pctx: *mut CUcontext, dev: CUdevice) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -373,6 +381,10 @@ pub(crate) trait Check {
     fn cuCtxWaitEvent(call: &Call, hCtx: CUcontext, hEvent: CUevent) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Modules.
+pub(crate) trait Modules {
     fn cuModuleGetLoadingMode(call: &Call, mode: *mut CUmoduleLoadingMode) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -446,6 +458,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Libraries and kernels.
+pub(crate) trait LibrariesAndKernels {
     fn cuLibraryLoadData(
         call: &Call,
         library: *mut CUlibrary,
@@ -562,6 +578,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Functions.
+pub(crate) trait Functions {
     fn cuFuncGetAttribute(
         call: &Call,
         pi: *mut i32,
@@ -622,6 +642,10 @@ pub(crate) trait Check {
     fn cuFuncSetSharedSize(call: &Call, hfunc: CUfunction, bytes: u32) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Linker.
+pub(crate) trait Linker {
     fn cuLinkCreate_v2(
         call: &Call,
         numOptions: u32,
@@ -699,6 +723,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Host memory and addresses.
+pub(crate) trait HostMemoryAndAddresses {
     fn cuMemGetInfo_v2(call: &Call, free: *mut usize, total: *mut usize) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -801,6 +829,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Copies.
+pub(crate) trait Copies {
     fn cuMemcpy(call: &Call, dst: CUdeviceptr, src: CUdeviceptr, ByteCount: usize) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -1048,6 +1080,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Memsets.
+pub(crate) trait Memsets {
     fn cuMemsetD8_v2(call: &Call, dstDevice: CUdeviceptr, uc: u8, N: usize) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -1147,6 +1183,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Memory pools and stream-ordered allocation.
+pub(crate) trait MemoryPoolsAndStreamOrderedAllocation {
     fn cuMemAllocAsync(
         call: &Call,
         dptr: *mut CUdeviceptr,
@@ -1269,6 +1309,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Virtual memory.
+pub(crate) trait VirtualMemory {
     fn cuMemAddressFree(call: &Call, ptr: CUdeviceptr, size: usize) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -1371,6 +1415,10 @@ pub(crate) trait Check {
     fn cuMemUnmap(call: &Call, ptr: CUdeviceptr, size: usize) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Managed memory.
+pub(crate) trait ManagedMemory {
     fn cuMemAdvise(
         call: &Call,
         devPtr: CUdeviceptr,
@@ -1465,6 +1513,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Streams.
+pub(crate) trait Streams {
     fn cuStreamCreate(call: &Call, phStream: *mut CUstream, Flags: u32) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -1741,6 +1793,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Events.
+pub(crate) trait Events {
     fn cuEventCreate(call: &Call, phEvent: *mut CUevent, Flags: u32) -> Result<(), Violation> {
         Ok(())
     }
@@ -1783,6 +1839,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Launches.
+pub(crate) trait Launches {
     fn cuLaunchKernel(
         call: &Call,
         f: CUfunction,
@@ -1881,6 +1941,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Occupancy.
+pub(crate) trait Occupancy {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         call: &Call,
         numBlocks: *mut i32,
@@ -1948,6 +2012,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         call.undescribed()
     }
+}
+
+/// Checks by hand, after those of the declarations: Graphs.
+pub(crate) trait Graphs {
     fn cuGraphInstantiateWithFlags(
         call: &Call,
         phGraphExec: *mut CUgraphExec,
@@ -2672,6 +2740,10 @@ pub(crate) trait Check {
     fn cuUserObjectRetain(call: &Call, object: CUuserObject, count: u32) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Arrays, textures, surfaces, tensor maps.
+pub(crate) trait ArraysTexturesSurfacesTensorMaps {
     fn cuArray3DCreate_v2(
         call: &Call,
         pHandle: *mut CUarray,
@@ -3056,6 +3128,10 @@ pub(crate) trait Check {
     ) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Green contexts.
+pub(crate) trait GreenContexts {
     fn cuCtxFromGreenCtx(call: &Call, pContext: *mut CUcontext, hCtx: CUgreenCtx) -> Result<(), Violation> {
         call.undescribed()
     }
@@ -3143,6 +3219,10 @@ pub(crate) trait Check {
     fn cuGreenCtxWaitEvent(call: &Call, hCtx: CUgreenCtx, hEvent: CUevent) -> Result<(), Violation> {
         Ok(())
     }
+}
+
+/// Checks by hand, after those of the declarations: Other processes and devices.
+pub(crate) trait OtherProcessesAndDevices {
     fn cuCheckpointProcessGetState(call: &Call, pid: i32, state: *mut u32) -> Result<(), Violation> {
         call.undescribed()
     }

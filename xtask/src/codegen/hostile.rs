@@ -25,10 +25,15 @@ pub(crate) fn generate(api: &Declarations) -> String {
         let is_there = |f: &&Function| !matches!(f.class, Class::Absent(_));
         api.functions.iter().filter(is_there).filter(|f| f.parameters.is_some())
     };
-    out += "/// What the declarations do not say of the arguments: checks by hand, after those of the declarations.\n\
-            pub(crate) trait Check {\n";
-    functions().for_each(|f| check(&mut out, f));
-    out += "}\n\n/// The functions of the driver behind, and those that a worker can ask for.\n\
+    let mut sections: Vec<&str> = functions().map(|f| f.section.as_str()).collect();
+    sections.dedup();
+    for section in sections {
+        let _ = writeln!(out, "/// Checks by hand, after those of the declarations: {section}.");
+        let _ = writeln!(out, "pub(crate) trait {} {{", trait_name(section));
+        functions().filter(|f| f.section == section).for_each(|f| check(&mut out, f));
+        out += "}\n\n";
+    }
+    out += "/// The functions of the driver behind, and those that a worker can ask for.\n\
             pub(crate) fn table() -> DriverTable {\nDriverTable {\n";
     for function in functions() {
         let name = &function.name;
@@ -41,6 +46,12 @@ pub(crate) fn generate(api: &Declarations) -> String {
     out += "..DriverTable::EMPTY\n}\n}\n\n";
     functions().for_each(|f| wrapper(&mut out, f));
     out
+}
+
+/// The title of a section, as the name of a trait.
+fn trait_name(section: &str) -> String {
+    let words = section.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }
 
 /// One that is not overridden refuses pointers that are not described.

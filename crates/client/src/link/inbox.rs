@@ -423,7 +423,7 @@ mod tests {
         let arrival = receiver.arrival.as_mut().expect("a push has begun");
         while arrival.left > 0 && !bytes.is_empty() {
             let mut scrap = [0; SCRAP_BYTES];
-            // SAFETY: nobody else has the receiver.
+            // SAFETY: no other thread has the receiver.
             let space = unsafe { arrival.space(&mut scrap) };
             let (now, later) = bytes.split_at(bytes.len().min(space.len()));
             space[..now.len()].copy_from_slice(now);

@@ -153,7 +153,7 @@ mod tests {
             while !asleep[0].1.is_over.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            // Whoever wakes has the lock, and is done with all.
+            // The thread that wakes has the lock, and is done with all.
             drop(link.inbox());
             let is_woken_too = asleep[1].1.is_over.load(Ordering::Acquire);
             peer.echo(leader);

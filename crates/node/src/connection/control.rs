@@ -144,8 +144,8 @@ impl Line {
         Ok((&*self.stream).write_all(&bytes)?)
     }
 
-    /// As far as that is possible without waiting: a peer that takes nothing does not hear it, and
-    /// has to come back.
+    /// As far as that is possible without waiting: a peer that takes nothing does not receive it,
+    /// and has to come back.
     pub(crate) fn send_now(&self, message: impl Into<Control>) {
         let mut bytes = Vec::new();
         let Ok(_writing) = self.writing.try_lock() else { return };

@@ -7,7 +7,7 @@ use super::books::Saturation;
 use super::decay::Millis;
 use super::gang::Placed;
 use super::job::{Class, JobId};
-use super::pending::{ClassId, Pending, Turn, Waiting};
+use super::pending::{ClassId, Pending, Precedence, Waiting};
 use super::releases::Releases;
 use super::scheduler::Scheduler;
 use super::tree::QueueId;
@@ -50,15 +50,14 @@ impl Scheduler {
         worth: fn(&Scheduler, &Waiting) -> bool,
         attempt: fn(&mut Scheduler, QueueId, ClassId) -> bool,
     ) {
-        let mut turns = Turns::new(self, worth);
-        while let Some((queue, turn)) = turns.next(self) {
-            let (_, _, job, class) = turn;
+        let mut order = QueueOrder::new(self, worth);
+        while let Some((queue, (_, _, job, class))) = order.next(self) {
             if attempt(self, queue, class) {
-                turns.reopen(self, queue, class, worth);
+                order.reopen(self, queue, class, worth);
                 // A job that got its minimum may continue to wait for more.
                 let next = self.jobs.get(&job).and_then(|job| job.waiting.as_ref());
                 if let Some(next) = next.and_then(|class| self.pending[queue.index()].id_of(class)) {
-                    turns.reopen(self, queue, next, worth);
+                    order.reopen(self, queue, next, worth);
                 }
             }
         }
@@ -196,42 +195,42 @@ fn room_since(releases: &Releases, cluster: &Cluster, at: u64, class: &Class) ->
 
 /// Who is next: from the cluster down, the queue that is furthest below its share and has something
 /// to try.
-struct Turns {
-    open: Vec<BTreeSet<Turn>>,
+struct QueueOrder {
+    open: Vec<BTreeSet<Precedence>>,
     /// Classes to try in each queue and those below it.
     count: Vec<u32>,
 }
 
-impl Turns {
-    fn new(scheduler: &Scheduler, worth: fn(&Scheduler, &Waiting) -> bool) -> Turns {
+impl QueueOrder {
+    fn new(scheduler: &Scheduler, worth: fn(&Scheduler, &Waiting) -> bool) -> QueueOrder {
         let queues = scheduler.tree.len();
-        let mut turns = Turns { open: vec![BTreeSet::new(); queues], count: vec![0; queues] };
+        let mut order = QueueOrder { open: vec![BTreeSet::new(); queues], count: vec![0; queues] };
         for queue in scheduler.tree.top_down() {
             let pending = &scheduler.pending[queue.index()];
             let worth = pending.classes().filter(|(_, waiting)| worth(scheduler, waiting));
-            turns.open[queue.index()] = worth.filter_map(|(id, _)| pending.turn(id)).collect();
-            let open = turns.open[queue.index()].len() as u32;
-            scheduler.tree.path(queue).for_each(|above| turns.count[above.index()] += open);
+            order.open[queue.index()] = worth.filter_map(|(id, _)| pending.precedence(id)).collect();
+            let open = order.open[queue.index()].len() as u32;
+            scheduler.tree.path(queue).for_each(|above| order.count[above.index()] += open);
         }
-        turns
+        order
     }
 
-    fn next(&mut self, scheduler: &Scheduler) -> Option<(QueueId, Turn)> {
+    fn next(&mut self, scheduler: &Scheduler) -> Option<(QueueId, Precedence)> {
         let mut among = scheduler.tree.roots();
         loop {
             let open = among.iter().copied().filter(|queue| self.count[queue.index()] > 0);
             let queue = open.min_by_key(|&queue| precedence(scheduler, queue))?;
             let children = &scheduler.tree.queue(queue).children;
             if children.is_empty() {
-                let turn = self.open[queue.index()].pop_first()?;
+                let next = self.open[queue.index()].pop_first()?;
                 scheduler.tree.path(queue).for_each(|above| self.count[above.index()] -= 1);
-                return Some((queue, turn));
+                return Some((queue, next));
             }
             among = children;
         }
     }
 
-    /// Lets the class have another turn, if anything of it waits and is worth it.
+    /// Opens the class again, if anything of it waits and is worth it.
     fn reopen(
         &mut self,
         scheduler: &Scheduler,
@@ -240,9 +239,9 @@ impl Turns {
         worth: fn(&Scheduler, &Waiting) -> bool,
     ) {
         let pending = &scheduler.pending[queue.index()];
-        let Some(turn) = pending.turn(class) else { return };
+        let Some(precedence) = pending.precedence(class) else { return };
         if pending.get(class).is_some_and(|waiting| worth(scheduler, waiting))
-            && self.open[queue.index()].insert(turn)
+            && self.open[queue.index()].insert(precedence)
         {
             scheduler.tree.path(queue).for_each(|above| self.count[above.index()] += 1);
         }

@@ -33,9 +33,9 @@ pub(super) struct Waiting {
     pub(super) retry_at: Option<Millis>,
 }
 
-/// Whose turn it is among the classes of a queue: higher priority, minimum before surplus, first
+/// The order among the classes of a queue: higher priority, minimum before surplus, first
 /// come.
-pub(super) type Turn = (Reverse<i32>, bool, JobId, ClassId);
+pub(super) type Precedence = (Reverse<i32>, bool, JobId, ClassId);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pending {
@@ -98,8 +98,8 @@ impl Pending {
         self.classes.values_mut()
     }
 
-    /// The turn of the first job of a class; none if nothing of it waits any more.
-    pub(super) fn turn(&self, id: ClassId) -> Option<Turn> {
+    /// The precedence of the first job of a class; none if nothing of it waits any more.
+    pub(super) fn precedence(&self, id: ClassId) -> Option<Precedence> {
         let waiting = self.get(id)?;
         let first = *waiting.jobs.first()?;
         Some((Reverse(waiting.class.priority), waiting.class.surplus, first, id))

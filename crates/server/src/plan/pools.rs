@@ -114,15 +114,15 @@ pub(super) fn ever_serves(fleet: &Fleet, pool: &str, tenant: &TenantPath, ask: &
     fleet.pools().get(pool).map_or(!ask.tier.is_own(), |pool| pool.all_terms().any(serves))
 }
 
-/// What the pools turn into one after the other, as far as the plan has looked.
+/// What the pools change into one after the other, as far as the plan has looked.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Vec<Pools>);
+pub(super) struct PoolChanges(Vec<Pools>);
 
-/// The plan looks ahead by at most this number of turns.
-const TURNS_MAX: usize = 32;
+/// The plan looks ahead by at most this number of changes.
+const CHANGES_MAX: usize = 32;
 
-impl Turns {
-    /// The turn of this number after `now`, from 0; none if the calendars know of none.
+impl PoolChanges {
+    /// The change of this number after `now`, from 0; none if the calendars know of none.
     fn nth(&mut self, fleet: &Fleet, now: &Pools, number: usize) -> Option<&Pools> {
         while self.0.len() <= number {
             let next_ms = self.0.last().unwrap_or(now).turn_ms?;
@@ -135,19 +135,19 @@ impl Turns {
 impl Plan {
     /// When a pool with such GPUs begins to serve a lease that none serves now.
     pub(super) fn served_from_ms(&mut self, fleet: &Fleet, lease: &LeaseRecord) -> Option<u64> {
-        let mut turns = std::mem::take(&mut self.turns);
-        let at_ms = self.first_served_ms(fleet, lease, &mut turns);
-        self.turns = turns;
+        let mut changes = std::mem::take(&mut self.pool_changes);
+        let at_ms = self.first_served_ms(fleet, lease, &mut changes);
+        self.pool_changes = changes;
         at_ms
     }
 
-    /// Finds when a pool begins to serve a lease that none serves now. `turns` keeps what it
+    /// Finds when a pool begins to serve a lease that none serves now. `changes` keeps what it
     /// computes.
     pub(super) fn first_served_ms(
         &self,
         fleet: &Fleet,
         lease: &LeaseRecord,
-        turns: &mut Turns,
+        changes: &mut PoolChanges,
     ) -> Option<u64> {
         let (tenant, ask) = (&lease.tenant, &lease.ask);
         // One that a pool serves waits for something else, such as a label.
@@ -156,8 +156,8 @@ impl Plan {
         {
             return None;
         }
-        for number in 0..TURNS_MAX {
-            let pools = turns.nth(fleet, &self.pools, number)?;
+        for number in 0..CHANGES_MAX {
+            let pools = changes.nth(fleet, &self.pools, number)?;
             let models = self.atlas.accepted(ask, |pool| pools.serve(fleet, pool, tenant, ask));
             if models != sluice_sched::ModelSet::NONE {
                 return Some(pools.at_ms);

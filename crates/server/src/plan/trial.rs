@@ -7,7 +7,7 @@ use sluice_sched::queues::JobId;
 
 use super::estimate::{EFFORT_MAX, ENDS_MAX, expected, unknown};
 use super::follow::add_queue;
-use super::pools::Turns;
+use super::pools::PoolChanges;
 use super::sites::Kind;
 use super::{Clock, Plan, domain_name, enter};
 use crate::fleet::{Fleet, LeaseRecord, Seat, memory_is_fixed};
@@ -79,7 +79,7 @@ impl Plan {
             ));
         }
         self.try_out(fleet, history, lease, clock).unwrap_or_else(|reason| {
-            match self.first_served_ms(fleet, lease, &mut Turns::default()) {
+            match self.first_served_ms(fleet, lease, &mut PoolChanges::default()) {
                 Some(at_ms) => {
                     let because = "if there is room when a pool begins to serve it".into();
                     Trial::waits(

@@ -62,7 +62,7 @@ impl Store {
         );
         let query = sqlx::query(AssertSqlSafe(sql)).bind(holder.to_owned()).bind(url.to_owned());
         let query = query.bind(LEADERSHIP.as_millis() as i64).bind(i64::from(force));
-        // Of a statement that is a transaction of its own sqlx takes the row, and does not hear
+        // Of a statement that is a transaction of its own sqlx takes the row, and does not see
         // whether SQLite could write it.
         let mut transaction = self.pool.begin().await?;
         let row = query.fetch_optional(&mut *transaction).await?;

@@ -248,7 +248,7 @@ impl Drop for ServerLease {
 }
 
 /// How long a node is asked again. The server takes a program that says nothing for 20 s for gone,
-/// and has to hear of a node that is not there while the other tasks' grants hold.
+/// and has to know of a node that is not there while the other tasks' grants hold.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Claims a task on its node.

@@ -167,7 +167,7 @@ impl Client {
     }
 
     /// Says no more, and waits a while until the client has hung up: of a socket that is closed
-    /// with bytes unread the peer may not hear the last words.
+    /// with bytes unread the peer may not receive the last words.
     pub(crate) fn wait_until_heard(&self, limit: Duration) {
         let Some(Connection { stream, .. }) = self.connection_now() else { return };
         stream.shut_down_writes();

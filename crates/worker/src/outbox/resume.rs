@@ -86,7 +86,7 @@ impl Outbox {
         self.expanded.store(told, SeqCst);
     }
 
-    /// The client has this much of ours; `answer` says that it wants to hear the same.
+    /// The client has this much of ours; `answer` says that it asks for the same.
     pub(crate) fn acknowledged(&self, received: Received) -> io::Result<()> {
         let mut writer = self.lock_writer();
         let acknowledged = writer.buffer.acknowledge(received.position);

@@ -67,7 +67,7 @@ pub(crate) fn hangs() -> ! {
     exit(1)
 }
 
-/// Gives a client the time to hear why its session ends. One that does not listen does not keep its
+/// Gives a client the time to read why its session ends. One that does not read does not keep its
 /// worker. The caller ends the process afterwards.
 pub(crate) fn last_word(say: impl FnOnce() + Send + 'static) {
     EXPLAINS.store(true, Ordering::Release);

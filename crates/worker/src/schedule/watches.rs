@@ -1,4 +1,4 @@
-//! Events that the client is to hear of once they are done, unasked: beyond a slow link each
+//! Events of whose end the client is notified without asking: beyond a slow link each
 //! question costs it a round trip.
 //!
 //! A driver does not notify that an event is done, unless a stream or a thread is held up for it.
