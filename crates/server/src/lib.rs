@@ -12,35 +12,43 @@
 
 pub mod config;
 
-mod http;
-mod leader;
-mod lease_key;
-mod metrics;
-mod server;
-
+// The API, and who may do what by it.
 mod auth;
-mod autonomy;
-mod backup;
-mod billing;
-mod commits;
 mod concern;
-mod disk;
-mod fleet;
-mod history;
+mod http;
 mod identity;
 mod kept;
 mod keys;
-mod plan;
+mod lease_key;
 mod policy;
-mod printed;
-mod recommendations;
-mod reports;
 mod sessions;
+mod watches;
+
+// The state, what is decided about it, and what changes it.
+mod autonomy;
+mod fleet;
+mod history;
+mod plan;
+mod recommendations;
+mod server;
+
+// The database, and which of several servers writes it.
+mod backup;
+mod commits;
+mod disk;
+mod leader;
 mod store;
-mod traces;
+
+// Usage and money.
+mod billing;
+mod printed;
+mod reports;
 mod usage_bounds;
 mod usage_spans;
-mod watches;
+
+// What others are sent or collect.
+mod metrics;
+mod traces;
 mod webhooks;
 
 #[cfg(test)]

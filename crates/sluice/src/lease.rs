@@ -1,4 +1,4 @@
-//! A lease for a command that uses a GPU by itself, as `sluice run` takes one for a program.
+//! A lease for `sluice run`, and for commands that use a GPU by themselves.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,50 +8,62 @@
 #[macro_use]
 mod output;
 
+// The command line, and what its commands share.
 #[cfg(not(feature = "full"))]
 mod absent;
-mod bench;
-mod block_order;
-mod checkpoint;
-mod child;
 mod cli;
-mod coverage;
-mod doctor;
-mod fit;
-mod hold;
-mod key_file;
-mod kubectl;
-mod lease;
 #[cfg(feature = "full")]
 mod manual;
-mod migrate;
 mod moment;
-mod node_token;
-mod old_glibc;
 mod place;
 mod progress;
-mod ptxas;
 mod quantity;
-mod query;
-mod record;
-mod replay;
+mod table;
+
+// `sluice run`: a lease, a program's surroundings, the program, what it used.
+mod block_order;
+mod child;
+mod coverage;
+mod hold;
+mod lease;
+mod ptxas;
 mod report;
-mod resize;
-mod restore;
 mod run;
 mod sanitize;
-mod server;
-#[cfg(feature = "full")]
-mod simulate;
-mod smi;
 mod surroundings;
-mod suspend;
-mod table;
 mod tasks;
-#[cfg(feature = "full")]
-mod top;
 mod training;
 mod used;
+
+// Commands for running leases.
+mod checkpoint;
+mod key_file;
+mod migrate;
+mod resize;
+mod restore;
+mod suspend;
+
+// Questions about nodes, and a node's own token.
+mod node_token;
+mod query;
+mod smi;
+#[cfg(feature = "full")]
+mod top;
+
+// All that a server is asked.
+mod kubectl;
+mod server;
+
+// Tools.
+mod bench;
+mod doctor;
+mod fit;
+mod record;
+mod replay;
+#[cfg(feature = "full")]
+mod simulate;
+
+mod old_glibc;
 
 use std::ffi::OsStr;
 use std::path::Path;

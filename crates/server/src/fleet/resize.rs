@@ -1,4 +1,5 @@
-//! Leases that get more or less of their GPUs while their programs run.
+//! Leases that get more or less of their GPUs while their programs run, or are suspended: that is a
+//! size without compute.
 //!
 //! ```text
 //!                      room                  its node has taken it
