@@ -35,7 +35,11 @@ export async function administration({ installation, pages, HOSTILE }) {
     await page.getByLabel(/^Name/).fill('from the page');
     await page.getByRole('button', { name: 'Make it' }).click();
     const secret = await page.getByText(/^slc_/).textContent();
+    const row = page.locator('tr', { hasText: 'from the page' });
+    await row.getByText('—', { exact: true }).waitFor();
     assert.equal((await installation.ask('/whoami', secret)).name, 'from the page');
+    await open(page, '/tokens');
+    await row.locator('[data-label="Last used"] time').waitFor();
   });
 
   await step('an administrator adds a webhook, and sees what was delivered', async () => {
@@ -89,8 +93,31 @@ export async function administration({ installation, pages, HOSTILE }) {
     await page.getByRole('button', { name: 'Remove pool tried' }).click();
     await dialog.getByRole('button', { name: 'Remove' }).click();
     await page.getByRole('button', { name: 'Remove pool tried' }).waitFor({ state: 'detached' });
+    await page.getByRole('button', { name: 'New pool…' }).click();
+    await dialog.getByRole('textbox', { name: 'Name', exact: true }).fill('gilded');
+    await dialog.getByRole('textbox', { name: /^Nodes/ }).fill('gpu9');
+    const another = dialog.getByRole('textbox', { name: /^Another tier/ });
+    await another.fill('gold');
+    await another.press('Enter');
+    await dialog.getByText('It begins with what it is a kind of').waitFor();
+    await another.fill('premium-gold');
+    await dialog.getByRole('button', { name: 'Add it' }).click();
+    await dialog.getByRole('textbox', { name: /^premium-gold: limit/ }).fill('50%');
+    await dialog.getByRole('button', { name: 'Declare it' }).click();
+    await dialog.waitFor({ state: 'detached' });
+    const [gold] = (await installation.ask('/pools/gilded')).tiers;
+    assert.deepEqual([gold.name, gold.limit_ppm], ['premium-gold', 500_000]);
+    await page.getByRole('button', { name: 'New price…' }).click();
+    await dialog.getByLabel(/^Tier/).selectOption('premium-gold');
+    await dialog.getByLabel(/^Price/).fill('6');
+    await dialog.getByRole('button', { name: 'Declare it' }).click();
+    await page.locator('tr', { hasText: 'premium-gold' }).getByText('6.00').waitFor();
+    await page.getByRole('button', { name: 'Remove pool gilded' }).click();
+    await dialog.getByRole('button', { name: 'Remove' }).click();
+    await page.getByRole('button', { name: 'Remove pool gilded' }).waitFor({ state: 'detached' });
     await page.getByRole('button', { name: 'New price…' }).click();
     await dialog.getByLabel(/^What/).selectOption('transfer');
+    await dialog.getByLabel(/^Tier/).selectOption('');
     await dialog.getByLabel(/^Price/).fill('0.05');
     await dialog.getByRole('button', { name: 'Declare it' }).click();
     await page.locator('tr', { hasText: 'Transfer' }).getByText('0.05').waitFor();
@@ -183,7 +210,7 @@ export async function administration({ installation, pages, HOSTILE }) {
     await change();
     await look(page, 'pool-form');
     assert.deepEqual([await models.inputValue(), await overcommit.inputValue(), await memory.inputValue(), await idle.inputValue()], ['NVIDIA A100 80GB, h100', '150', '200', 'never']);
-    await dialog.getByLabel('basic').check();
+    await dialog.getByRole('checkbox', { name: 'basic', exact: true }).check();
     assert.deepEqual(await saved(), { ...before, tiers: ['basic'] }, 'what was not touched stays');
 
     await change();

@@ -45,6 +45,14 @@ async function people() {
     assert.deepEqual(cookies.map((cookie) => [cookie.httpOnly, cookie.sameSite]), [[true, 'Strict']], 'one session, and no attempt');
     await page.context().close();
   }
+  // Who was here is listed, with the role that the rules gave.
+  const page = await atProvider();
+  await signIn(page, 'ada');
+  await page.getByRole('heading', { name: 'Overview', level: 1 }).waitFor();
+  await page.goto(`${SERVER}/tokens`);
+  await page.locator('tr', { hasText: 'bob' }).getByText('Member').waitFor();
+  await page.locator('tr', { hasText: 'ada' }).getByText('You').waitFor();
+  await page.context().close();
 }
 
 async function refused() {

@@ -4,6 +4,9 @@
 //! Beside it stands the hash of the sources that it was built from. Without Node.js that tells
 //! whether it is current; with Node.js it is built once more and compared byte by byte.
 
+#[cfg(test)]
+mod commands;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 mod budget;
 mod credit;
+mod earnings;
 mod line;
 mod price;
 
@@ -13,6 +14,7 @@ use crate::invoice::Invoicing;
 
 pub use budget::{Budget, BudgetEnd, BudgetPeriod, BudgetStatus, TightestBudget};
 pub use credit::Credit;
+pub use earnings::CardEarnings;
 pub use line::{BeforeAndAfter, Bill, Charge, Correction, CostChange, DaySpent, Line, NewCorrection};
 pub use price::{Goods, Meter, Price, PricePer, Rate};
 

@@ -95,6 +95,11 @@ pub struct Token {
     pub created_at_ms: u64,
     pub expires_at_ms: u64,
     pub revoked: bool,
+    /// When a request came with it last, or with a session of the web view that it began; where it
+    /// is read as `/tokens` lists it. Servers write it down once a minute, so what came to another
+    /// server may be a minute late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_at_ms: Option<u64>,
 }
 
 impl Token {
@@ -106,6 +111,23 @@ impl Token {
 
 /// What the ids of those begin with whom an identity provider knows.
 pub const PROVIDER_PREFIX: &str = "oidc-";
+
+/// A person of the identity provider who has been here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Person {
+    /// As the id of their token, and as leases and the audit log name it.
+    pub id: String,
+    /// The tenant and the role that the rules gave when the person was here last.
+    pub tenant: TenantPath,
+    pub role: Role,
+    pub name: String,
+    /// The identity provider.
+    pub issuer: String,
+    pub first_seen_ms: u64,
+    /// When a request of theirs came last; as [`Token::last_used_at_ms`].
+    pub last_seen_ms: u64,
+}
 
 /// A token that has been revoked, and the leases that were asked for with it and had not ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]

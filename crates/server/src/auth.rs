@@ -49,6 +49,7 @@ impl Principal {
             expires_at_ms: 0,
             node: None,
             revoked: false,
+            last_used_at_ms: None,
         };
         Principal { token, node: None }
     }
@@ -115,6 +116,7 @@ pub(crate) fn make(
         expires_at_ms: now_ms.saturating_add(lifetime_ms),
         node: None,
         revoked: false,
+        last_used_at_ms: None,
     };
     Ok((StoredToken { token, hash: hash(&text).to_hex().to_string(), node }, text))
 }
@@ -166,7 +168,9 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
     if Provider::may_know(text)
         && let Some(provider) = server.identity.get()
     {
-        return provider.recognise(text).await;
+        let principal = provider.recognise(text).await?;
+        server.last_uses.note_person(&principal.token, provider.issuer(), now_ms);
+        return Ok(principal);
     }
     let session = Claimed::read(text);
     let own = || text.strip_prefix(PREFIX)?.strip_prefix('_')?.split_once('_').map(|(id, _)| id);
@@ -199,6 +203,7 @@ pub(crate) async fn recognise(server: &Server, text: &str, now_ms: u64) -> Resul
     if looked_up {
         server.recognised.keep(stored.clone());
     }
+    server.last_uses.note(&stored.token.id, now_ms);
     Ok(Principal { token: stored.token, node: stored.node })
 }
 
@@ -220,7 +225,9 @@ pub(crate) async fn recognise_for(
     };
     let name = format!("lease {lease}");
     let (role, expires_at_ms, revoked) = (Role::Member, u64::MAX, false);
-    let token = Token { id, tenant, role, name, created_at_ms, expires_at_ms, revoked, node: None };
+    let (node, last_used_at_ms) = (None, None);
+    let token =
+        Token { id, tenant, role, name, created_at_ms, expires_at_ms, revoked, node, last_used_at_ms };
     Ok(Principal { token, node: None })
 }
 

@@ -1,5 +1,6 @@
 //! Bills from sums of usage records and prices. Pure; all amounts are integers.
 
+mod cards;
 mod charges;
 mod credits;
 mod invoices;
@@ -19,6 +20,7 @@ use crate::kept::Kept;
 use crate::store::{Declared, Store, StoreError, Sum};
 use credits::{PromisedParts, credited};
 
+pub(crate) use cards::{CardNow, CardsOfNode, earnings};
 pub(crate) use charges::{Cursor, Day, day_of};
 pub(crate) use invoices::{Invoicer, credit_note, of_bill, period_text};
 pub(crate) use quote::Quote;
@@ -456,7 +458,11 @@ mod tests {
                 "gpus": 1, "memory_mib": 1, "used_ppm_ms": 1, "kernels": 1, "bytes_in": 1, "bytes_out": 1,
                 "memory_peak": 1, "last": false,
             });
-            Write::Usage { record: serde_json::from_value(record).unwrap(), received_at_ms: 0 }
+            Write::Usage {
+                record: serde_json::from_value(record).unwrap(),
+                received_at_ms: 0,
+                cards: Vec::new(),
+            }
         };
         let fence = store.lead("a test", "", true).await.unwrap().unwrap();
         let records = vec![record(1, "acme", 5), record(2, "acme/a", 15), record(3, "globex", 15)];

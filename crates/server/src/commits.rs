@@ -250,7 +250,11 @@ mod tests {
             "share_ppm": 1, "gpus": 1, "memory_mib": 1, "used_ppm_ms": 0, "kernels": 0, "bytes_in": 0, "bytes_out": 0,
             "memory_peak": 0, "last": false
         });
-        vec![Write::Usage { record: serde_json::from_value(record).unwrap(), received_at_ms: 0 }]
+        vec![Write::Usage {
+            record: serde_json::from_value(record).unwrap(),
+            received_at_ms: 0,
+            cards: Vec::new(),
+        }]
     }
 
     #[tokio::test]

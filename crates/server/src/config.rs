@@ -285,6 +285,8 @@ impl Ready {
         // What it leaves behind otherwise counts as silent, and is forgotten after a while.
         let until = tokio::time::Instant::now() + CLOSE_PATIENCE;
         let _ = tokio::time::timeout_at(until, server.store.say_gone(&holder)).await;
+        // What is lost of this is the last minute.
+        let _ = tokio::time::timeout_at(until, server.write_noted()).await;
         // Its last writes are in the file, and the file is free, when this returns: it may be
         // copied or replaced.
         if tokio::time::timeout_at(until, server.store.close()).await.is_err() {
@@ -302,13 +304,14 @@ pub(crate) async fn work(
     url: String,
 ) -> Result<Vec<JoinHandle<()>>, ServeError> {
     let of = || Arc::clone(server);
-    let (writer, scheduler, treasurer, sender, sizer) = (of(), of(), of(), of(), of());
+    let (writer, scheduler, treasurer, sender, sizer, clerk) = (of(), of(), of(), of(), of(), of());
     let mut tasks = vec![
         tokio::spawn(async move { writer.write_down().await }),
         tokio::spawn(async move { scheduler.schedule().await }),
         tokio::spawn(async move { treasurer.follow_budgets().await }),
         tokio::spawn(sender.send_events()),
         tokio::spawn(async move { sizer.follow_programs().await }),
+        tokio::spawn(async move { clerk.write_last_uses().await }),
     ];
     match server.follow(&candidate).await {
         // It leads when there is room; what is there can be read.

@@ -39,7 +39,7 @@ use sluice_api::tenant::{Quota, Tenant, TenantPath};
 pub(crate) use account::{Holding, Taken};
 pub(crate) use budgets::{Passed, Spent};
 pub(crate) use events::{Event, FOR_OTHERS};
-pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, printable};
+pub(crate) use health::{CardId, CardRecord, Patience, WHY_MAX, card_of, cards_of, printable};
 #[cfg(test)]
 pub(crate) use lease::SeatMove;
 pub(crate) use lease::{LeaseRecord, LinePlace, MoveCause, Seat, Size};

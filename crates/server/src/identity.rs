@@ -112,6 +112,10 @@ impl Provider {
         Ok(Provider { declared, issuer, web: Web::new()?, keys, exchanges: Semaphore::new(EXCHANGES_MAX) })
     }
 
+    pub(crate) fn issuer(&self) -> &str {
+        self.issuer.as_str()
+    }
+
     /// What `sluice login` needs to know.
     pub(crate) fn login(&self) -> Login {
         let Identity { client_id, scopes, .. } = self.declared.clone();
@@ -243,6 +247,7 @@ impl Holder {
             expires_at_ms: self.until_ms,
             node: None,
             revoked: false,
+            last_used_at_ms: None,
         }
     }
 }

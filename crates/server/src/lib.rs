@@ -19,6 +19,7 @@ mod http;
 mod identity;
 mod kept;
 mod keys;
+mod last_uses;
 mod lease_key;
 mod policy;
 mod sessions;

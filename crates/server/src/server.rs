@@ -34,6 +34,7 @@ use crate::http::{LeaderClient, Network, Streams};
 use crate::identity;
 use crate::kept::KeptSums;
 use crate::keys::KeysInUse;
+use crate::last_uses::LastUses;
 use crate::leader::{Role, Seen};
 use crate::metrics::{Counters, FleetPicture, Picture};
 use crate::plan::Clock;
@@ -59,6 +60,7 @@ pub(crate) struct Server {
     /// A node that has had no lease for this time is an event; none is without.
     pub(crate) node_idle_ms: Option<u64>,
     pub(crate) recognised: Recognised,
+    pub(crate) last_uses: LastUses,
     pub(crate) sessions: Sessions,
     pub(crate) watches: Watches,
     pub(crate) streams: Streams,
@@ -149,6 +151,7 @@ impl Server {
             node_idle_ms: None,
             identity: identity::Current::default(),
             recognised: Recognised::default(),
+            last_uses: LastUses::default(),
             watches: Watches::default(),
             streams: Streams::default(),
             kept: KeptSums::default(),

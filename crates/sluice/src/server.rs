@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod aside;
 pub(crate) mod bills;
 mod consent;
+mod earnings;
 pub(crate) mod estimate;
 pub(crate) mod invoices;
 pub(crate) mod iq;

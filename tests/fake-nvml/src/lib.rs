@@ -138,6 +138,11 @@ pub extern "C" fn nvmlDeviceGetTemperature(
     answer(degrees, about(device, "temperature", 40), |value| value as c_uint)
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetClockInfo(device: *mut c_void, _which: c_uint, mhz: *mut c_uint) -> c_uint {
+    answer(mhz, about(device, "clock", 1410), |value| value as c_uint)
+}
+
 /// `nvmlUtilization_t`.
 #[repr(C)]
 pub struct Utilization {

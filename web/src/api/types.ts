@@ -5,6 +5,8 @@ import type { components } from './schema';
 type Schemas = components['schemas'];
 
 export type Token = Schemas['Token'];
+export type CardEarnings = Schemas['CardEarnings'];
+export type Person = Schemas['Person'];
 export type Role = Token['role'];
 export type Session = Schemas['Session'];
 export type Lease = Schemas['Lease'];

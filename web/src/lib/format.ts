@@ -22,6 +22,11 @@ export function gpus(ppm: number): string {
   return trim(ppm / 1_000_000, 3);
 }
 
+/** Millionths of a GPU times milliseconds, as GPU-hours. */
+export function gpuHours(ppmMs: number): string {
+  return (ppmMs / 1_000_000 / 3_600_000).toLocaleString('en', { maximumFractionDigits: 3 });
+}
+
 export function milli(value: number): string {
   return trim(value / 1000, 3);
 }
@@ -117,4 +122,9 @@ export function written(ms: number): string {
 
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** As one word of a command line. */
+export function quoted(text: string): string {
+  return /^[\w./:=-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }

@@ -57,7 +57,7 @@ export const GROUPS: { title: string; entries: Entry[] }[] = [
       { path: '/bill', title: 'Spending', icon: 'money', key: 's', component: Bill },
       { path: '/usage', title: 'Usage', icon: 'chart', key: 'u', component: Usage },
       { path: '/rightsize', title: 'Right-size', icon: 'pulse', key: 'r', component: RightSize },
-      { path: '/tokens', title: 'Tokens', icon: 'key', key: 'k', component: Tokens, shown: () => session.can('seeTokens') },
+      { path: '/tokens', title: 'People and tokens', icon: 'key', key: 'k', component: Tokens, shown: () => session.can('seeTokens') },
       { path: '/audit', title: 'Audit log', icon: 'audit', key: 'a', component: Audit, shown: () => session.can('seeAudit') },
       { path: '/webhooks', title: 'Webhooks', icon: 'bell', key: 'w', component: Webhooks, shown: () => session.can('webhook') },
       { path: '/declarations', title: 'Declarations', icon: 'file', key: 'd', component: Declarations, shown: () => session.can('setQuota') || session.can('setPrice') || (session.can('seeAudit') && session.isRoot) },

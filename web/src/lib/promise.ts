@@ -27,9 +27,10 @@ export function kindOf(tier: Tier): (typeof KINDS)[number] {
   return KINDS.find((kind) => tier === kind || tier.startsWith(`${kind}-`)) ?? 'standard';
 }
 
-/** The tiers that pools have declared beside the three that there always are. */
+/** The tiers that pools, or their personalities, have declared beside the three that there always are. */
 export function ownTiers(pools: PoolStatus[]): Tier[] {
-  const names = pools.flatMap((pool) => (pool.declared.tiers ?? []).map((one) => (typeof one === 'string' ? one : one.name)));
+  const declared = ({ declared: pool }: PoolStatus) => [...(pool.tiers ?? []), ...(pool.personalities ?? []).flatMap((one) => one.tiers ?? [])];
+  const names = pools.flatMap(declared).map((one) => (typeof one === 'string' ? one : one.name));
   return [...new Set(names)].filter((name) => !KINDS.some((kind) => kind === name)).sort();
 }
 

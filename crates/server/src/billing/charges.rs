@@ -141,7 +141,7 @@ mod tests {
                 "last": false,
             }))
             .unwrap();
-            writes.push(Write::Usage { record, received_at_ms: 0 });
+            writes.push(Write::Usage { record, received_at_ms: 0, cards: Vec::new() });
         }
         store.commit(fence, writes).await.unwrap();
         let period = Period { from_ms: 0, until_ms: 5 * DAY_MS };

@@ -23,7 +23,9 @@ use sluice_api::health::{Clearing, FenceState, GpuFault, GpuFence, GpuName};
 use sluice_api::lease::{LeaseId, LeaseState};
 use sluice_api::node::NodeId;
 use sluice_api::text::is_deceptive;
+use sluice_api::usage::UsageRecord;
 
+use super::lease::SeatMove;
 use super::{Fleet, Incident, LeaseRecord, Node, Seat, Stays};
 
 /// Of the GPUs of a pool, this part may become faulty within [`WINDOW_MS`]: one in five, and one in
@@ -431,9 +433,27 @@ pub(crate) fn printable(c: char) -> char {
     if is_deceptive(c) { ' ' } else { c }
 }
 
+/// The names of the GPUs that a record of a node is of, where the server knows: of the present
+/// attempt of a lease, unless it was moved away from the node since, and of a node with one GPU.
+pub(crate) fn cards_of(record: &UsageRecord, lease: Option<&LeaseRecord>, node: &Node) -> Vec<String> {
+    let lease = lease.filter(|lease| lease.attempt == record.attempt);
+    let seat = lease.and_then(|lease| lease.seats.get(record.task as usize));
+    let only = [0];
+    let gpus = match seat {
+        Some(seat) if seat.node == node.id => &seat.gpus[..],
+        Some(Seat { moving: Some(SeatMove::Sent { node: target, gpus, .. }), .. }) if *target == node.id => {
+            gpus
+        }
+        _ if node.gpus.len() == 1 => &only,
+        _ => &[],
+    };
+    let cards: Vec<String> = gpus.iter().filter_map(|gpu| card_of(node, *gpu)).collect();
+    if cards.len() == record.gpus as usize { cards } else { Vec::new() }
+}
+
 /// A lost GPU does not come back with the next start, and those behind it move up: the place alone
 /// would fence another GPU.
-fn card_of(node: &Node, gpu: u32) -> Option<String> {
+pub(crate) fn card_of(node: &Node, gpu: u32) -> Option<String> {
     let uuid = &node.gpus.get(gpu as usize)?.uuid;
     let is_its_own = !uuid.is_empty() && node.gpus.iter().filter(|other| other.uuid == *uuid).count() == 1;
     Some(if is_its_own { uuid.clone() } else { format!("#{gpu}") })

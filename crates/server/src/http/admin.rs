@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::AppendHeaders;
 use serde::Deserialize;
 use sluice_api::Page;
 use sluice_api::bill::{BudgetStatus, Price};
@@ -148,7 +149,9 @@ pub(super) async fn tokens(
     let after = options.cursor(|text| Some(text.to_owned()))?.unwrap_or_default();
     let stored = server.store.tokens(&scope, &after, limit).await?;
     let stored = page(stored, limit, |stored| stored.token.id.clone());
-    Ok(Json(Page { items: stored.items.into_iter().map(|stored| stored.token).collect(), next: stored.next }))
+    let mut items: Vec<Token> = stored.items.into_iter().map(|stored| stored.token).collect();
+    server.add_last_uses(&mut items).await?;
+    Ok(Json(Page { items, next: stored.next }))
 }
 
 /// Make a token
@@ -196,15 +199,23 @@ pub(super) async fn make_token(
 
 const LIFETIME_S_MAX: u64 = 10 * 366 * 24 * 3600;
 
+/// With a tag that is not that of the whole answer.
+type Tagged<T> = (AppendHeaders<[(HeaderName, HeaderValue); 1]>, Json<T>);
+
 /// A token, without its secret
+///
+/// Its tag stays the same while the token is only used.
 #[utoipa::path(get, path = "/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
     responses((status = 200, body = Token)))]
 pub(super) async fn token(
     State(server): State<Arc<Server>>,
     principal: Principal,
     Name(id): Name<String>,
-) -> Answer<Token> {
-    Ok(Json(token_seen(&server, &principal, &id).await?))
+) -> Result<Tagged<Token>, Refusal> {
+    let mut token = token_seen(&server, &principal, &id).await?;
+    let tag = tags::of(&token);
+    server.add_last_uses(std::slice::from_mut(&mut token)).await?;
+    Ok((AppendHeaders([(header::ETAG, tag)]), Json(token)))
 }
 
 /// One of a foreign tenant does not exist for them.

@@ -12,6 +12,7 @@ use sluice_api::usage::{AsideDecided, AsideDecision, AsideRecord};
 use super::answer::Answer;
 use super::extract::{Body, Options, PageOptions, page};
 use crate::auth::Principal;
+use crate::fleet::cards_of;
 use crate::policy::Action;
 use crate::server::Server;
 use crate::store::Write;
@@ -64,7 +65,13 @@ pub(super) async fn decide(
         change.write(Write::AsideGone(id.clone()));
         if accept {
             change.note_run_end(&record);
-            change.write(Write::Usage { record, received_at_ms: now_ms });
+            let lease = match change.fleet().lease(record.lease) {
+                Some(lease) => Some(lease.clone()),
+                None => server.store.lease(record.lease).await?,
+            };
+            let node = change.fleet().nodes().get(&record.node);
+            let cards = node.map_or_else(Vec::new, |node| cards_of(&record, lease.as_ref(), node));
+            change.write(Write::Usage { record, received_at_ms: now_ms, cards });
         }
     }
     match records {

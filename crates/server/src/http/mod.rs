@@ -3,6 +3,7 @@
 
 mod answer;
 mod document;
+mod earnings;
 mod expiry;
 mod extract;
 mod forward;
@@ -10,6 +11,7 @@ mod limits;
 mod listen;
 mod once;
 mod page;
+mod people;
 mod places;
 mod session;
 mod tags;
@@ -84,6 +86,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(nodes::report))
         .routes(routes!(nodes::gpus))
         .routes(routes!(gpu_sums::gpu_sums))
+        .routes(routes!(earnings::card_earnings))
         .routes(routes!(health::fence))
         .routes(routes!(health::unfence))
         .routes(routes!(nodes::sessions))
@@ -104,6 +107,7 @@ fn declared() -> OpenApiRouter<Arc<Server>> {
         .routes(routes!(admin::whoami))
         .routes(routes!(admin::tokens, admin::make_token))
         .routes(routes!(admin::token, admin::revoke_token))
+        .routes(routes!(people::people))
         .routes(routes!(ledger::prices))
         .routes(routes!(ledger::usage))
         .routes(routes!(ledger::usage_hours))

@@ -24,7 +24,7 @@ use super::answer::Answer;
 use super::extract::{Body, ByUser, Name, OfTenant, OnNode, Options, PageOptions, cut, two_numbers};
 use crate::auth::{self, Principal};
 use crate::disk;
-use crate::fleet::{Fleet, LeaseRecord, Node, OrderToMove, Patience, Taken};
+use crate::fleet::{Fleet, LeaseRecord, Node, OrderToMove, Patience, Taken, cards_of};
 use crate::policy::Action;
 use crate::server::{Books, Change, Server, unwell};
 use crate::store::Write;
@@ -315,7 +315,10 @@ async fn take_usage(
         let Some(node) = change.fleet().nodes().get(&id) else { continue };
         let reason = implausible(record, lease.as_ref(), node, now_ms).or_else(|| last.contradiction(record));
         match reason {
-            None => change.count(record),
+            None => {
+                let cards = cards_of(record, lease.as_ref(), node);
+                change.count(record, cards);
+            }
             Some(reason) => {
                 aside.push(AsideRecord { record: record.clone(), reason, received_at_ms: now_ms })
             }

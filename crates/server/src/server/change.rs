@@ -152,9 +152,9 @@ impl Change<'_> {
         self.writes.push(write);
     }
 
-    /// Counts a usage record.
-    pub(crate) fn count(&mut self, record: &UsageRecord) {
-        self.write(Write::Usage { record: record.clone(), received_at_ms: self.now_ms });
+    /// Counts a usage record, which is of these GPUs, where that is known.
+    pub(crate) fn count(&mut self, record: &UsageRecord, cards: Vec<String>) {
+        self.write(Write::Usage { record: record.clone(), received_at_ms: self.now_ms, cards });
         let Books { counted, fleet, autonomy, .. } = &mut *self.books;
         autonomy.count(record);
         let last = LastCounted { sequence: record.sequence, until_ms: record.until_ms };

@@ -25,9 +25,10 @@ async fn the_queue_is_looked_at_for_what_changed_and_not_for_what_was_used() {
         "memory_peak": 1, "last": false,
     });
     let record = serde_json::from_value(record).unwrap();
-    for (write, looks) in
-        [(Write::Usage { record, received_at_ms: 0 }, false), (Write::ForgetKeys { before_ms: 0 }, true)]
-    {
+    for (write, looks) in [
+        (Write::Usage { record, received_at_ms: 0, cards: Vec::new() }, false),
+        (Write::ForgetKeys { before_ms: 0 }, true),
+    ] {
         let mut change = server.change().await.unwrap();
         change.write(write);
         assert!(change.hand_over().is_ok());

@@ -50,27 +50,32 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Entries before `before`, the latest first.
-    pub(crate) async fn audit_before(&self, before: u64, limit: u32) -> Result<Vec<Entry>> {
-        let query = sqlx::query("SELECT * FROM audit WHERE sequence < $1 ORDER BY sequence DESC LIMIT $2");
+    /// Entries before `before` whose actor's name has this in it, the latest first.
+    pub(crate) async fn audit_before(&self, before: u64, actor: &str, limit: u32) -> Result<Vec<Entry>> {
+        let query = sqlx::query(
+            "SELECT * FROM audit WHERE sequence < $1 AND LOWER(actor) LIKE $2 ESCAPE '!' \
+             ORDER BY sequence DESC LIMIT $3",
+        );
         let before = i64::try_from(before).unwrap_or(i64::MAX);
-        let rows = query.bind(before).bind(i64::from(limit)).fetch_all(&self.pool).await?;
-        rows.iter().map(entry).collect()
+        let query = query.bind(before).bind(has(actor)).bind(i64::from(limit));
+        query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
-    /// Entries before `before` that concern a tenant or one below it, the latest first.
+    /// As [`Store::audit_before`], those alone that concern a tenant or one below it.
     pub(crate) async fn audit_within(
         &self,
         tenant: &TenantPath,
         before: u64,
+        actor: &str,
         limit: u32,
     ) -> Result<Vec<Entry>> {
         let query = sqlx::query(
-            "SELECT * FROM audit WHERE sequence < $1 AND (tenant = $2 OR tenant LIKE $3) ORDER BY sequence DESC LIMIT $4",
+            "SELECT * FROM audit WHERE sequence < $1 AND (tenant = $2 OR tenant LIKE $3) \
+             AND LOWER(actor) LIKE $4 ESCAPE '!' ORDER BY sequence DESC LIMIT $5",
         );
         let before = i64::try_from(before).unwrap_or(i64::MAX);
         let (tenant, below) = within(tenant);
-        let query = query.bind(before).bind(tenant).bind(below).bind(i64::from(limit));
+        let query = query.bind(before).bind(tenant).bind(below).bind(has(actor)).bind(i64::from(limit));
         query.fetch_all(&self.pool).await?.iter().map(entry).collect()
     }
 
@@ -135,6 +140,12 @@ impl Store {
     }
 }
 
+/// The pattern of LIKE for a text in lower case that has this in it, whatever it consists of.
+fn has(part: &str) -> String {
+    let plain = part.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
+    format!("%{plain}%")
+}
+
 fn head(row: &AnyRow) -> Result<Head> {
     Ok(Head { sequence: unsigned(row, "sequence")?, hash: text(row, "hash")? })
 }
@@ -150,4 +161,17 @@ fn entry(row: &AnyRow) -> Result<Entry> {
         previous: text(row, "previous")?,
         hash: text(row, "hash")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_name_is_itself_and_no_pattern() {
+        let check = |part, expect| assert_eq!(has(part), expect, "{part}");
+        check("", "%%");
+        check("Ada", "%ada%");
+        check("100%_!", "%100!%!_!!%");
+    }
 }

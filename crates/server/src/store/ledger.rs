@@ -12,7 +12,8 @@ use sqlx::{AssertSqlSafe, Row};
 use super::promises;
 use super::rows::{Insert, Statement};
 use super::{
-    Result, Store, StoreError, Tx, largest, parsed, signed, small, text, unsigned, unsigned_or_null, within,
+    Result, Store, StoreError, Tx, largest, parsed, signed, small, text, to_json, unsigned, unsigned_or_null,
+    within,
 };
 use crate::billing::Period;
 use crate::usage_spans::LastCounted;
@@ -33,16 +34,23 @@ pub(crate) struct Sum {
 static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
-     task, tier, pool, model, gflops, suspended_ppm_ms, wait_us, attained_ppm, credit_ppm, waits, waits_within)",
+     task, tier, pool, model, gflops, suspended_ppm_ms, wait_us, attained_ppm, credit_ppm, waits, waits_within, \
+     cards)",
     "ON CONFLICT (id) DO NOTHING",
 );
 
-/// Records and when they came. One that is there already changes nothing.
-pub(super) async fn write_usage(transaction: &mut Tx<'_>, records: &[(UsageRecord, u64)]) -> Result<()> {
+/// Records, when they came, and of which GPUs they are. One that is there already changes nothing.
+pub(super) async fn write_usage(
+    transaction: &mut Tx<'_>,
+    records: &[(UsageRecord, u64, Vec<String>)],
+) -> Result<()> {
     USAGE.write(transaction, records, bind_usage).await
 }
 
-fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRecord, u64)) -> Statement<'q> {
+fn bind_usage<'q>(
+    statement: Statement<'q>,
+    (record, received_at_ms, cards): &(UsageRecord, u64, Vec<String>),
+) -> Statement<'q> {
     let promise = record.promised.map(|of| of.promise);
     statement
         .bind(record.id.clone())
@@ -76,6 +84,7 @@ fn bind_usage<'q>(statement: Statement<'q>, (record, received_at_ms): &(UsageRec
         .bind(promise.map_or(0, |promise| i64::from(promise.credit_ppm)))
         .bind(record.promised.map_or(0, |of| signed(of.waits)))
         .bind(record.promised.map_or(0, |of| signed(of.within)))
+        .bind(if cards.is_empty() { String::new() } else { to_json(cards) })
 }
 
 pub(super) async fn write_price(transaction: &mut Tx<'_>, price: &Price) -> Result<()> {
@@ -381,7 +390,7 @@ fn sums_sql(parts: &[Period]) -> String {
 }
 
 /// In the order of [`Meter::ALL`], and by their names; bytes are not in one column everywhere.
-fn amounts_sql(bytes: &str) -> String {
+pub(super) fn amounts_sql(bytes: &str) -> String {
     let columns = [
         ("reserved_ppm_ms", "reserved"),
         ("used_ppm_ms", "used"),
@@ -419,15 +428,17 @@ pub(super) fn total(row: &AnyRow, name: &str) -> Result<u64> {
 }
 
 fn sum(row: &AnyRow) -> Result<Sum> {
-    let amounts = [
-        total(row, "reserved")?,
-        total(row, "used")?,
-        total(row, "memory")?,
-        total(row, "transfer")?,
-        total(row, "suspended")?,
-    ];
     let (tenant, records) = (parsed(row, "tenant")?, unsigned(row, "records")?);
-    Ok(Sum { tenant, goods: goods(row)?, records, amounts })
+    Ok(Sum { tenant, goods: goods(row)?, records, amounts: amounts(row)? })
+}
+
+/// In the order of [`Meter::ALL`].
+pub(super) fn amounts(row: &AnyRow) -> Result<[u64; Meter::ALL.len()]> {
+    let mut amounts = [0; Meter::ALL.len()];
+    for (amount, name) in amounts.iter_mut().zip(["reserved", "used", "memory", "transfer", "suspended"]) {
+        *amount = total(row, name)?;
+    }
+    Ok(amounts)
 }
 
 pub(super) fn goods(row: &AnyRow) -> Result<Goods> {
@@ -539,7 +550,7 @@ mod tests {
                     let batch = batch.into_iter().map(|(lease, sequence, what)| record(lease, sequence, what));
                     let write = |record: UsageRecord| {
                         records.entry(record.id.clone()).or_insert_with(|| record.clone());
-                        Write::Usage { record, received_at_ms: 0 }
+                        Write::Usage { record, received_at_ms: 0, cards: Vec::new() }
                     };
                     store.commit(fence, batch.map(write).collect()).await.unwrap();
                     let sums = store.usage_sums(&parts).await.unwrap();

@@ -83,6 +83,15 @@ pub(super) const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
             include_str!("../../migrations/0026_promises.postgres.sql"),
         ],
     ),
+    (27, "last uses", [include_str!("../../migrations/0027_last_uses.sql"); 2]),
+    (
+        28,
+        "cards",
+        [
+            include_str!("../../migrations/0028_cards.sqlite.sql"),
+            include_str!("../../migrations/0028_cards.postgres.sql"),
+        ],
+    ),
 ];
 
 impl Store {

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use sluice_api::node::NodeId;
 
 use super::{Result, Store, Tx, from_json, signed, text, to_json, unsigned};
@@ -5,8 +7,9 @@ use crate::fleet::Node;
 
 pub(super) async fn write(transaction: &mut Tx<'_>, node: &Node, joined_at_ms: u64) -> Result<()> {
     sqlx::query(
-        "INSERT INTO node (id, name, address, gpus, labels, joined_at_ms, drain) VALUES ($1, $2, $3, $4, $5, $6, $7) \
-         ON CONFLICT (id) DO UPDATE SET address = excluded.address, gpus = excluded.gpus, labels = excluded.labels, \
+        "INSERT INTO node (id, name, address, gpus, labels, joined_at_ms, drain, first_joined_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $6) ON CONFLICT (id) DO UPDATE SET first_joined_ms = \
+         CASE WHEN node.forgotten = 1 THEN excluded.first_joined_ms ELSE node.first_joined_ms END, address = excluded.address, gpus = excluded.gpus, labels = excluded.labels, \
          joined_at_ms = excluded.joined_at_ms, drain = excluded.drain, forgotten = 0",
     )
     .bind(signed(node.id))
@@ -49,6 +52,14 @@ impl Store {
             Ok(node)
         };
         rows.iter().map(node).collect()
+    }
+
+    /// All nodes, also those that are gone for good: their names, and when each was here first.
+    pub(crate) async fn nodes_since(&self) -> Result<BTreeMap<NodeId, (String, u64)>> {
+        let query = sqlx::query("SELECT id, name, first_joined_ms FROM node");
+        let rows = query.fetch_all(&self.pool).await?;
+        let since = |row| Ok((unsigned(row, "id")?, (text(row, "name")?, unsigned(row, "first_joined_ms")?)));
+        rows.iter().map(since).collect()
     }
 
     /// The names of nodes that are gone for good.

@@ -103,6 +103,7 @@ fn stored_token(row: &AnyRow) -> Result<StoredToken> {
         created_at_ms: unsigned(row, "created_at_ms")?,
         expires_at_ms: unsigned(row, "expires_at_ms")?,
         revoked: small(row, "revoked")? != 0,
+        last_used_at_ms: None,
     };
     Ok(StoredToken { token, hash: text(row, "hash")?, node: unsigned_or_null(row, "node")? })
 }

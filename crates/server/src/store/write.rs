@@ -49,6 +49,8 @@ pub(crate) enum Write {
     Usage {
         record: UsageRecord,
         received_at_ms: u64,
+        /// The names of the GPUs that it is of, where that is known.
+        cards: Vec<String>,
     },
     /// A usage record that does not count.
     Aside(Box<AsideRecord>),
@@ -121,7 +123,9 @@ impl Store {
                 Write::Audit(entry, tenant) => rows.entries.push((entry, tenant)),
                 Write::Key(key) => rows.keys.push(key),
                 Write::Answer { token, name, answer } => rows.answers.push((token, name, answer)),
-                Write::Usage { record, received_at_ms } => rows.usage.push((record, received_at_ms)),
+                Write::Usage { record, received_at_ms, cards } => {
+                    rows.usage.push((record, received_at_ms, cards));
+                }
                 Write::Aside(record) => aside::write(tx, &record).await?,
                 Write::AsideGone(id) => aside::remove(tx, &id).await?,
                 Write::Revoke(id) => tokens::revoke(tx, &id).await?,
@@ -229,7 +233,7 @@ pub(super) struct Rows {
     keys: Vec<KeyUse>,
     /// To keys.
     answers: Vec<(String, String, String)>,
-    usage: Vec<(UsageRecord, u64)>,
+    usage: Vec<(UsageRecord, u64, Vec<String>)>,
     /// Something else changed that servers keep in memory.
     settings: bool,
 }

@@ -102,6 +102,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     ("revoke", "revoke_token", |c, t| c.delete(&format!("/tokens/{}", t.token))),
     ("tokens", "tokens", |c, _| c.get("/tokens")),
     ("get token", "token", |c, t| c.get(&format!("/tokens/{}", t.token))),
+    ("people", "people", |c, _| c.get("/people?tenant=acme")),
     ("set default", "set_run_default", |c, _| {
         let new = json!({ "tenant": "acme", "program": "train.py", "share_ppm": 250_000, "memory": 0 });
         c.post("/run-defaults", &new)
@@ -132,6 +133,7 @@ const CALLS: &[(&str, &str, Call)] = &[
     }),
     ("gpus", "gpus", |c, _| c.get("/gpus")),
     ("gpu sums", "gpu_sums", |c, _| c.get("/gpus/sums")),
+    ("gpu earnings", "card_earnings", |c, _| c.get("/gpus/earnings")),
     ("drift", "drift", |c, _| c.get("/drift")),
     ("servers", "servers", |c, _| c.get("/servers")),
     ("plans", "plans", |c, _| c.get("/plans")),
@@ -269,7 +271,7 @@ fn every_endpoint_for_every_role() {
         "enable webhook",
         "remove webhook",
     ];
-    let tokens = ["token", "revoke", "tokens", "get token"];
+    let tokens = ["token", "revoke", "tokens", "get token", "people"];
     let gpus = ["gpus", "gpu sums", "drift"];
     let defaults = ["set default", "remove default", "consent", "undo", "allow"];
     let tenants = ["watch", "pools", "get tenant", "remove tenant"];
@@ -297,6 +299,7 @@ fn every_endpoint_for_every_role() {
     let audits = [
         "tokens",
         "get token",
+        "people",
         "audit",
         "tenant's audit",
         "gpus",
@@ -330,8 +333,8 @@ fn every_endpoint_for_every_role() {
         "get pool",
         "remove pool",
     ];
-    let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token"];
-    let fences = ["gpus", "gpu sums", "drift", "servers", "plans", "fence", "unfence"];
+    let nodes = ["nodes", "node", "drain", "undrain", "forget node", "tokens", "get token", "people"];
+    let fences = ["gpus", "gpu sums", "gpu earnings", "drift", "servers", "plans", "fence", "unfence"];
     check(Role::Provider, "/", &[&leases[..3], &money, &sold, &nodes, &webhooks, &fences].concat());
     check(Role::Node, "/", &["join"]);
     let foreign = |more: &[&'static str]| {

@@ -1,4 +1,5 @@
 use serde_json::json;
+use sluice_api::audit::Entry;
 use sluice_api::bill::{Bill, DaySpent};
 use sluice_api::problem::Kind;
 use sluice_api::token::Role;
@@ -93,6 +94,17 @@ fn compliance_says_who_could_do_what_and_who_did() {
     assert!(all.contains(&format!("\"lease.requested\" \"{}\"", lease.id)), "{all:?}");
     assert!(!all.iter().any(|entry| entry.ends_with(&format!("\"{}\"", foreign.id))), "{all:?}");
     assert!(!all.iter().any(|entry| entry.contains("invoice")), "{all:?}");
+    let actors = |actor: &str| -> std::collections::BTreeSet<String> {
+        let path = format!("/audit/latest?actor={actor}");
+        let entries: Vec<Entry> = administrator.list(&path).unwrap();
+        entries.into_iter().map(|entry| entry.actor).collect()
+    };
+    let everybody = actors("");
+    let one = everybody.first().unwrap();
+    let id = one.split(' ').next().unwrap();
+    assert!(everybody.len() > 1, "{everybody:?}");
+    assert_eq!(actors(&id.to_uppercase()), [one.clone()].into());
+    assert!(actors("%25").is_empty() && actors("nobody-is-called-so").is_empty());
     let later = 4_000_000_000_000_u64;
     let path = format!("/reports/compliance?tenant=acme&from_ms={later}&until_ms={}&format=csv", later + 1);
     let text = String::from_utf8(auditor.get_bytes(&path).unwrap()).unwrap();

@@ -122,6 +122,7 @@ mod tests {
             expires_at_ms,
             node: None,
             revoked: false,
+            last_used_at_ms: None,
         };
         let verdict = |token| of_token(&token, hour_ms).verdict;
         assert_eq!(verdict(token(Role::Member, "acme", 100 * hour_ms)), Verdict::Ok);

@@ -166,6 +166,7 @@ pub(crate) fn identity(command: &IdentityCommand) -> Result<ExitCode> {
             let declaration = serde_json::json!({ "identity": identity });
             println!("{}", serde_json::to_string_pretty(&declaration)?);
         }
+        IdentityCommand::People(list) => lists::people(list)?,
         IdentityCommand::Remove { at } => {
             let removed: Identity = client(at)?.delete("/identity")?;
             eprintln!("sluice: tokens of {} are taken no more", removed.issuer);
@@ -266,11 +267,16 @@ pub(crate) fn gpu(command: &GpuCommand) -> Result<ExitCode> {
 
 pub(crate) fn audit(command: &AuditCommand) -> Result<ExitCode> {
     match command {
-        AuditCommand::Log { at, tenant } => {
+        AuditCommand::Log { at, tenant, actor } => {
             let mut failed = None;
-            let path = match tenant {
-                None => "/audit".to_owned(),
-                Some(tenant) => format!("/audit/latest?tenant={}", segment(tenant.as_str())),
+            let options =
+                [("tenant", tenant.as_ref().map(|tenant| tenant.as_str())), ("actor", actor.as_deref())];
+            let options =
+                options.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", segment(value?))));
+            let options: Vec<String> = options.collect();
+            let path = match options.is_empty() {
+                true => "/audit".to_owned(),
+                false => format!("/audit/latest?{}", options.join("&")),
             };
             client(at)?.each(&path, |entry: Entry| match serde_json::to_string(&entry) {
                 Ok(line) => println!("{line}"),

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use sluice_api::bill::{Bill, Correction, Credit, Currency, Line, NewCorrection};
 use sluice_api::client::Client;
+use sluice_api::tenant::TenantPath;
 
 use super::lists::{millionths, now_ms, show};
-use super::{client, focus};
+use super::{client, earnings, focus};
 use crate::cli::{BillArgs, BillFormat, CorrectArgs, Output};
 use crate::moment::Moment;
 use crate::output::Stdout;
@@ -17,7 +18,10 @@ pub(crate) fn bill(arguments: &BillArgs) -> Result<ExitCode> {
     let path = bill_path(arguments, now_ms());
     let client = client(&arguments.at)?;
     let bill: Bill = client.get(&path)?;
-    print(&client, &bill, None, arguments.output)?;
+    match arguments.gpus {
+        true => earnings::print(&client, &bill, path.trim_start_matches("/bill?"), arguments.output)?,
+        false => print(&client, &bill, None, arguments.output)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -28,8 +32,10 @@ fn bill_path(arguments: &BillArgs, now_ms: u64) -> String {
     let is_export = arguments.output == BillFormat::Focus && until.is_none();
     let from_ms = from_ms.or(is_export.then(|| focus::month_of(now_ms).0));
     let until_ms = until.or(month.map(|month| month.until)).map(Moment::ms);
+    // What of it is of GPUs is a part of the whole installation's bill.
+    let tenant = if arguments.gpus { Some("/") } else { tenant.as_ref().map(TenantPath::as_str) };
     let options = [
-        tenant.as_ref().map(|tenant| format!("tenant={tenant}")),
+        tenant.map(|tenant| format!("tenant={tenant}")),
         from_ms.map(|ms| format!("from_ms={ms}")),
         until_ms.map(|ms| format!("until_ms={ms}")),
     ];
@@ -131,7 +137,7 @@ fn rows(bill: &Bill) -> Vec<Vec<String>> {
     std::iter::once(header.map(String::from).to_vec()).chain(rows).collect()
 }
 
-fn print_csv(rows: Vec<Vec<String>>) -> Result<()> {
+pub(super) fn print_csv(rows: Vec<Vec<String>>) -> Result<()> {
     let mut writer = csv::Writer::from_writer(Stdout);
     for row in rows {
         writer.write_record(row)?;

@@ -13,7 +13,7 @@ use sluice_api::lease::Lease;
 use sluice_api::node::{Gpu, GpuStatus, NvLinks, Rates, SessionStatus};
 use sluice_api::pool::{Access, PoolStatus, PoolTier};
 use sluice_api::tenant::{Quota, TenantStatus};
-use sluice_api::token::Token;
+use sluice_api::token::{Person, Token};
 use sluice_api::written::percent;
 
 use super::{client, watch};
@@ -432,7 +432,8 @@ fn access(access: &Access) -> String {
 
 pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
     let tokens: Vec<Token> = client(&arguments.at)?.list("/tokens")?;
-    let columns = &[("ID", Left), ("ROLE", Left), ("TENANT", Left), ("NAME", Left), ("STATE", Left)];
+    let columns =
+        &[("ID", Left), ("ROLE", Left), ("TENANT", Left), ("NAME", Left), ("USED", Right), ("STATE", Left)];
     let cells = |token: &Token| {
         let now = now_ms();
         let state = match token {
@@ -443,9 +444,33 @@ pub(super) fn tokens(arguments: &ListArgs) -> Result<()> {
                 format!("valid for {}", Period::from_duration(left))
             }
         };
-        vec![token.id.clone(), token.role.name().into(), token.tenant.to_string(), token.name.clone(), state]
+        vec![
+            token.id.clone(),
+            token.role.name().into(),
+            token.tenant.to_string(),
+            token.name.clone(),
+            token.last_used_at_ms.map_or("-".into(), |at_ms| format!("{} ago", since(at_ms))),
+            state,
+        ]
     };
     show(&tokens, arguments.output, "there are no tokens", columns, cells)
+}
+
+pub(super) fn people(arguments: &ListArgs) -> Result<()> {
+    let people: Vec<Person> = client(&arguments.at)?.list("/people")?;
+    let columns =
+        &[("NAME", Left), ("ROLE", Left), ("TENANT", Left), ("FIRST HERE", Left), ("LAST HERE", Right)];
+    let cells = |person: &Person| {
+        vec![
+            person.name.clone(),
+            person.role.name().into(),
+            person.tenant.to_string(),
+            Moment::from_ms(person.first_seen_ms).to_string(),
+            format!("{} ago", since(person.last_seen_ms)),
+        ]
+    };
+    let none = "nobody has signed in with an identity provider; `sluice token list` lists tokens";
+    show(&people, arguments.output, none, columns, cells)
 }
 
 /// Formats a start: `in 3 min (2 s off at the median, 9 s at the 90th percentile)`, or `unknown: `

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use sluice_api::Page;
-use sluice_api::client::Client;
+use sluice_api::client::{Client, Failure};
 use sluice_api::usage::UsageRecord;
 
 use super::lists::now_ms;
@@ -31,9 +31,23 @@ pub(crate) fn usage(arguments: &UsageArgs) -> Result<ExitCode> {
     }
     let client = client(&arguments.at)?;
     let since_ms = now_ms().saturating_sub(arguments.since.duration().as_millis() as u64);
-    let mut shown = Shown::since(since_ms);
+    let (mut shown, mut is_away) = (Shown::since(since_ms), false);
     loop {
-        for record in shown.news(|cursor| page(&client, arguments, cursor))? {
+        let records = match shown.news(|cursor| page(&client, arguments, cursor)) {
+            Ok(records) => {
+                is_away = false;
+                records
+            }
+            // A server that is started again knows all that was used meanwhile.
+            Err(failure) if arguments.follow && failure.is_temporary() => {
+                if !std::mem::replace(&mut is_away, true) {
+                    eprintln!("sluice: {failure}; waiting for it");
+                }
+                Vec::new()
+            }
+            Err(failure) => return Err(failure.into()),
+        };
+        for record in records {
             if writeln!(std::io::stdout().lock(), "{}", line(&record, arguments.output)?).is_err() {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -45,9 +59,13 @@ pub(crate) fn usage(arguments: &UsageArgs) -> Result<ExitCode> {
     }
 }
 
-fn page(client: &Client, arguments: &UsageArgs, cursor: &str) -> Result<Page<UsageRecord>> {
+fn page(
+    client: &Client,
+    arguments: &UsageArgs,
+    cursor: &str,
+) -> std::result::Result<Page<UsageRecord>, Failure> {
     let tenant = arguments.tenant.as_ref().map_or_else(String::new, |tenant| format!("&tenant={tenant}"));
-    Ok(client.get(&format!("/usage?limit={PAGE}&cursor={cursor}{tenant}"))?)
+    client.get(&format!("/usage?limit={PAGE}&cursor={cursor}{tenant}"))
 }
 
 /// Which records were shown, as far as they may come again.
@@ -62,24 +80,23 @@ impl Shown {
         Shown { since_ms, records: BTreeMap::new() }
     }
 
-    /// The records that were not shown yet, in the order of their beginnings.
-    fn news(&mut self, page: impl Fn(&str) -> Result<Page<UsageRecord>>) -> Result<Vec<UsageRecord>> {
+    /// The records that were not shown yet, in the order of their beginnings. Where a page fails,
+    /// none counts as shown.
+    fn news<E>(
+        &mut self,
+        page: impl Fn(&str) -> std::result::Result<Page<UsageRecord>, E>,
+    ) -> std::result::Result<Vec<UsageRecord>, E> {
         let latest_ms = self.records.values().max().copied().unwrap_or(0);
         let from_ms = latest_ms.saturating_sub(LATE_MS).max(self.since_ms);
         self.records.retain(|_, begun_ms| *begun_ms >= from_ms);
-        let (mut news, mut cursor) = (Vec::new(), format!("{from_ms}."));
-        loop {
-            let Page { items, next } = page(&cursor)?;
-            for record in items {
-                if self.records.insert(record.id.clone(), record.from_ms).is_none() {
-                    news.push(record);
-                }
-            }
-            match next {
-                Some(next) => cursor = next,
-                None => return Ok(news),
-            }
+        let (mut news, mut cursor) = (Vec::new(), Some(format!("{from_ms}.")));
+        while let Some(at) = cursor {
+            let Page { items, next } = page(&at)?;
+            news.extend(items);
+            cursor = next;
         }
+        news.retain(|record: &UsageRecord| self.records.insert(record.id.clone(), record.from_ms).is_none());
+        Ok(news)
     }
 }
 
@@ -136,6 +153,19 @@ mod tests {
         ledger.push(record("long after", 2_000 + 2 * LATE_MS));
         assert_eq!(news(&ledger), ["long after"]);
         assert_eq!(news(&ledger), [""; 0]);
+    }
+
+    #[test]
+    fn records_before_a_failure_are_shown_with_the_next_answer() {
+        let mut shown = Shown::since(0);
+        let pages = |cursor: &str, fails: bool| match cursor {
+            "0." => Ok(Page { items: vec![record("a", 1_000)], next: Some("1000.a".into()) }),
+            _ if fails => Err("away"),
+            _ => Ok(Page { items: vec![record("b", 2_000)], next: None }),
+        };
+        assert_eq!(shown.news(|cursor| pages(cursor, true)).unwrap_err(), "away");
+        let news = shown.news(|cursor| pages(cursor, false)).unwrap();
+        assert_eq!(news.iter().map(|record| record.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

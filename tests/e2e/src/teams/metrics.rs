@@ -25,6 +25,18 @@ prices:
 /// How often the test's Prometheus scrapes and evaluates.
 const SCRAPE_EVERY: &str = "1s";
 
+/// The panels of dashboards for dcgm-exporter that a GPU of ours has figures for: what each shows,
+/// and what is around it. One for the use of tensor cores has none, since NVML does not tell it.
+const DCGM_PANELS: [(&str, &str, &str, &str); 7] = [
+    ("temperature", "DCGM_FI_DEV_GPU_TEMP", "", ""),
+    ("mean temperature", "DCGM_FI_DEV_GPU_TEMP", "avg(", ")"),
+    ("power", "DCGM_FI_DEV_POWER_USAGE", "", ""),
+    ("power of all", "DCGM_FI_DEV_POWER_USAGE", "sum(", ")"),
+    ("clock of the multiprocessors in Hz", "DCGM_FI_DEV_SM_CLOCK", "", " * 1000000"),
+    ("utilisation", "DCGM_FI_DEV_GPU_UTIL", "", ""),
+    ("memory", "DCGM_FI_DEV_FB_USED", "", ""),
+];
+
 /// `promtool` on the rules, and on their tests: each alert fires when it should and not otherwise.
 pub(super) fn rules() -> Result<()> {
     let promtool = tool("promtool")?;
@@ -93,6 +105,7 @@ pub(super) fn pages_bills_and_dashboards_agree() -> Result<()> {
     while first.line()? != "PASS" {}
     if let Some(prometheus) = &prometheus {
         prometheus.has_series_for_all_dashboards()?;
+        prometheus.has_series_for_dashboards_of_dcgm()?;
     }
     first.end_its_input()?;
     second.expect_line("ready")?;
@@ -261,6 +274,24 @@ impl Prometheus {
             }
         }
         ensure!(queries > 50, "only {queries} queries");
+        Ok(())
+    }
+
+    /// What dashboards that were made for dcgm-exporter ask: each panel has series of its own, and
+    /// the values that they choose from are there.
+    fn has_series_for_dashboards_of_dcgm(&self) -> Result<()> {
+        for label in ["instance", "gpu"] {
+            self.wait_for(&format!("count by ({label}) (DCGM_FI_DEV_GPU_TEMP{{{label}!=\"\"}})"))?;
+        }
+        for (title, metric, before, after) in DCGM_PANELS {
+            let query = format!("{before}{metric}{{instance=~\".*\", gpu=~\".*\"}}{after}");
+            let series = self.wait_for(&query).with_context(|| title.to_owned())?;
+            // Their legends name the GPU.
+            let is_named = |series: &Value| series["metric"]["gpu"].is_string();
+            let has_names =
+                before.is_empty() == series.as_array().is_some_and(|all| all.iter().all(is_named));
+            ensure!(has_names, "{title}: {series}");
+        }
         Ok(())
     }
 

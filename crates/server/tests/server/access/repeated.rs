@@ -35,6 +35,29 @@ fn tags_save_reading_again_and_guard_changes() {
 }
 
 #[test]
+fn a_token_says_when_it_was_used_last_and_its_tag_stays() {
+    let (folder, server) = Server::with_tenants();
+    let admin = settings(folder.path()).token;
+    let new = json!({ "tenant": "acme", "role": "member", "lifetime_s": 600 });
+    let made: MadeToken = server.admin.post("/tokens", &new).unwrap();
+    let path = format!("/tokens/{}", made.token.id);
+    let tag = || {
+        let own = format!("HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer {admin}\r\n");
+        let (_, head, _) = raw(&server, &format!("GET /api/v1{path} {own}\r\n"));
+        head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned()
+    };
+    let seen = || server.admin.get::<Token>(&path).unwrap().last_used_at_ms;
+    assert_eq!(seen(), None);
+    let before = tag();
+    let own: Token = server.admin.with_token(&made.secret).get("/whoami").unwrap();
+    assert!(seen().is_some_and(|at_ms| at_ms >= own.created_at_ms), "{:?}", seen());
+    assert_eq!(tag(), before, "who has read it may revoke it on that condition");
+    let listed: Vec<Token> = server.admin.list("/tokens").unwrap();
+    let listed = listed.iter().find(|token| token.id == own.id).unwrap();
+    assert_eq!(listed.last_used_at_ms, seen());
+}
+
+#[test]
 fn what_is_taken_away_is_what_was_read() {
     let (folder, server) = Server::with_tenants();
     let _: Applied = server.admin.post("/apply", &identity("https://id.example", "viewer")).unwrap();

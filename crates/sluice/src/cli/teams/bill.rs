@@ -88,6 +88,10 @@ pub(crate) struct BillArgs {
     /// Only what began before [default: now]
     #[arg(long, value_name = "TIME", conflicts_with_all = ["last", "month"])]
     pub(crate) until: Option<Moment>,
+
+    /// What each GPU earned, and what its idle time would have, of the whole installation's bill
+    #[arg(long, conflicts_with = "tenant")]
+    pub(crate) gpus: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

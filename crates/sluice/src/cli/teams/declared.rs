@@ -58,6 +58,8 @@ pub(crate) enum IdentityCommand {
         #[command(flatten)]
         at: AtServer,
     },
+    /// List its people who have been here: their role, and when they were here last
+    People(ListArgs),
     /// Take its tokens no more; `sluice apply` declares another
     Remove {
         #[command(flatten)]
@@ -222,6 +224,10 @@ pub(crate) enum AuditCommand {
         /// administrator of the tenant may see
         #[arg(long, value_name = "PATH")]
         tenant: Option<TenantPath>,
+        /// Only what was done by these: the id of a token, or a part of a name; the latest entry
+        /// first
+        #[arg(long, value_name = "TEXT")]
+        actor: Option<String>,
     },
     /// Follow the chain of the log from its beginning
     Verify {
