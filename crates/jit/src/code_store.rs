@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sluice_ir::Kernel;
 
 use crate::codegen::{Target, Tids};
+use crate::compile::Generator;
 use crate::object::Object;
 
 mod build_id;
@@ -49,9 +50,9 @@ impl Stored {
         Some(Stored { store, prefix })
     }
 
-    pub(crate) fn key(&self, kernel: &Kernel, tids: Tids, lanes: usize) -> CodeKey {
+    pub(crate) fn key(&self, kernel: &Kernel, tids: Tids, lanes: usize, by: Generator) -> CodeKey {
         let mut hasher = KeyHasher(self.prefix.clone());
-        (kernel, tids, lanes).hash(&mut hasher);
+        (kernel, tids, lanes, by).hash(&mut hasher);
         CodeKey(*hasher.0.finalize().as_bytes())
     }
 

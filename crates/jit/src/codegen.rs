@@ -28,6 +28,8 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use sluice_ir::Kernel;
 
 pub(crate) use machine::Target;
+pub(crate) use plan::has_spin_loop;
+pub(crate) use shapes::shapes;
 
 use crate::compile::CompileError;
 use crate::object::{Object, Relocation};

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::block::{BlockMemory, BlockRun, LaunchShape};
 use crate::cluster::{Cluster, ClusterBarrier};
@@ -99,7 +100,7 @@ impl Executor {
         control: &LaunchControl,
     ) -> Result<LaunchStats, LaunchError> {
         self.check(kernel, config, memory)?;
-        let code = kernel.code(config.block)?;
+        let code = kernel.code(config.block, memory.range.end - memory.range.start)?;
         let layout = ArenaLayout::new(kernel, config, self.threads);
         // SAFETY: the arena is mapped, writable and ours by the contract of `LaunchMemory`, and
         // long enough.
@@ -157,7 +158,9 @@ impl Executor {
             fault: Mutex::new(None),
         };
         let participants = self.participants(config) as u32;
+        let start = Instant::now();
         self.run(&work, participants);
+        kernel.ran(config.block, start.elapsed());
         match work.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(fault) => Err(LaunchError::Fault(fault)),
             None => Ok(LaunchStats { blocks: work.completed.into_inner() }),

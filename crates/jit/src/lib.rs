@@ -6,6 +6,9 @@
 //!   Executor::launch(kernel, config, memory, control)     a grid of blocks over a pool of threads
 //! ```
 //!
+//! A kernel whose launches take long is compiled again by LLVM, where its library is installed
+//! ([`llvm`]).
+//!
 //! A compiled kernel is a function over a [`context::WarpContext`]. It is a state machine: every
 //! value that lives across IR blocks has its place in the warp's frame, and a mask of pending lanes
 //! per IR block says where lanes wait. So a warp leaves its machine stack whenever it stops
@@ -25,6 +28,7 @@ mod control;
 mod executor;
 mod fault;
 mod heap;
+mod llvm;
 mod order;
 
 mod block;
@@ -37,6 +41,7 @@ mod machine_code;
 mod math;
 mod monitor;
 mod object;
+mod optimizer;
 mod round;
 mod runtime;
 mod signal;
@@ -48,4 +53,5 @@ pub use control::{Control, LaunchControl, Output, SystemOrder, Working, on_syste
 pub use executor::Executor;
 pub use fault::{Fault, FaultKind, LaunchError};
 pub use heap::DeviceHeap;
+pub use llvm::llvm_library;
 pub use order::{BlockOrder, UnknownOrder};

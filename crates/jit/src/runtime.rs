@@ -79,6 +79,58 @@ pub(crate) unsafe extern "C" fn stack_overflow(warp: *mut WarpContext) {
     unsafe { run(warp) }.leave(FaultKind::StackOverflow)
 }
 
+/// Waits while the launch is paused; ends it where it has been cancelled.
+pub(crate) unsafe extern "C" fn safepoint(warp: *mut WarpContext) {
+    // SAFETY: see `fault`.
+    let run = unsafe { run(warp) };
+    if !run.control.at_safepoint() {
+        run.leave(FaultKind::Cancelled);
+    }
+}
+
+/// The warp has ended, and code that continues by itself goes on with the next one of `lanes` lanes
+/// in the same memory: that of the block, or the first of the next block. Returns its lanes; 0 where
+/// there is none, or the launch is asked to stop.
+pub(crate) unsafe extern "C" fn next_warp(warp: *mut WarpContext, lanes: u32) -> u32 {
+    // SAFETY: compiled code passes its own warp.
+    let warp = unsafe { &mut *warp };
+    if warp.threads_left > 0 {
+        let members = warp.threads_left.min(lanes);
+        warp.threads_left -= members;
+        warp.warp_index += 1;
+        warp.local_base += u64::from(lanes) * warp.local_stride;
+        warp.tid0[0] += lanes;
+        if warp.tid0[0] >= warp.ntid[0] {
+            step(&mut warp.tid0, warp.ntid, 1);
+            warp.tid0[0] = 0;
+        }
+        return u32::MAX >> (u32::BITS - members);
+    }
+    // SAFETY: the launch's control word outlives its code.
+    let is_asked = unsafe { (*warp.control).load(Ordering::Relaxed) } != 0;
+    if warp.blocks_left == 0 || is_asked {
+        return 0;
+    }
+    warp.blocks_left -= 1;
+    warp.threads_left = warp.first_threads_left;
+    warp.warp_index = 0;
+    warp.tid0 = [0; 3];
+    warp.local_base = warp.local_start;
+    step(&mut warp.ctaid, warp.nctaid, 0);
+    warp.first_members
+}
+
+/// The next index, from an axis on: that of the next row where one is at its end.
+fn step(index: &mut [u32; 3], size: [u32; 3], first: usize) {
+    for axis in first..3 {
+        index[axis] += 1;
+        if index[axis] < size[axis] {
+            return;
+        }
+        index[axis] = 0;
+    }
+}
+
 /// Lanes have exited.
 pub(crate) unsafe extern "C" fn exited(warp: *mut WarpContext, lanes: u32) {
     // SAFETY: see `fault`.
@@ -249,4 +301,22 @@ pub(crate) unsafe extern "C" fn assert_fail(
     text.push_format(format_args!("` failed.\n"));
     run.control.print(text.bytes());
     run.leave(FaultKind::Assert)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_step_through_rows_and_planes() {
+        let mut index = [1, 0, 0];
+        step(&mut index, [2, 2, 2], 0);
+        assert_eq!(index, [0, 1, 0]);
+        let mut index = [1, 1, 0];
+        step(&mut index, [2, 2, 2], 0);
+        assert_eq!(index, [0, 0, 1]);
+        let mut index = [96, 2, 0];
+        step(&mut index, [128, 3, 2], 1);
+        assert_eq!(index, [96, 0, 1]);
+    }
 }

@@ -90,3 +90,30 @@ fn damaged_code_is_compiled_anew() {
     store.codes.lock().unwrap().values_mut().for_each(Vec::clear);
     assert_eq!(run(&store, 1, 64), expected(1, 64));
 }
+
+#[test]
+fn code_by_llvm_is_stored_beside_the_other_and_used_by_itself() {
+    if let Err(reason) = sluice_jit::llvm_library() {
+        return println!("SKIPPED: {reason}");
+    }
+    let store = Arc::new(Store::default());
+    let mut found = Vec::new();
+    for makes in [true, false] {
+        let compiler = Compiler::new().unwrap();
+        compiler.set_optimizes(true);
+        assert!(compiler.set_code_store(store.clone()));
+        let kernel = compiler.prepare(lower(&text(3), "k"));
+        if makes {
+            kernel.optimize([32, 1, 1]).unwrap();
+        }
+        let mut device = Device::new(1);
+        let data = device.words(&(0..32u32).map(|lane| (lane as f32 / 4.0).to_bits()).collect::<Vec<_>>());
+        let params = Params::default().pointer(data);
+        let config = LaunchConfig { block: [32, 1, 1], params: &params.0, ..LaunchConfig::default() };
+        device.launch(&kernel, &config).unwrap();
+        found.push(device.read_words(data, 32));
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0][4], 2 + 3);
+    assert_eq!(*store.writes.lock().unwrap(), 1, "Cranelift was not asked");
+}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Device, Params, compile};
+use common::{Device, Generator, Params, compile, generators};
 use sluice_jit::{DeviceHeap, FaultKind, LaunchConfig, LaunchError};
 
 const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
@@ -39,9 +39,16 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 #[test]
 fn an_endless_kernel_can_be_paused_resumed_and_cancelled() {
+    generators().into_iter().for_each(pause_resume_and_cancel);
+}
+
+fn pause_resume_and_cancel(generator: Generator) {
     let mut device = Device::new(2);
     let counter = device.words(&[0]);
     let kernel = compile(&endless(), "endless");
+    if generator == Generator::Llvm {
+        kernel.optimize([64, 1, 1]).expect("LLVM covers it");
+    }
     let params = Params::default().pointer(counter);
     let config =
         LaunchConfig { grid: [3, 1, 1], block: [64, 1, 1], params: &params.0, ..LaunchConfig::default() };

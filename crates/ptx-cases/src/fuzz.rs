@@ -65,6 +65,9 @@ fn check_text(seed: u64, text: &str) -> Result<(), String> {
         let outcome = program.execute(&launch, threads).map_err(|fault| format!("{name}: {fault}"))?;
         outcomes.push((name, outcome));
     }
+    if let Some(outcome) = program.execute_by_llvm(&launch, 2) {
+        outcomes.push(("by LLVM", outcome.map_err(|fault| format!("by LLVM: {fault}"))?));
+    }
     for (name, outcome) in outcomes {
         for (index, (found, expected)) in outcome.buffers.iter().zip(&expected.buffers).enumerate() {
             if let Some(at) = found.iter().zip(expected).position(|(found, expected)| found != expected) {

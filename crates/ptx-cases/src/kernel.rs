@@ -209,8 +209,10 @@ impl Run {
             self.compare(outcome, &mut agreed)
                 .map_err(|error| format!("interpreter, seed {seed}: {error}"))?;
         }
-        for threads in [1, 3] {
-            let outcome = program.execute(&launch, threads);
+        let by_cranelift = [1, 3].map(|threads| (threads, Some(program.execute(&launch, threads))));
+        let by_llvm = [1, 3].map(|threads| (threads, program.execute_by_llvm(&launch, threads)));
+        for (threads, outcome) in by_cranelift.into_iter().chain(by_llvm) {
+            let Some(outcome) = outcome else { continue };
             if let (Ok(outcome), Some(prints)) = (&outcome, &self.prints)
                 && outcome.printed != *prints
             {

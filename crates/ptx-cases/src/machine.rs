@@ -22,6 +22,8 @@ pub struct Program {
     /// Behind the passes.
     optimized: Kernel,
     code: CompiledKernel,
+    /// The kernel again, for code by LLVM.
+    better: CompiledKernel,
     globals: Vec<Global>,
 }
 
@@ -106,7 +108,8 @@ impl Program {
         verify::verify_scheduled(&optimized).map_err(|error| format!("after the passes: {error}"))?;
         let compiler = Compiler::new().map_err(|error| error.to_string())?;
         let code = compiler.compile(&optimized).map_err(|error| error.to_string())?;
-        Ok(Program { lowered, optimized, code, globals: module_globals(&module) })
+        let better = compiler.prepare(optimized.clone());
+        Ok(Program { lowered, optimized, code, better, globals: module_globals(&module) })
     }
 
     /// Runs on the interpreter. Seed 0 takes the kernel as lowered, others take it behind the
@@ -153,6 +156,12 @@ impl Program {
     /// Runs compiled code, up to `threads` blocks at a time.
     pub fn execute(&self, launch: &Launch, threads: usize) -> Result<Outcome, Fault> {
         self.execute_code(&self.code, launch, threads, None)
+    }
+
+    /// Runs code by LLVM; None where its library is not there, or does not cover the kernel.
+    pub fn execute_by_llvm(&self, launch: &Launch, threads: usize) -> Option<Result<Outcome, Fault>> {
+        self.better.optimize(launch.block).ok()?;
+        Some(self.execute_code(&self.better, launch, threads, None))
     }
 
     /// Runs instrumented code; what was found as well.

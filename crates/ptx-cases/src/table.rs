@@ -170,6 +170,11 @@ impl Table {
             let outcome = outcome.map_err(|fault| format!("{name}: fault: {fault}"))?;
             compare(outcome).map_err(|error| format!("{name}: {error}"))?;
         }
+        let is_compiled = back_ends.contains(&2);
+        if let Some(outcome) = is_compiled.then(|| program.execute_by_llvm(launch, 1)).flatten() {
+            let outcome = outcome.map_err(|fault| format!("by LLVM: fault: {fault}"))?;
+            compare(outcome).map_err(|error| format!("by LLVM: {error}"))?;
+        }
         Ok(())
     }
 

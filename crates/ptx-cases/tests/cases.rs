@@ -7,6 +7,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use sluice_ptx_cases::{kernel, table};
 
 fn main() {
+    if let Err(reason) = sluice_jit::llvm_library() {
+        println!("SKIPPED with LLVM: {reason}");
+    }
     let mut trials = Vec::new();
     for path in files("tables", "table") {
         let (name, text) = read(&path);

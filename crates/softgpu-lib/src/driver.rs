@@ -17,6 +17,7 @@ use crate::generated::exports;
 pub(crate) fn table() -> &'static DriverTable {
     static TABLE: LazyLock<DriverTable> = LazyLock::new(|| {
         sluice_softgpu::configure(Config::from_env());
+        sluice_softgpu::set_optimizes(true);
         sluice_softgpu::on_context_destroyed(sluice_export_tables::context_destroyed);
         DriverTable { cuGetExportTable: Some(cuGetExportTable), ..sluice_softgpu::table() }
     });

@@ -60,7 +60,7 @@ pub use context::{has_device_heap, primary_context};
 pub use device::account::{DeviceMemoryAccount, own_memory, set_device_memory_account};
 pub use device::execution::{
     Usage, cancel_running, control, longest_running, set_code_store, set_compile_limit, set_compile_memory,
-    set_output, threads, usage,
+    set_optimizes, set_output, threads, usage,
 };
 pub use device::machine::{Code, Grid, Kernel, Limits, Machine, Resources, Shape, Signature};
 pub use device::sanitizer::{invalid_copy, sanitizes, set_sanitizer};

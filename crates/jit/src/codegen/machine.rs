@@ -1,6 +1,7 @@
 //! The processor that code is made for.
 
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
@@ -22,6 +23,8 @@ pub(crate) struct Target {
     pub memory: CompileMemory,
     /// Where code is stored between processes.
     pub stored: OnceLock<Option<Stored>>,
+    /// Whether kernels that take long are compiled again by LLVM.
+    pub optimizes: AtomicBool,
 }
 
 impl Target {
@@ -54,7 +57,13 @@ impl Target {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let has_fma = true;
-        Ok(Target { isa, has_fma, memory: CompileMemory::default(), stored: OnceLock::new() })
+        Ok(Target {
+            isa,
+            has_fma,
+            memory: CompileMemory::default(),
+            stored: OnceLock::new(),
+            optimizes: AtomicBool::new(false),
+        })
     }
 
     /// What of the processor and the settings code depends on, as text.

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 
 use sluice_ir::analysis::Shape;
 use sluice_ir::{
-    BarrierKind, BlockId, Definition, Effect, Inst, InstId, IntCond, Kernel, Ordering, RuntimeFunction,
-    Space, Type, Value,
+    BarrierKind, BlockId, Definition, Effect, Inst, InstData, InstId, IntCond, Kernel, Ordering,
+    RuntimeFunction, Space, Type, Value,
 };
 
 use super::Tids;
@@ -511,12 +511,12 @@ fn is_ordered_access(inst: &Inst) -> bool {
 }
 
 /// Whether lanes may wait in a loop for something that another lane of their warp does: a loop with
-/// an ordered access or an atomic in it. Their groups must take turns then.
-fn has_spin_loop(kernel: &Kernel) -> bool {
+/// an ordered load or an atomic in it that gives what it found. Their groups must take turns then.
+pub(crate) fn has_spin_loop(kernel: &Kernel) -> bool {
     let is_waited_for = |block: usize| {
         kernel.blocks[block].insts.iter().any(|&id| {
-            let inst = &kernel.inst(id).inst;
-            matches!(inst, Inst::Atomic { .. })
+            let InstData { inst, result_count, .. } = kernel.inst(id);
+            (matches!(inst, Inst::Atomic { .. }) && *result_count > 0)
                 || (matches!(inst, Inst::Load { .. }) && is_ordered_access(inst))
         })
     };

@@ -11,7 +11,7 @@ use sluice_ir::{BinaryOp, Inst, Kernel, Ordering, Space, SpecialRegister, Value,
 use super::Tids;
 
 /// The shape of every value, by index, and the distance between neighbouring lanes of a quad.
-pub(super) fn shapes(kernel: &Kernel, tids: Tids, rotates: bool) -> (Vec<Shape>, Vec<Option<i64>>) {
+pub(crate) fn shapes(kernel: &Kernel, tids: Tids, rotates: bool) -> (Vec<Shape>, Vec<Option<i64>>) {
     if rotates {
         return (invariant_shapes(kernel, tids), vec![None; kernel.values.len()]);
     }

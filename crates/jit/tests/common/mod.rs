@@ -156,3 +156,21 @@ impl Params {
         self.word(value.to_bits())
     }
 }
+
+/// Who makes the machine code of a test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Generator {
+    Cranelift,
+    Llvm,
+}
+
+/// The generators that are here; says so where LLVM is not.
+pub(crate) fn generators() -> Vec<Generator> {
+    match sluice_jit::llvm_library() {
+        Ok(_) => vec![Generator::Cranelift, Generator::Llvm],
+        Err(reason) => {
+            println!("SKIPPED with LLVM: {reason}");
+            vec![Generator::Cranelift]
+        }
+    }
+}

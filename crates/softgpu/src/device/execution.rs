@@ -49,6 +49,15 @@ pub fn set_code_store(store: Arc<dyn CodeStore>) -> bool {
     compiler().is_ok_and(|compiler| compiler.set_code_store(store))
 }
 
+/// Has kernels that take long compiled again by LLVM, in the background, where its shared library
+/// can be loaded when the first of them is there.
+pub fn set_optimizes(optimizes: bool) {
+    // Without a compiler nothing is compiled.
+    if let Ok(compiler) = compiler() {
+        compiler.set_optimizes(optimizes);
+    }
+}
+
 /// Has `exceeded` called with a kernel's name when compiling it takes longer than `limit`. The code
 /// generator cannot be interrupted, so `exceeded` has to end the process. The first call counts.
 pub fn set_compile_limit(limit: Duration, exceeded: impl Fn(&str) + Send + Sync + 'static) {
