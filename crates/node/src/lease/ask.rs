@@ -52,6 +52,17 @@ pub struct Resize {
 }
 
 impl Resize {
+    /// What a lease has now.
+    pub(crate) fn back_to(lease: &Lease) -> Resize {
+        let Ask { share_ppm, limit_ppm, promised_ppm, .. } = lease.ask;
+        Resize {
+            share_ppm: Some(share_ppm),
+            memory: Some(lease.memory),
+            limit_ppm: Some(limit_ppm),
+            promised_ppm: Some(promised_ppm),
+        }
+    }
+
     /// What the lease would have been asked for as.
     pub(super) fn of(&self, lease: &Lease) -> Ask {
         let before = &lease.ask;

@@ -158,16 +158,19 @@ impl Registry {
         resize: &Resize,
         suspended: bool,
     ) -> Result<Size, Refusal> {
-        let was_suspended = ledger.books.lease(lease).is_some_and(|entry| entry.suspended);
+        let entry = ledger.books.lease(lease).ok_or(Refusal::Gone)?;
+        let (was_suspended, before) = (entry.suspended, Resize::back_to(entry));
         if suspended {
             self.set_lease_suspended(ledger, lease, true)?;
         }
         // What is to be resumed is resized first: it may have become less for that.
         let resized = self.resize_in(ledger, lease, resize).and_then(|size| {
-            if !suspended {
-                self.set_lease_suspended(ledger, lease, false)?;
+            let resumed = if suspended { Ok(()) } else { self.set_lease_suspended(ledger, lease, false) };
+            if resumed.is_err() {
+                // It had that a moment ago.
+                let _ = self.resize_in(ledger, lease, &before);
             }
-            Ok(size)
+            resumed.map(|()| size)
         });
         if resized.is_err() && suspended && !was_suspended {
             // No other lease has had its share meanwhile.

@@ -184,6 +184,7 @@ impl Registry {
         if suspended {
             self.turns.set_suspended(session, true);
             ledger.sessions.get_mut(&session)?.residence = Residence::away();
+            ledger.vacate(lease);
         }
         Some(start)
     }

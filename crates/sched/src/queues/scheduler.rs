@@ -224,7 +224,8 @@ impl Scheduler {
     ) -> Result<(), SubmitError> {
         let Some(job) = self.jobs.get(&id) else { return Ok(()) };
         let (before, spec) = (job.spec, JobSpec { tasks_min, tasks_max, ..job.spec });
-        self.check(&spec)?;
+        // What it asks for was checked, and may have become no share since.
+        self.check_tasks(&spec)?;
         if job.running > tasks_max {
             return Err(SubmitError::Tasks { min: job.running, max: tasks_max });
         }
@@ -415,6 +416,10 @@ impl Scheduler {
 
     fn check(&self, spec: &JobSpec) -> Result<(), SubmitError> {
         spec.request.check()?;
+        self.check_tasks(spec)
+    }
+
+    fn check_tasks(&self, spec: &JobSpec) -> Result<(), SubmitError> {
         let JobSpec { tasks_min: min, tasks_max: max, topology, .. } = *spec;
         if min == 0 || min > max || max > TASKS_MAX {
             return Err(SubmitError::Tasks { min, max });

@@ -216,7 +216,9 @@ impl Fleet {
             for (seat, from) in lease.seats.iter_mut().zip(sizes).filter(|(seat, _)| !seat.over) {
                 seat.share_ppm = Some(from.held_ppm().max(to.held_ppm()));
                 seat.memory = from.memory.max(to.memory);
-                seat.vacated = seat.vacated.filter(|_| to.suspended);
+                // One that is resumed needs room for what it is to have, whatever it had before.
+                seat.vacated =
+                    seat.vacated.map(|stays| if to.suspended { stays } else { stays.max(to.memory) });
                 seat.version += 1;
                 seat.resizing = Some(SeatResize { from, to, stage: Stage::Sent });
             }
@@ -295,6 +297,7 @@ impl Fleet {
             let Some(seat) = lease.seats.get_mut(task) else { return };
             (seat.share_ppm, seat.memory) = (Some(has.held_ppm()), has.memory);
             seat.suspended = has.suspended;
+            seat.vacated = seat.vacated.filter(|_| has.suspended);
             seat.resizing = refused.map(|reason| SeatResize { stage: Stage::Refused { reason }, ..resize });
         });
     }
@@ -304,10 +307,11 @@ impl Fleet {
         let stays: BTreeMap<_, _> = vacated.iter().map(|vacated| (vacated.attempt, vacated.stays)).collect();
         for id in self.account.on_node(node) {
             let Some(lease) = self.leases.get(&id) else { continue };
-            // One that is to come back may have said so before it knew.
             let said = |(task, seat): (usize, &Seat)| {
                 let said = stays.get(&lease.attempt_of(task)).copied();
-                (task, said.filter(|_| seat.suspended && !is_sent(seat)))
+                // The node may have said it before it knew that the lease is to come back.
+                let said = if is_resumed(seat) { seat.vacated } else { said };
+                (task, said.filter(|_| seat.suspended))
             };
             let here = (0..).zip(&lease.seats).filter(|(_, seat)| seat.node == node && !seat.over);
             let news = here.filter(|&(task, seat)| said((task, seat)).1 != seat.vacated);
@@ -372,6 +376,12 @@ pub(super) fn view(lease: &LeaseRecord) -> Option<Resizing> {
 
 fn is_sent(seat: &Seat) -> bool {
     seat.resizing.as_ref().is_some_and(|resize| resize.stage == Stage::Sent)
+}
+
+/// Its node has been sent that it is to come back.
+fn is_resumed(seat: &Seat) -> bool {
+    let resumes = |resize: &SeatResize| resize.stage == Stage::Sent && !resize.to.suspended;
+    seat.resizing.as_ref().is_some_and(resumes)
 }
 
 /// What it is to have should it be queued again, or get further tasks.

@@ -201,6 +201,8 @@ pub(super) async fn report(
         || report.arriving.len() > SESSIONS_MAX
         || report.moved.len() > SESSIONS_MAX
         || report.idle.len() > SESSIONS_MAX
+        || report.resized.len() > SESSIONS_MAX
+        || report.vacated.len() > SESSIONS_MAX
     {
         return Err(Problem::new(Kind::Invalid, "more sessions than a node can have").at("sessions").into());
     }

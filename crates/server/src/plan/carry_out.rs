@@ -212,8 +212,8 @@ impl Plan {
         Some(Seat { share_ppm, ..Seat::new(site.node, gpus, memory) })
     }
 
-    /// Where the scheduler counts a seat: where it moves, if it does.
-    pub(super) fn placement(&self, seat: &Seat, request: Request) -> Option<Placement> {
+    /// Where the scheduler counts a seat, with these bytes of each GPU: where it moves, if it does.
+    pub(super) fn placement(&self, seat: &Seat, request: Request, memory: u64) -> Option<Placement> {
         let seat = &seat.at_target();
         let sites = self.on_node.get(&seat.node)?;
         sites.iter().find_map(|&node| {
@@ -222,7 +222,7 @@ impl Plan {
             let gpus = seat.gpus.iter().map(at).collect::<Option<Vec<usize>>>()?;
             let request = request.on(self.scheduler.cluster().node(node).spec());
             // What it has, which need not be what it would get now.
-            let gpu_memory_mib = u32::try_from(seat.memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+            let gpu_memory_mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
             let request = Request { gpu_memory_mib, ..request };
             Some(Placement { request, node, gpus: gpus.into_iter().fold(GpuSet::EMPTY, GpuSet::with) })
         })

@@ -30,10 +30,14 @@ impl Plan {
 
     /// Takes over a lease that has its place.
     pub(super) fn adopt(&mut self, fleet: &Fleet, lease: &LeaseRecord) {
-        let memory = lease.seats.first().map_or(0, Seat::held_memory);
         // It is where it is, whatever it would accept today; should it have to leave, it goes where
         // it would accept.
-        let ask = counted(lease);
+        let memory = lease.seats.iter().find(|seat| seat.stays()).map_or(0, |seat| seat.memory);
+        let (ask, holds) = (counted(lease), holds_less(lease));
+        let ask = match holds {
+            Some(_) => lease.ask.clone(),
+            None => ask,
+        };
         let bare = bare_request(&ask, memory);
         let full = self.request(fleet, &lease.tenant, &ask);
         let request = full.map_or(bare, |full| match full.memory_by_share {
@@ -42,11 +46,19 @@ impl Plan {
         });
         let (min, max) = self.tasks(fleet, lease);
         let Ok(job) = self.enter(fleet, lease, request, min, max) else { return };
+        if let Some((share_ppm, held)) = holds {
+            // It has no task there yet that could be in the way.
+            let _ = self.count_as(lease.id, share_ppm, held, memory);
+        }
+        let request = self.scheduler.job(job).map_or(request, |job| job.spec().request);
         // Those that have notice make room, as far as the scheduler goes.
         let staying = (0..).zip(&lease.seats).filter(|(_, seat)| seat.stays());
         let seated: BTreeMap<u32, u32> = (0..).zip(staying.clone().map(|(number, _)| number)).collect();
-        let placements =
-            (0..).zip(staying).map(|(task, (_, seat))| Some((task, self.placement(seat, request)?)));
+        let placement = |seat: &Seat| {
+            let held = holds.map_or(seat.memory, |(_, held)| held);
+            self.placement(seat, request, held)
+        };
+        let placements = (0..).zip(staying).map(|(task, (_, seat))| Some((task, placement(seat)?)));
         let adopted = placements.collect::<Option<Vec<_>>>().is_some_and(|placements| {
             let started = lease.granted_at_ms.unwrap_or(0);
             self.scheduler.adopt(started, job, &placements, started).is_ok()
@@ -207,6 +219,14 @@ fn counted(lease: &LeaseRecord) -> NewLease {
     let seat = lease.seats.iter().find(|seat| seat.stays()).filter(|_| lease.ask.units_milli.is_none());
     let share_ppm = seat.map_or(lease.ask.share_ppm, |seat| lease.share_ppm(seat));
     NewLease { share_ppm, ..lease.ask.clone() }
+}
+
+/// The share and the bytes of each GPU that a lease keeps from others, where that is less than it
+/// asks for: it is suspended.
+fn holds_less(lease: &LeaseRecord) -> Option<(u32, u64)> {
+    let staying = || lease.seats.iter().filter(|seat| seat.stays());
+    let seat = staying().next().filter(|_| staying().any(|seat| seat.suspended))?;
+    Some((lease.share_ppm(seat), staying().map(Seat::held_memory).max()?))
 }
 
 /// Shares are rounded up to thousandths and memory to MiB: nothing is promised twice.

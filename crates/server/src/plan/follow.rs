@@ -83,7 +83,7 @@ impl Plan {
             let most = lease.ask.tasks_max.unwrap_or(lease.ask.tasks) as usize;
             let held = seats.take(most).filter_map(|seat| {
                 let from_ms = seat.granted_at_ms.or(lease.granted_at_ms)?;
-                let request = bare_request(&lease.ask, seat.memory);
+                let request = bare_request(&lease.ask, seat.held_memory());
                 let request = request.with_gpus(request.gpus, milli(lease.share_ppm(seat).into()));
                 Some((queue?, Amounts::of(&request, 1), (from_ms, until_ms)))
             });
@@ -224,12 +224,14 @@ impl Plan {
     }
 
     /// The fewest and the most tasks that a lease is to have now. One that runs gets no further
-    /// ones while its tenant's budget is spent, or where no pool serves it any more.
+    /// ones while it is suspended or its tenant's budget is spent, or where no pool serves it any
+    /// more.
     pub(super) fn tasks(&self, fleet: &Fleet, lease: &LeaseRecord) -> (u32, u32) {
         let (min, max) = lease.tasks();
         let has = lease.seats.iter().filter(|seat| seat.stays()).count() as u32;
         let may_grow = || {
-            fleet.budgets().spent(&lease.tenant).is_none()
+            !lease.held().any(|(_, seat)| seat.suspended)
+                && fleet.budgets().spent(&lease.tenant).is_none()
                 && self.request(fleet, &lease.tenant, &lease.ask).is_ok()
         };
         if keeps_its_place(lease) && max > has && !may_grow() { (min, has.max(min)) } else { (min, max) }

@@ -12,6 +12,7 @@ impl Plan {
     /// others are due to get.
     pub(crate) fn make_room(&mut self, fleet: &Fleet, id: LeaseId, to: Size) -> Option<NoResize> {
         let lease = fleet.lease(id)?;
+        self.work.get(&id).filter(|work| work.granted.is_some())?;
         let seats = || lease.held().map(|(_, seat)| seat);
         let held_ppm = seats().map(|seat| lease.size(seat).held_ppm()).chain([to.held_ppm()]).max()?;
         let held = seats().map(|seat| seat.held_memory().max(seat.memory_held_as(to))).max()?;
@@ -39,7 +40,8 @@ impl Plan {
 
     /// Takes over what a lease counts as in the fleet.
     pub(super) fn follow_size(&mut self, lease: &LeaseRecord) {
-        if lease.ask.units_milli.is_some() {
+        let is_granted = self.work.get(&lease.id).is_some_and(|work| work.granted.is_some());
+        if lease.ask.units_milli.is_some() || !is_granted {
             return;
         }
         // One that never was asks for its memory as it did.
@@ -51,8 +53,14 @@ impl Plan {
     }
 
     /// Has each of its tasks hold this share and as many bytes; further ones get `memory`.
-    fn count_as(&mut self, id: LeaseId, share_ppm: u32, held: u64, memory: u64) -> Result<(), ClusterError> {
-        let Some(work) = self.work.get_mut(&id).filter(|work| work.granted.is_some()) else { return Ok(()) };
+    pub(super) fn count_as(
+        &mut self,
+        id: LeaseId,
+        share_ppm: u32,
+        held: u64,
+        memory: u64,
+    ) -> Result<(), ClusterError> {
+        let Some(work) = self.work.get_mut(&id) else { return Ok(()) };
         let memory_mib = u32::try_from(held.div_ceil(1 << 20)).unwrap_or(u32::MAX);
         self.scheduler.change_request(self.now_ms, work.job, milli(share_ppm.into()), memory_mib)?;
         work.memory = memory;

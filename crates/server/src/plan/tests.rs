@@ -5,11 +5,11 @@ use sluice_api::GPU_PPM;
 use sluice_api::bill::{Budget, BudgetEnd, BudgetPeriod};
 use sluice_api::health::{Clearing, FenceState, GpuFence};
 use sluice_api::moving::MoveResult;
-use sluice_api::node::{Attempt, Gpu, Join, Report};
+use sluice_api::node::{Attempt, Gpu, Join, Report, Resized, VacatedLease};
 use sluice_api::tenant::{Quota, Tenant};
 
 use super::*;
-use crate::fleet::{OrderToMove, Spent};
+use crate::fleet::{OrderToMove, Seat, Spent};
 use crate::history::History;
 
 mod cards;
@@ -19,6 +19,7 @@ mod links;
 mod live;
 mod pools;
 mod rest;
+mod suspended;
 
 /// A fleet, its plan, and nodes that have whatever was granted to them.
 struct World {
@@ -29,6 +30,8 @@ struct World {
     stuck: BTreeMap<LeaseId, String>,
     /// Nodes that have not said what became of moves.
     slow: BTreeSet<NodeId>,
+    /// Suspended leases whose memory has left their GPUs, and the bytes that stay.
+    vacated: BTreeMap<LeaseId, u64>,
     /// What leases held of GPUs when that was checked last.
     taken_ppm: BTreeMap<(NodeId, u32), u64>,
 }
@@ -50,6 +53,7 @@ impl World {
             now_ms: 0,
             stuck: BTreeMap::new(),
             slow: BTreeSet::new(),
+            vacated: BTreeMap::new(),
             taken_ppm: BTreeMap::new(),
         };
         for (at, &gpus) in nodes.iter().enumerate() {
@@ -109,12 +113,34 @@ impl World {
             let has_left =
                 |attempt: &Attempt| moved.iter().any(|it| it.attempt == *attempt && it.refused.is_none());
             leases.retain(|attempt| !has_left(attempt));
-            let report = |leases, sequence| Report { sequence, leases, ..Report::default() };
+            let stays = |attempt: &Attempt| {
+                let stays = *self.vacated.get(&attempt.lease)?;
+                Some(VacatedLease { attempt: *attempt, stays })
+            };
+            let vacated: Vec<VacatedLease> = leases.iter().filter_map(stays).collect();
+            let resized = self.resized(node);
+            let report = |leases, sequence| Report {
+                sequence,
+                leases,
+                vacated: vacated.clone(),
+                resized: resized.clone(),
+                ..Report::default()
+            };
             let first = Report { moved, ..report(leases.clone(), self.now_ms * 2) };
             let end = self.fleet.report(node, first, self.now_ms).unwrap();
             leases.retain(|attempt| !end.contains(attempt));
             self.fleet.report(node, report(leases, self.now_ms * 2 + 1), self.now_ms);
         }
+    }
+
+    /// A node takes every change of a lease.
+    fn resized(&self, node: NodeId) -> Vec<Resized> {
+        let taken = |grant: sluice_api::grant::Grant| Resized {
+            attempt: Attempt { lease: grant.lease, attempt: grant.attempt, task: grant.task },
+            version: grant.version,
+            refused: None,
+        };
+        self.fleet.resizing_grants(node, self.now_ms).into_iter().map(taken).collect()
     }
 
     /// What becomes of the orders to a node.
@@ -200,6 +226,14 @@ impl World {
                     let gpus: Vec<u32> = placement.gpus.iter().map(|gpu| site.gpus[gpu]).collect();
                     let seat = &lease.seats[work.seated[&task] as usize].at_target();
                     assert_eq!((site.node, &gpus), (seat.node, &seat.gpus), "lease {id}");
+                    let held = |seat: &Seat| seat.held_memory().div_ceil(1 << 20);
+                    let staying = lease.seats.iter().filter(|seat| seat.stays());
+                    let most_mib = staying.map(held).max().unwrap_or(0);
+                    let counted_mib = u64::from(placement.request.gpu_memory_mib);
+                    assert!(
+                        counted_mib == most_mib || counted_mib == held(seat),
+                        "lease {id}: {counted_mib}"
+                    );
                 }
                 let mut seated: Vec<u32> = work.seated.values().copied().collect();
                 seated.sort_unstable();

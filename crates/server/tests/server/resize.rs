@@ -304,13 +304,23 @@ fn a_suspended_lease_that_changes_its_size_holds_no_more_than_stays() {
     running(&mut node, &member, &NewLease { memory: 12 * GIB, ..ask(500_000) });
     let grown = resize(&member, lease.id, json!({ "memory": 14 * GIB })).unwrap();
     assert_eq!(grown.resizing.unwrap().state, ResizeState::Sent);
-    assert_eq!(leased(&server), (500_000, 13 * GIB));
+    node.say();
+    assert_eq!(leased(&server), (500_000, 13 * GIB), "also where the node has not answered yet");
     answer(&mut node, &lease, 2, None);
     let grown = wait_for(&member, lease.id, |lease| lease.resizing.is_none());
     assert_eq!((grown.memory, grown.suspended), (14 * GIB, true));
     assert_eq!(leased(&server), (500_000, 13 * GIB));
     let beyond = problem(resize(&member, lease.id, json!({ "memory": 17 * GIB })));
     assert!(beyond.detail.contains("has 16384 MiB of memory"), "{beyond:?}");
+    let back = resize(&member, lease.id, json!({ "suspended": false, "memory": 4 * GIB })).unwrap();
+    assert_eq!(back.resizing.unwrap().state, ResizeState::Sent);
+    assert_eq!(leased(&server), (1_000_000, 16 * GIB), "what it had before it left does not count");
+    node.say();
+    assert_eq!(leased(&server), (1_000_000, 16 * GIB));
+    answer(&mut node, &lease, 3, Some("4 GiB are not free"));
+    node.say();
+    let stays = wait_for(&member, lease.id, |lease| lease.suspended);
+    assert_eq!((stays.memory, leased(&server)), (14 * GIB, (500_000, 13 * GIB)));
 }
 
 #[test]
