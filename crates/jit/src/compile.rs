@@ -57,8 +57,8 @@ impl Compiler {
         self.machine.memory.set_max(bytes);
     }
 
-    /// Has kernels that take long compiled again by LLVM, where its library is installed. The library
-    /// is loaded when the first such kernel is there.
+    /// Has kernels that take long compiled again by LLVM, where its library is installed. The
+    /// library is loaded when the first such kernel is there.
     pub fn set_optimizes(&self, optimizes: bool) {
         self.machine.optimizes.store(optimizes, Ordering::Relaxed);
     }
@@ -198,8 +198,8 @@ impl CompiledKernel {
         optimize(&self.kernel, &self.machine, form, &self.better[form as usize])
     }
 
-    /// A launch with blocks of this shape has taken so long: where that adds up, the kernel gets
-    /// better code in the background.
+    /// Adds the time of a launch with blocks of this shape: where launches add up to much, the
+    /// kernel gets better code in the background.
     pub(crate) fn ran(&self, block: [u32; 3], elapsed: Duration) {
         let form = Form::of(&self.kernel, block);
         let better = &self.better[form as usize];

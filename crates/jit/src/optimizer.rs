@@ -1,4 +1,4 @@
-//! The thread that compiles kernels again, one after the other, while their launches go on.
+//! The thread that compiles kernels again, one after the other, beside their launches.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

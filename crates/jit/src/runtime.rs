@@ -88,9 +88,9 @@ pub(crate) unsafe extern "C" fn safepoint(warp: *mut WarpContext) {
     }
 }
 
-/// The warp has ended, and code that continues by itself goes on with the next one of `lanes` lanes
-/// in the same memory: that of the block, or the first of the next block. Returns its lanes; 0 where
-/// there is none, or the launch is asked to stop.
+/// The warp has ended, and code that continues by itself takes the next one of `lanes` lanes in the
+/// same memory: that of the block, or the first of the next block. Returns its lanes; 0 where there
+/// is none, or the launch is asked to stop.
 pub(crate) unsafe extern "C" fn next_warp(warp: *mut WarpContext, lanes: u32) -> u32 {
     // SAFETY: compiled code passes its own warp.
     let warp = unsafe { &mut *warp };

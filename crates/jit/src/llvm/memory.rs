@@ -327,7 +327,8 @@ impl Emitter<'_> {
         self.w.raw(&format!("getelementptr i8, ptr {base}, {}", offset.arg()))
     }
 
-    /// The same of all lanes. Offsets in windows are below 2^31 once they are checked.
+    /// Where the checked places of all lanes are in the process. Offsets in windows are below 2^31
+    /// once they are checked.
     pub(super) fn pointers(&mut self, space: Space, at: &Val) -> String {
         let lanes = self.lanes;
         let base = match space {

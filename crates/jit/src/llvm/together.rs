@@ -4,7 +4,7 @@
 //! together, whatever the data: no other block can have pending lanes then.
 //!
 //! At a barrier the function leaves the warp, with what is used behind it in the warp's frame, and
-//! goes on with the next warp. It comes back at the barrier's *node*.
+//! continues with the next warp. It comes back at the barrier's *node*.
 
 use std::mem::offset_of;
 
@@ -16,7 +16,7 @@ use crate::context::{BARRIERS, LANES, WarpContext};
 use crate::runtime::{self, lanes};
 
 impl Emitter<'_> {
-    /// Nothing but the lanes of the current block is on its way.
+    /// Refuses the kernel unless all lanes that have not exited are in the current block.
     fn expect_all_here(&self, what: &str) -> Result<(), NotCovered> {
         match self.flow.others[self.block.index()].is_empty() {
             true => Ok(()),

@@ -178,7 +178,7 @@ impl Writer {
         self.cast(op, value, to)
     }
 
-    /// The same element in all lanes.
+    /// A vector with an element in all lanes.
     pub(super) fn splat(&mut self, value: &Val, lanes: usize) -> Val {
         if value.lanes == lanes {
             return value.clone();
