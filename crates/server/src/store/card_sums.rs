@@ -32,7 +32,7 @@ impl Store {
             for row in sqlx::query(AssertSqlSafe(sums_sql(parts, nodes))).fetch_all(&self.pool).await? {
                 let sum = CardSum {
                     node: unsigned(&row, "node")?,
-                    cards: from_json(&row, "cards")?,
+                    cards: from_json(&row, "devices")?,
                     goods: goods(&row)?,
                     amounts: amounts(&row)?,
                 };
@@ -48,15 +48,15 @@ impl Store {
 fn sums_sql(parts: &[Period], nodes: &[NodeId]) -> String {
     let PartRanges { with, of_hours, of_records } = PartRanges::new(parts);
     let nodes: Vec<String> = nodes.iter().map(|node| signed(*node).to_string()).collect();
-    let (nodes, of) = (nodes.join(", "), "node, cards, tier, pool, model, gflops");
+    let (nodes, of) = (nodes.join(", "), "node, devices, tier, pool, model, gflops");
     format!(
         "{with} \
          SELECT CAST(at AS BIGINT) AS at, {of}, {amounts} FROM ( \
          SELECT at, {of}, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, transfer_bytes, suspended_ppm_ms \
-         FROM hours CROSS JOIN card_hour WHERE {of_hours} AND node IN ({nodes}) \
+         FROM hours CROSS JOIN device_hour WHERE {of_hours} AND node IN ({nodes}) \
          UNION ALL \
          SELECT at, {of}, reserved_ppm_ms, used_ppm_ms, memory_mib_ms, bytes_in + bytes_out, suspended_ppm_ms \
-         FROM ends CROSS JOIN usage_record WHERE {of_records} AND cards <> '' AND node IN ({nodes}) \
+         FROM ends CROSS JOIN usage_record WHERE {of_records} AND devices <> '' AND node IN ({nodes}) \
          ) AS each_of GROUP BY at, {of} ORDER BY at, {of}",
         amounts = amounts_sql("transfer_bytes"),
     )

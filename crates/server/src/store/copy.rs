@@ -8,7 +8,7 @@ use crate::backup::Watcher;
 
 use super::{Database, MIGRATIONS, Result, Store, StoreError, Tx, clock, unsigned};
 
-/// All that the migrations make, but `usage_hour`, `promised_hour` and `card_hour`, which the
+/// All that the migrations make, but `usage_hour`, `promised_hour` and `device_hour`, which the
 /// database that is copied into derives from `usage_record`, and `replica`, whose rows are of
 /// running servers. No table refers to another one.
 const TABLES: [&str; 27] = [
@@ -209,7 +209,7 @@ mod tests {
         let rows = query.fetch_all(&store.pool).await.unwrap();
         let names: BTreeSet<String> = rows.iter().map(|row| row.get("name")).collect();
         let kept = names.iter().map(String::as_str).filter(|name| !name.starts_with('_'));
-        let copied = TABLES.into_iter().chain(["replica", "usage_hour", "promised_hour", "card_hour"]);
+        let copied = TABLES.into_iter().chain(["replica", "usage_hour", "promised_hour", "device_hour"]);
         assert_eq!(kept.collect::<BTreeSet<_>>(), copied.collect());
     }
 

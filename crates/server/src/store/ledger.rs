@@ -35,7 +35,7 @@ static USAGE: Insert = Insert::new(
     "usage_record (id, node, lease, attempt, sequence, tenant, from_ms, until_ms, share_ppm, gpus, memory_mib, \
      reserved_ppm_ms, used_ppm_ms, memory_mib_ms, kernels, bytes_in, bytes_out, memory_peak, last, received_at_ms, \
      task, tier, pool, model, gflops, suspended_ppm_ms, wait_us, attained_ppm, credit_ppm, waits, waits_within, \
-     cards)",
+     devices)",
     "ON CONFLICT (id) DO NOTHING",
 );
 

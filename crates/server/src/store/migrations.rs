@@ -86,10 +86,10 @@ pub(super) const MIGRATIONS: &[(i64, &str, [&str; 2])] = &[
     (27, "last uses", [include_str!("../../migrations/0027_last_uses.sql"); 2]),
     (
         28,
-        "cards",
+        "devices",
         [
-            include_str!("../../migrations/0028_cards.sqlite.sql"),
-            include_str!("../../migrations/0028_cards.postgres.sql"),
+            include_str!("../../migrations/0028_devices.sqlite.sql"),
+            include_str!("../../migrations/0028_devices.postgres.sql"),
         ],
     ),
 ];

@@ -58,7 +58,7 @@ fn rows(cards: &[CardEarnings], currency: &str) -> Vec<Vec<String>> {
     let header = [
         "node",
         "gpu",
-        "card",
+        "device",
         "model",
         "pool",
         "earned",
@@ -86,8 +86,8 @@ fn rows(cards: &[CardEarnings], currency: &str) -> Vec<Vec<String>> {
     std::iter::once(header.map(String::from).to_vec()).chain(cards.iter().map(row)).collect()
 }
 
-/// `all GPUs 12.50 EUR; the bill 12.40 EUR: -0.10 EUR are corrections, credits, rounding and what is
-/// known to be of no GPU`
+/// `all GPUs 12.50 EUR; the bill 12.40 EUR: -0.10 EUR are corrections, credits, rounding and what
+/// is known of no GPU`
 fn rest(cards: &[CardEarnings], bill: &Bill, currency: &str) -> String {
     let all = cards.iter().map(|card| card.income_micro).fold(0, u64::saturating_add);
     let rest = bill.total_micro.saturating_sub_unsigned(all);

@@ -469,7 +469,7 @@ pub(super) fn people(arguments: &ListArgs) -> Result<()> {
             format!("{} ago", since(person.last_seen_ms)),
         ]
     };
-    let none = "nobody has signed in with an identity provider; `sluice token list` lists tokens";
+    let none = "no person has signed in with an identity provider; `sluice token list` lists tokens";
     show(&people, arguments.output, none, columns, cells)
 }
 
