@@ -85,6 +85,12 @@ impl Places {
         Some(ConnectionSlot { places: Arc::clone(self), is: Is::Unproven(entry) })
     }
 
+    /// Enters a connection that has proved itself to the program before this one.
+    pub(crate) fn enter_proven(self: &Arc<Places>) -> ConnectionSlot {
+        self.lock().proven += 1;
+        ConnectionSlot { places: Arc::clone(self), is: Is::Proven }
+    }
+
     /// Connections that have a thread at the moment, proven or not.
     pub(crate) fn connections(&self) -> usize {
         let state = self.lock();

@@ -64,6 +64,8 @@ mod weight;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use self::buckets::Precedence;
 
 pub use self::pace::Pace;
@@ -74,11 +76,11 @@ pub use self::weight::Weight;
 pub const PPM: u64 = 1_000_000;
 
 /// Which lease a session draws its share from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseKey(pub u64);
 
 /// One session on one GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionKey(pub u64);
 
 /// What a turn comes to.
@@ -120,7 +122,7 @@ pub struct Decision {
 }
 
 /// The turns on one GPU.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Arbiter {
     pace: Pace,
     leases: BTreeMap<LeaseKey, Lease>,
@@ -134,7 +136,7 @@ pub struct Arbiter {
     arrivals: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lease {
     weight: Weight,
     /// Nanoseconds of a whole GPU owed to it so far.
@@ -156,14 +158,14 @@ struct Lease {
 }
 
 /// A lease comes back after it had no work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Arrival {
     at_ns: u64,
     /// It was away for a moment only.
     after_gap: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Session {
     lease: LeaseKey,
     state: State,
@@ -173,13 +175,13 @@ struct Session {
     suspended: Option<Work>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Work {
     None,
     Some,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Idle,
     Waiting { arrival: u64, since_ns: u64 },

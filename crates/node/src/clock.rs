@@ -18,7 +18,12 @@ pub(crate) struct SystemClock(Instant);
 
 impl SystemClock {
     pub(crate) fn new() -> SystemClock {
-        SystemClock(Instant::now())
+        SystemClock::since(Instant::now())
+    }
+
+    /// One that began then.
+    pub(crate) fn since(began: Instant) -> SystemClock {
+        SystemClock(began)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The settings with which a node starts.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,7 +69,23 @@ pub struct NodeConfig {
     pub peers: Peering,
     /// Where to serve metrics; nowhere unless said.
     pub metrics: Option<ExporterConfig>,
+    /// What the daemon runs in its place when it is upgraded; without one it is not.
+    pub next_program: Option<NextProgram>,
 }
+
+/// The program of a node's daemon, as it is on the disk when the node is upgraded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextProgram {
+    pub program: PathBuf,
+    /// All of them, the program's name first. With [`CHECK_STATE`] or [`TAKE_OVER`] and the number
+    /// of a descriptor behind them the program checks a state of the daemon, or continues from it.
+    pub arguments: Vec<OsString>,
+}
+
+/// The argument with which a program looks whether it can continue from a state, and ends.
+pub const CHECK_STATE: &str = "--check-state";
+/// The argument with which a program continues from a state.
+pub const TAKE_OVER: &str = "--take-over";
 
 impl Default for NodeConfig {
     fn default() -> NodeConfig {
@@ -97,6 +114,7 @@ impl Default for NodeConfig {
             linger: Duration::from_secs(90),
             peers: Peering::Any,
             metrics: None,
+            next_program: None,
         }
     }
 }

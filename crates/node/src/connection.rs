@@ -20,7 +20,7 @@ mod held;
 mod sessions;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,15 +31,16 @@ use sluice_wire::WireError;
 use sluice_wire::handshake::{Hello, Purpose};
 
 use crate::admission::ConnectionSlot;
-use crate::registry::cuts::Process;
+use crate::registry::cuts::{Awaited, Hold, Holding, Process, descriptor_of};
 use crate::registry::{ClientOf, Registry};
 use crate::silent::Accepted;
 use crate::strangers;
+use crate::upgrade::Pass;
 
 pub(crate) use control::Line;
 pub(crate) use held::short_name;
 
-use control::{Rights, Token, control};
+use control::{Rights, Token, control, control_again};
 use greeting::{Protected, greet, protect};
 use held::{HeldLease, NO_CERTIFICATE, NO_LEASES_HERE, refused};
 use sessions::{admit_peer, clone, go_on, session};
@@ -72,7 +73,9 @@ pub(crate) enum Door {
 }
 
 /// Serves a connection to its end.
-pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSlot) {
+///
+/// `step` lasts until it is known what it is for, and that has begun.
+pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSlot, step: Pass) {
     let Accepted { mut stream, peer, door, deadline, .. } = accepted;
     let (peer, door) = (peer.as_str(), &door);
     let greeted = protect(&mut stream, door, deadline)
@@ -112,6 +115,7 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSl
     let ended = match hello.purpose {
         Purpose::Control => {
             let rights = Rights { resumes, may_ask, shown };
+            drop(step);
             let proved = control(registry, stream, process, rights, (peer, place));
             match proved {
                 Err((error, false)) => {
@@ -127,14 +131,53 @@ pub(crate) fn serve(registry: &Registry, accepted: Accepted, place: ConnectionSl
         }
         Purpose::Session { token, once } => {
             let client = ClientOf { process, peer: peer.to_owned(), resumes };
-            session(registry, stream, (&token, once), client, place)
+            session(registry, stream, (&token, once), client, (place, step))
         }
         Purpose::Resume(resume) => go_on(registry, stream, &resume, (&process, peer)),
-        Purpose::Clone(of) => clone(registry, stream, (&of, &process), place),
+        Purpose::Clone(of) => clone(registry, stream, (&of, &process), (place, step)),
         Purpose::Peer(other) => admit_peer(registry, stream, &other),
     };
     if let Err(error) = ended {
         tracing::warn!(peer, "{peer} disconnected: {error}");
+    }
+}
+
+/// What stands for the holder of a lease from before this program ran.
+pub(crate) enum Successor {
+    /// Its connection of before.
+    Connection(OwnedFd),
+    /// Nothing, until the holder comes back on another connection.
+    Hold(Hold),
+}
+
+/// Holds a lease for its holder from before this program ran, who may come as soon as this returns.
+pub(crate) fn hold_again(registry: &Registry, lease: u64, awaited: &mut Awaited) -> io::Result<Successor> {
+    if let Some(socket) = awaited.socket.take().and_then(Arc::into_inner) {
+        return Ok(Successor::Connection(socket));
+    }
+    let holding = Holding::new(&Line::nowhere()?, &awaited.process, awaited.terms.clone())?;
+    let hold = registry.hold_again(lease, holding);
+    hold.map(Successor::Hold).ok_or_else(|| io::Error::other("the lease is gone"))
+}
+
+/// Continues with the holder's connection, or waits for another one.
+pub(crate) fn serve_holder(
+    registry: &Registry,
+    (lease, successor): (u64, Successor),
+    awaited: Awaited,
+    place: ConnectionSlot,
+) {
+    let Awaited { process, terms, .. } = awaited;
+    match successor {
+        Successor::Connection(socket) => {
+            if let Err(error) = control_again(registry, (lease, socket), process, &terms, place) {
+                tracing::warn!(peer = terms.peer, "{} disconnected: {error}", terms.peer);
+            }
+        }
+        Successor::Hold(hold) => {
+            drop(place);
+            registry.await_holder(&hold, &process);
+        }
     }
 }
 
@@ -148,7 +191,11 @@ fn process_of(registry: &Registry, hello: &Hello) -> Option<Process> {
         // One that cannot be watched is waited for after a cut.
         Some(Err(_)) | None => None,
     };
-    Some(Process { number: hello.process, space: hello.process_space, watch: watch.map(Arc::new) })
+    Some(Process {
+        number: hello.process,
+        space: hello.process_space,
+        watch: watch.and_then(|watch| descriptor_of(&watch).ok()),
+    })
 }
 
 /// Why a connection ends before its peer wants it to.

@@ -3,30 +3,28 @@
 //! Connections are few and long (one per client process and one per lease), so a blocking thread
 //! each is the simplest thing that works; a session's thread only waits for its worker.
 
-use std::fs;
+mod going_on;
+mod handover;
+mod listener;
+
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_metrics::Exporter;
-use sluice_transport::Stream;
 use sluice_transport::admission::Source;
-use sluice_transport::tls::ServerIdentity;
-use sluice_wire::address::Endpoint;
 use sluice_wire::control::Status;
 
 use sluice_worker_link::link::Driver;
 
 use crate::admission::Places;
 use crate::clock::SystemClock;
-use crate::config::{Listen, NodeConfig, WorkerCommand};
-use crate::connection::{self, Door, HELLO_PATIENCE};
+use crate::config::{Listen, NextProgram, NodeConfig, WorkerCommand};
+use crate::connection::{self, HELLO_PATIENCE};
 use crate::facts;
 use crate::health;
 use crate::inventory::{Inventory, InventoryError, take_inventory};
@@ -35,17 +33,35 @@ use crate::measure;
 use crate::metrics::{self, NodeMetrics};
 use crate::registry::{self, Registry};
 use crate::silent::{self, Accepted, Silent};
-use crate::spawn::Spawner;
+use crate::spawn::{Forks, Spawner};
 use crate::strangers::Kind;
 use crate::swap_space::{SwapFileError, SwapSpace};
+use crate::upgrade::RestoreError;
+
+pub(crate) use self::listener::{SavedListener, name_of as listen_name};
+
+pub use self::handover::READY;
+
+use self::going_on::GoingOn;
+use self::listener::{Listener, bind_nearby};
 
 /// A node that is bound to its addresses.
 #[derive(Debug)]
 pub struct Node {
+    /// As asked for, in this order, and behind them the one for programs of this machine.
     listeners: Vec<Listener>,
+    asked: Vec<Listen>,
     registry: Arc<Registry>,
     places: Arc<Places>,
     stop: Arc<OwnedFd>,
+    upgrade: Arc<OwnedFd>,
+    /// What this daemon runs when it is upgraded.
+    next_program: Option<NextProgram>,
+    spawner: Spawner,
+    /// Until it runs.
+    forks: Option<Forks>,
+    /// What the program before this one has left.
+    going_on: GoingOn,
     /// To watch the GPUs' health with, and through what.
     watcher: Option<(WorkerCommand, PathBuf)>,
     /// Speaks to the server that this node has joined.
@@ -69,6 +85,8 @@ pub enum NodeError {
     Join(#[from] JoinError),
     #[error(transparent)]
     SwapFile(#[from] SwapFileError),
+    #[error("cannot take over from the program before this one: {0}")]
+    Restore(#[from] RestoreError),
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
@@ -79,10 +97,42 @@ pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
     pub fn stop(&self) {
-        let one = 1_u64.to_ne_bytes();
-        // SAFETY: writes eight bytes to an event counter that `self` keeps open.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        ring(&self.0);
     }
+}
+
+/// Has a node run its next program, which continues with all leases and sessions.
+#[derive(Clone, Debug)]
+pub struct Upgrader(Arc<OwnedFd>);
+
+impl Upgrader {
+    /// Asks for it. The log says what becomes of that.
+    pub fn upgrade(&self) {
+        ring(&self.0);
+    }
+}
+
+fn new_bell() -> io::Result<Arc<OwnedFd>> {
+    // SAFETY: plain system call; the result is checked before it is used.
+    let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if bell < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and has no other owner.
+    Ok(Arc::new(unsafe { OwnedFd::from_raw_fd(bell) }))
+}
+
+fn ring(bell: &OwnedFd) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: writes eight bytes to an event counter that is open.
+    unsafe { libc::write(bell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// It rings no more.
+fn silence(bell: &OwnedFd) {
+    let mut count = [0_u8; 8];
+    // SAFETY: reads eight bytes of an event counter that is open, and does not wait for one.
+    unsafe { libc::read(bell.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
 }
 
 impl Node {
@@ -97,13 +147,8 @@ impl Node {
             .collect::<Result<Vec<_>, _>>()?;
         let inventory = take_inventory(&config.gpus, &config.worker)?;
         let library = health::library(config, &inventory);
-        let spawner =
-            Spawner::start(config.worker.clone(), matches!(inventory.driver, Driver::Software { .. }))?;
-        // SAFETY: plain system call; the result is checked before it is used.
-        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if stop < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
+        let is_software = matches!(inventory.driver, Driver::Software { .. });
+        let (spawner, forks) = Spawner::new(config.worker.clone(), is_software);
         let swap = SwapSpace::open(registry::swap_memory(config), config.swap_file.as_ref())?;
         let overcommit = registry::overcommit_of(config, &swap);
         if let Some(overcommit) = &overcommit {
@@ -129,30 +174,28 @@ impl Node {
             .transpose()?;
         let membership = agent.as_ref().map(|agent| Arc::clone(agent.membership()));
         let clock = Arc::new(SystemClock::new());
-        let mut registry = Registry::new(config, inventory, (spawner, swap), membership, clock);
+        let mut registry = Registry::new(config, inventory, (spawner.clone(), swap), membership, clock);
         if listeners.iter().any(|listener| matches!(listener, Listener::Tcp { .. })) {
             let (listener, name) = bind_nearby()?;
             registry.nearby = Some(name);
             listeners.push(listener);
         }
         let (registry, places) = (Arc::new(registry), Places::new(config.connections_max));
-        let metrics = config.metrics.clone().map(|exporter| {
-            let address = exporter.address.clone();
-            let node = metrics::name_of(config);
-            let identities = listeners.iter().filter_map(Listener::identity).cloned().collect();
-            let source = NodeMetrics::new(node, Arc::clone(&registry), Arc::clone(&places), identities);
-            Exporter::start(exporter, Arc::new(source))
-                .map_err(|source| NodeError::Listen { address, source })
-        });
+        let metrics = serve_metrics(config, &registry, &places, &listeners).transpose()?;
         Ok(Node {
             listeners,
+            asked: config.listen.clone(),
             registry,
             places,
-            // SAFETY: the descriptor is new and has no other owner.
-            stop: Arc::new(unsafe { OwnedFd::from_raw_fd(stop) }),
+            stop: new_bell()?,
+            upgrade: new_bell()?,
+            next_program: config.next_program.clone(),
+            spawner,
+            forks: Some(forks),
+            going_on: GoingOn::default(),
             watcher: library.map(|library| (config.worker.clone(), library)),
             agent,
-            metrics: metrics.transpose()?,
+            metrics,
         })
     }
 
@@ -179,8 +222,26 @@ impl Node {
         Stopper(Arc::clone(&self.stop))
     }
 
-    /// Serves until [`Stopper::stop`].
+    pub fn upgrader(&self) -> Upgrader {
+        Upgrader(Arc::clone(&self.upgrade))
+    }
+
+    /// Serves until [`Stopper::stop`]. The calling thread starts the workers, so it has to be the
+    /// process's first one where the node is to be upgraded.
     pub fn run(mut self) -> Result<(), NodeError> {
+        let Some(forks) = self.forks.take() else { return Ok(()) };
+        let serving = move || {
+            // However serving ends, the thread that forks is free.
+            let _ending = Ending(self.spawner.clone());
+            self.serve_to_end()
+        };
+        let serving = std::thread::Builder::new().name("connections".into()).spawn(serving)?;
+        forks.serve();
+        // A panic of the thread continues here.
+        serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn serve_to_end(mut self) -> Result<(), NodeError> {
         let reporting = self.agent.take().map(|agent| self.start_agent(agent)).transpose()?;
         self.serve()?;
         self.registry.end_all();
@@ -198,7 +259,7 @@ impl Node {
         std::thread::Builder::new().name("agent".into()).spawn(move || agent.run(&registry))
     }
 
-    fn serve(&self) -> Result<(), NodeError> {
+    fn serve(&mut self) -> Result<(), NodeError> {
         let registry = Arc::clone(&self.registry);
         std::thread::Builder::new().name("turns".into()).spawn(move || registry.turns.keep_time())?;
         let registry = Arc::clone(&self.registry);
@@ -218,13 +279,19 @@ impl Node {
         }
         let mut silent = Silent::new()?;
         silent.watch(STOP, self.stop.as_fd())?;
-        for (number, listener) in (STOP + 1..).zip(&self.listeners) {
+        silent.watch(UPGRADE, self.upgrade.as_fd())?;
+        for (number, listener) in (LISTENERS..).zip(&self.listeners) {
             silent.watch(number, listener.as_fd())?;
         }
+        self.go_on(&mut silent)?;
         loop {
             let news = silent.wait()?;
             if news.ready.contains(&STOP) {
                 return Ok(());
+            }
+            if news.ready.contains(&UPGRADE) {
+                silence(&self.upgrade);
+                self.upgrade(&mut silent)?;
             }
             for accepted in news.expired {
                 let text = format!("turned away: it said nothing within {} s", HELLO_PATIENCE.as_secs());
@@ -235,11 +302,11 @@ impl Node {
             for accepted in news.speaking.into_iter().rev() {
                 self.begin(accepted);
             }
-            for (number, listener) in (STOP + 1..).zip(&self.listeners) {
+            for (number, listener) in (LISTENERS..).zip(&self.listeners) {
                 // A limit, so that one listener does not hold the others up.
                 let mut left = if news.ready.contains(&number) { ACCEPTED_AT_ONCE } else { 0 };
                 while left > 0
-                    && let Some(accepted) = self.accept(listener)
+                    && let Some(accepted) = self.accept(number, listener)
                 {
                     left -= 1;
                     if let Err(error) = silent.keep(accepted) {
@@ -251,7 +318,7 @@ impl Node {
     }
 
     /// Takes one connection, if there is one.
-    fn accept(&self, listener: &Listener) -> Option<Accepted> {
+    fn accept(&self, number: u64, listener: &Listener) -> Option<Accepted> {
         let (stream, peer) = loop {
             match listener.accept() {
                 Ok(accepted) => break accepted,
@@ -266,9 +333,9 @@ impl Node {
                 }
             }
         };
-        let source = peer.parse::<SocketAddr>().map_or(Source::Local, Source::from);
+        let source = source_of(&peer);
         let deadline = Instant::now() + HELLO_PATIENCE;
-        Some(Accepted { stream, peer, source, door: listener.door(), deadline })
+        Some(Accepted { stream, peer, source, door: listener.door(), listener: number, deadline })
     }
 
     /// Serves a connection that has begun to speak in a thread of its own.
@@ -285,161 +352,46 @@ impl Node {
             return;
         };
         let registry = Arc::clone(&self.registry);
-        let serve = move || connection::serve(&registry, accepted, place);
+        let step = registry.gates.steps.enter("a connection that begins");
+        let serve = move || connection::serve(&registry, accepted, place, step);
         if let Err(error) = std::thread::Builder::new().name("connection".into()).spawn(serve) {
             tracing::error!("cannot start a thread for a connection: {error}");
         }
     }
 }
 
-/// The number of the event that ends the node; those of its listeners follow.
-const STOP: u64 = 0;
+/// Has the thread that forks end.
+struct Ending(Spawner);
 
-#[derive(Debug)]
-enum Listener {
-    Tcp {
-        listener: TcpListener,
-        tls: Option<ServerIdentity>,
-    },
-    Unix {
-        listener: UnixListener,
-        path: PathBuf,
-    },
-    /// For programs of this machine that have a lease.
-    Nearby(UnixListener),
-}
-
-impl Listener {
-    fn bind(listen: &Listen, identity: Option<&ServerIdentity>) -> Result<Listener, NodeError> {
-        let (address, tls) = match listen {
-            Listen::Unix(path) => return bind_unix(path),
-            Listen::Tcp(address) => (address, None),
-            Listen::Tls(address) => {
-                let identity = identity.ok_or_else(|| NodeError::NoCertificate(address.clone()))?;
-                (address, Some(identity.clone()))
-            }
-        };
-        match bind_tcp(address) {
-            Ok(listener) => Ok(Listener::Tcp { listener, tls }),
-            Err(source) => Err(NodeError::Listen { address: address.clone(), source }),
-        }
-    }
-
-    /// The address that clients get, if they get one.
-    fn endpoint(&self) -> Option<Endpoint> {
-        Some(match self {
-            Listener::Tcp { listener, tls } => {
-                let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
-                match tls {
-                    Some(tls) => Endpoint::Tls { address, fingerprint: Some(tls.fingerprint()) },
-                    None => Endpoint::Tcp(address),
-                }
-            }
-            Listener::Unix { path, .. } => Endpoint::Unix(path.clone()),
-            Listener::Nearby(_) => return None,
-        })
-    }
-
-    /// What it shows those who connect.
-    fn identity(&self) -> Option<&ServerIdentity> {
-        match self {
-            Listener::Tcp { tls, .. } => tls.as_ref(),
-            Listener::Unix { .. } | Listener::Nearby(_) => None,
-        }
-    }
-
-    fn door(&self) -> Door {
-        match self {
-            Listener::Tcp { tls: Some(identity), .. } => Door::Tls(identity.clone()),
-            Listener::Tcp { tls: None, .. } | Listener::Unix { .. } => Door::Plain,
-            Listener::Nearby(_) => Door::Sessions,
-        }
-    }
-
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Listener::Tcp { listener, .. } => listener.as_fd(),
-            Listener::Unix { listener, .. } | Listener::Nearby(listener) => listener.as_fd(),
-        }
-    }
-
-    fn accept(&self) -> io::Result<(Stream, String)> {
-        match self {
-            Listener::Tcp { listener, .. } => {
-                let (stream, peer) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                stream.set_nodelay(true)?;
-                sluice_transport::notice_dead_peer(stream.as_fd())?;
-                Ok((OwnedFd::from(stream).into(), peer.to_string()))
-            }
-            Listener::Unix { listener, .. } | Listener::Nearby(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                let peer = local_peer(&stream);
-                Ok((stream.into(), peer))
-            }
-        }
-    }
-}
-
-impl Drop for Listener {
+impl Drop for Ending {
     fn drop(&mut self) {
-        if let Listener::Unix { path, .. } = self {
-            let _ = fs::remove_file(path);
-        }
+        self.0.end();
     }
 }
 
-fn bind_tcp(address: &str) -> io::Result<TcpListener> {
-    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    let listener = TcpListener::bind(addresses.as_slice())?;
-    lengthen_queue(listener.as_fd())?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+fn source_of(peer: &str) -> Source {
+    peer.parse::<SocketAddr>().map_or(Source::Local, Source::from)
 }
 
-/// Connections that wait to be accepted, at most; the system may allow fewer
-/// (`net.core.somaxconn`). One beyond them is tried again by its client's system after a second.
-const QUEUE: libc::c_int = 4096;
+/// Serves metrics, if they are to be.
+fn serve_metrics(
+    config: &NodeConfig,
+    registry: &Arc<Registry>,
+    places: &Arc<Places>,
+    listeners: &[Listener],
+) -> Option<Result<Exporter, NodeError>> {
+    config.metrics.clone().map(|exporter| {
+        let address = exporter.address.clone();
+        let node = metrics::name_of(config);
+        let identities = listeners.iter().filter_map(Listener::identity).cloned().collect();
+        let source = NodeMetrics::new(node, Arc::clone(registry), Arc::clone(places), identities);
+        Exporter::start(exporter, Arc::new(source)).map_err(|source| NodeError::Listen { address, source })
+    })
+}
+
+/// The numbers of the events that end and upgrade the node; those of its listeners follow.
+const STOP: u64 = 0;
+const UPGRADE: u64 = 1;
+const LISTENERS: u64 = 2;
 /// Connections that are accepted of one listener before the others are looked at.
 const ACCEPTED_AT_ONCE: usize = 64;
-
-/// The standard library has 128 wait, which a burst fills.
-fn lengthen_queue(listener: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: sets the length of the queue of a socket that listens already.
-    match unsafe { libc::listen(listener.as_raw_fd(), QUEUE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// A socket file at which no process answers is what a killed node left behind.
-fn bind_unix(path: &Path) -> Result<Listener, NodeError> {
-    let failed = |source| NodeError::Listen { address: format!("unix:{}", path.display()), source };
-    if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-        if UnixStream::connect(path).is_ok() {
-            return Err(NodeError::InUse(path.to_owned()));
-        }
-        fs::remove_file(path).map_err(failed)?;
-    }
-    let listener = sluice_transport::unix_address(path)
-        .and_then(|address| UnixListener::bind_addr(&address))
-        .map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    Ok(Listener::Unix { listener, path: path.to_owned() })
-}
-
-/// Binds a name that no other node has and no file system: who may come in has the token of a
-/// lease. With it comes where that is.
-fn bind_nearby() -> io::Result<(Listener, String)> {
-    let name: String = registry::random().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let name = sluice_transport::node_socket(&name);
-    let listener = UnixListener::bind_addr(&sluice_transport::unix_address(Path::new(&name))?)?;
-    listener.set_nonblocking(true)?;
-    Ok((Listener::Nearby(listener), name))
-}
-
-/// `pid 1234`, as the kernel vouches for it.
-fn local_peer(stream: &UnixStream) -> String {
-    sluice_transport::peer_of(stream).map_or_else(|_| "local".into(), |peer| format!("pid {}", peer.pid))
-}

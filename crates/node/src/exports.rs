@@ -5,11 +5,15 @@
 //! of everything it held.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sluice_wire::ExportToken;
 use sluice_worker_link::link::Export;
+
+use crate::upgrade::{Passed, Passing, Received};
 
 /// Most exports of one lease at a time: each may keep a descriptor open in the daemon.
 const EXPORTS_MAX: usize = 4096;
@@ -94,6 +98,42 @@ impl Exports {
     fn shown(&self, session: u64) -> impl Iterator<Item = (u32, u64)> {
         let first = move |record: &&Record| record.holders.keys().next() == Some(&session);
         self.live.values().filter(first).filter_map(Record::memory)
+    }
+}
+
+/// One of them, for the next program.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedExport {
+    #[serde(with = "crate::upgrade::with::wire")]
+    token: ExportToken,
+    export: Export,
+    file: Option<Passed>,
+    maker: u64,
+    holders: BTreeMap<u64, u32>,
+}
+
+impl Exports {
+    pub(crate) fn save(&self, passing: &mut Passing) -> Vec<SavedExport> {
+        let saved = |(&token, record): (&ExportToken, &Record)| SavedExport {
+            token,
+            export: record.export.clone(),
+            file: record.file.as_ref().map(|file| passing.pass(file.as_fd())),
+            maker: record.maker,
+            holders: record.holders.clone(),
+        };
+        self.live.iter().map(saved).collect()
+    }
+}
+
+impl SavedExport {
+    pub(crate) fn restore(all: Vec<SavedExport>, received: &mut Received) -> io::Result<Exports> {
+        let mut live = BTreeMap::new();
+        for SavedExport { token, export, file, maker, holders } in all {
+            let file = file.map(|file| received.take(file)).transpose()?.map(Arc::new);
+            live.insert(token, Record { export, file, maker, holders });
+        }
+        Ok(Exports { live })
     }
 }
 

@@ -12,10 +12,12 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sluice_api::health::{Clearing, Condition, GpuFault, is_version};
 use sluice_worker_link::health::{ARGUMENT, Figures, Finding, Harm, Look, Watch};
 use sluice_worker_link::link::Driver;
@@ -34,10 +36,14 @@ const LASTING_MAX: usize = 100;
 
 /// What was not reported to the server yet.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(Mutex<State>);
+pub(crate) struct Faults {
+    state: Mutex<State>,
+    /// The process that watches now; 0 without one.
+    watcher: AtomicU32,
+}
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct State {
     lasting: Vec<GpuFault>,
     /// As of the last look.
     passing: Vec<GpuFault>,
@@ -111,8 +117,25 @@ impl Faults {
         begins || !look.lasting.is_empty()
     }
 
+    /// The process that watches now.
+    pub(crate) fn watcher(&self) -> Option<u32> {
+        Some(self.watcher.load(Relaxed)).filter(|watcher| *watcher != 0)
+    }
+
+    /// For the next program, which has a watcher of its own: what this one's has said is not of
+    /// then.
+    pub(crate) fn saved(&self) -> State {
+        State { passing: Vec::new(), figures: BTreeMap::new(), ..self.lock().clone() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<State> for Faults {
+    fn from(saved: State) -> Faults {
+        Faults { state: Mutex::new(saved), watcher: AtomicU32::new(0) }
     }
 }
 
@@ -214,6 +237,7 @@ fn start(watch: &Watch, worker: &WorkerCommand) -> std::io::Result<(Child, Recei
 /// anything.
 fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool {
     let mut heard = false;
+    registry.faults.watcher.store(child.id(), Relaxed);
     loop {
         match looks.recv_timeout(registry.driver_patience) {
             Ok(look) => {
@@ -235,6 +259,7 @@ fn follow(registry: &Registry, mut child: Child, looks: &Receiver<Look>) -> bool
         }
     }
     registry.faults.unwatched();
+    registry.faults.watcher.store(0, Relaxed);
     let _ = child.kill();
     // One that hangs in the driver cannot be waited for here.
     let reaper = std::thread::Builder::new().name("last watcher".into());

@@ -218,8 +218,14 @@ pub(crate) fn ask_worker(
     let mut command = Command::new(&worker.program);
     command.args(&worker.arguments).args([argument, of]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // This thread stays until the worker has ended or was killed.
-    dies_with_this_thread(&mut command);
+    said_by(&mut command, patience, "; `nvidia-persistenced` keeps NVIDIA's GPUs ready")
+}
+
+/// What a short-lived child says on its standard output, which is a pipe as its standard error is.
+/// `hint` is added where it takes too long.
+pub(crate) fn said_by(command: &mut Command, patience: Duration, hint: &str) -> io::Result<Vec<u8>> {
+    // This thread stays until the child has ended or was killed.
+    dies_with_this_thread(command);
     let mut child = command.spawn()?;
     let output = read_aside(child.stdout.take());
     let errors = read_aside(child.stderr.take());
@@ -233,9 +239,7 @@ pub(crate) fn ask_worker(
                 // One that hangs in its driver ends when that lets it go.
                 std::thread::spawn(move || child.wait());
                 let patience = patience.as_secs();
-                return Err(io::Error::other(format!(
-                    "it did not answer within {patience} s; `nvidia-persistenced` keeps NVIDIA's GPUs ready"
-                )));
+                return Err(io::Error::other(format!("it did not answer within {patience} s{hint}")));
             }
         }
     };

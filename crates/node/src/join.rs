@@ -10,11 +10,13 @@ mod claims;
 mod journal;
 mod metering;
 mod reporter;
+mod saved;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use sluice_api::grant::{Grant, Verifier};
 use sluice_api::node::{Attempt, NodeId};
 use sluice_api::usage::UsageRecord;
@@ -26,8 +28,10 @@ pub(crate) use claims::ClaimRefusal;
 pub(crate) use journal::Journal;
 pub(crate) use metering::{Metered, Model};
 pub(crate) use reporter::{Outgoing, Reporter};
+pub(crate) use saved::SavedMembership;
 
 use claims::Claims;
+use saved::Enrolled;
 
 /// How to join.
 #[derive(Clone, Debug)]
@@ -69,6 +73,19 @@ struct State {
     journal: Journal,
     news: bool,
     stopping: bool,
+    reported: Reported,
+    /// As what the node is known to the server, with the token that it got last.
+    enrolled: Option<Enrolled>,
+}
+
+/// The reports so far.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reported {
+    /// The number of the last one.
+    sequence: u64,
+    /// Of the server that answered last.
+    leadership: u64,
 }
 
 impl Membership {
@@ -79,7 +96,14 @@ impl Membership {
         models: Vec<Model>,
         journal: Journal,
     ) -> Membership {
-        let state = State { claims: Claims::default(), journal, news: false, stopping: false };
+        let state = State {
+            claims: Claims::default(),
+            journal,
+            news: false,
+            stopping: false,
+            reported: Reported::default(),
+            enrolled: None,
+        };
         Membership { server, node, verifier, models, state: Mutex::new(state), news: Condvar::new() }
     }
 

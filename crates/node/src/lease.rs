@@ -13,6 +13,8 @@ mod refusal;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arbiter::Weight;
 use crate::lease::accounts::Account;
 
@@ -21,7 +23,7 @@ pub use self::books::{Books, Overcommit};
 pub use self::refusal::{Refusal, bytes_text};
 
 /// One GPU that the node divides.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
     /// As the driver names it.
     pub name: String,
@@ -30,7 +32,7 @@ pub struct Card {
 }
 
 /// What was granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub ask: Ask,
     /// Indices of the node's GPUs in the order in which the client sees them.

@@ -46,10 +46,15 @@ mod spawn;
 
 mod clock;
 pub mod unplugged;
+mod upgrade;
 
 pub use certificate::own_certificate;
-pub use config::{GpuSelection, JoinConfig, Listen, NodeConfig, SwapFileConfig, WorkerCommand, user_cache};
-pub use daemon::{Node, NodeError, Stopper};
+pub use config::{
+    CHECK_STATE, GpuSelection, JoinConfig, Listen, NextProgram, NodeConfig, SwapFileConfig, TAKE_OVER,
+    WorkerCommand, user_cache,
+};
+pub use daemon::{Node, NodeError, READY, Stopper, Upgrader};
 pub use inventory::{Inventory, InventoryError};
 pub use join::JoinError;
 pub use peering::{PeerAddresses, Peering};
+pub use upgrade::{HandedOver, RestoreError, StateError};

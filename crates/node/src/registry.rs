@@ -19,6 +19,7 @@ pub(crate) mod readings;
 mod requests;
 pub(crate) mod residence;
 pub(crate) mod resize;
+pub(crate) mod saved;
 mod secrets;
 mod shared;
 mod status;
@@ -27,7 +28,7 @@ mod workers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Child;
+
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,7 @@ use crate::inventory::Inventory;
 use crate::join::{Membership, Metered};
 use crate::lease::{Books, Card, Overcommit};
 use crate::peering::Peering;
-use crate::registry::cuts::{Ended, Holder, Process};
+use crate::registry::cuts::{Awaited, Ended, Holder, Process};
 use crate::registry::migrate::{Migration, MovedLeases, Orders};
 use crate::registry::openings::Openings;
 use crate::registry::peers::PeerTokens;
@@ -56,10 +57,11 @@ use crate::registry::residence::Residence;
 use crate::registry::secrets::same;
 use crate::registry::status::Meter;
 use crate::residency::{Planner, SlicePolicy};
-use crate::spawn::Spawner;
+use crate::spawn::{Spawner, WorkerProcess};
 use crate::strangers::Strangers;
 use crate::swap_space::SwapSpace;
 use crate::turns::Turns;
+use crate::upgrade::Gates;
 
 pub(crate) use self::leases::Granted;
 pub(crate) use self::secrets::random;
@@ -111,6 +113,8 @@ pub(crate) struct Registry {
     peering: Arc<Peering>,
     /// Moves that the server wants.
     orders: Orders,
+    /// Before what changes any of this.
+    pub(crate) gates: Gates,
 }
 
 #[derive(Debug)]
@@ -178,6 +182,8 @@ struct LeaseRecord {
     arriving: Option<Metered>,
     /// The connection that holds it, or held it last.
     holder: Option<Holder>,
+    /// Who held it before this program ran, until that is waited for.
+    awaited: Option<Awaited>,
     exports: Exports,
     /// The GPUs that its programs take theirs for, where they have moved since.
     shown: Option<Vec<DeviceSnapshot>>,
@@ -200,7 +206,7 @@ struct SessionRecord {
     once: Once,
     client: ClientOf,
     started: Instant,
-    worker: Child,
+    worker: WorkerProcess,
     link: Arc<PacketSocket>,
     counters: Arc<CounterPage>,
     secret: SessionSecret,
@@ -225,6 +231,8 @@ struct SessionRecord {
     moving_us: u64,
     /// The client's connection is gone.
     parted: bool,
+    /// It was gone before this program ran, and the client is not waited for yet.
+    is_awaited: bool,
     /// A clone for which no client has come yet.
     is_unclaimed: bool,
     peer_tokens: PeerTokens,
@@ -290,6 +298,7 @@ impl Registry {
             overcommits: config.memory_overcommit_ppm > PPM,
             peering: Arc::new(config.peers.clone()),
             orders: Orders::default(),
+            gates: Gates::default(),
         }
     }
 
@@ -354,6 +363,7 @@ impl LeaseRecord {
             metered,
             arriving: None,
             holder: None,
+            awaited: None,
             exports: Exports::default(),
             shown: None,
         }

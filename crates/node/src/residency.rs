@@ -23,6 +23,8 @@ mod session;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use self::session::{Presence, Session};
 use crate::arbiter::SessionKey;
 
@@ -57,7 +59,7 @@ pub(crate) struct Decision {
 }
 
 /// The memory of one GPU.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Planner {
     policy: SlicePolicy,
     /// Bytes of the GPU, and those that its driver takes for each session.

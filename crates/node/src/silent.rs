@@ -25,6 +25,8 @@ pub(crate) struct Accepted {
     pub(crate) peer: String,
     pub(crate) source: Source,
     pub(crate) door: Door,
+    /// The number of the event of where it came in.
+    pub(crate) listener: u64,
     /// For all that it has to say before it is known what it is for.
     pub(crate) deadline: Instant,
 }
@@ -122,6 +124,13 @@ impl Silent {
         Ok(news)
     }
 
+    /// Takes all connections that have said nothing out, the oldest first.
+    pub(crate) fn take_all(&mut self) -> Vec<Accepted> {
+        let mut numbers: Vec<u64> = self.entries.keys().copied().collect();
+        numbers.sort_unstable();
+        numbers.into_iter().filter_map(|number| self.take(number)).collect()
+    }
+
     fn take(&mut self, number: u64) -> Option<Accepted> {
         let entry = self.entries.remove(&number)?;
         let (_, accepted) = self.connections.leave(entry)?;
@@ -161,7 +170,17 @@ mod tests {
     fn accepted(deadline: Instant) -> (UnixStream, Accepted) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let stream = Stream::from(theirs);
-        (ours, Accepted { stream, peer: "pid 1".into(), source: Source::Local, door: Door::Plain, deadline })
+        (
+            ours,
+            Accepted {
+                stream,
+                peer: "pid 1".into(),
+                source: Source::Local,
+                door: Door::Plain,
+                listener: 1,
+                deadline,
+            },
+        )
     }
 
     #[test]

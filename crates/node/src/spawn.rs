@@ -1,7 +1,12 @@
 //! Starts worker processes and hands each its descriptors.
 //!
 //! Workers die with the daemon. The kernel's parent-death signal fires when the *thread* that
-//! forked ends, so one thread that lives as long as the daemon does all the forking.
+//! forked ends, so one thread that lives as long as the daemon does all the forking. It also runs
+//! the daemon's next program in its place ([`image`]): all other threads end then, and the children
+//! of this one stay its children.
+
+mod image;
+mod process;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,10 +14,13 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use sluice_worker_link::INHERITED_FDS;
+
+pub(crate) use self::image::{Image, set_inherited};
+pub(crate) use self::process::WorkerProcess;
 
 /// How to start the program that becomes a worker; it has to call `sluice_worker::main` with what
 /// follows these arguments.
@@ -36,37 +44,71 @@ pub(crate) struct Inheritance {
     pub(crate) counters: OwnedFd,
 }
 
-/// The thread that forks.
-#[derive(Debug)]
+/// Asks the thread that forks.
+#[derive(Clone, Debug)]
 pub(crate) struct Spawner {
     requests: SyncSender<Request>,
 }
 
-struct Request {
-    inheritance: Inheritance,
-    reply: SyncSender<io::Result<Child>>,
+/// What the thread that forks does.
+#[derive(Debug)]
+pub(crate) struct Forks {
+    command: WorkerCommand,
+    confined: bool,
+    queue: Receiver<Request>,
+}
+
+enum Request {
+    Start {
+        inheritance: Inheritance,
+        reply: SyncSender<io::Result<WorkerProcess>>,
+    },
+    /// Answered only by why it was not possible.
+    Become {
+        image: Image,
+        reply: SyncSender<io::Error>,
+    },
+    End,
 }
 
 impl Spawner {
-    /// `confined`: the driver needs nothing of the machine, so each worker gets a namespace of
-    /// process numbers where that is possible.
-    pub(crate) fn start(command: WorkerCommand, confined: bool) -> io::Result<Spawner> {
+    /// [`Forks::serve`] has to run for as long as workers do. `confined`: the driver needs nothing
+    /// of the machine, so each worker gets a namespace of process numbers where that is possible.
+    pub(crate) fn new(command: WorkerCommand, confined: bool) -> (Spawner, Forks) {
         let (requests, queue) = sync_channel::<Request>(64);
-        let spawn = move || {
-            let numbers = confined.then(ProcessNumbers::own).flatten();
-            serve(&command, (confined, numbers.as_ref()), &queue);
-        };
-        std::thread::Builder::new().name("spawner".into()).spawn(spawn)?;
-        Ok(Spawner { requests })
+        (Spawner { requests }, Forks { command, confined, queue })
+    }
+
+    /// With a thread that forks, for a registry without a node around it.
+    pub(crate) fn start(command: WorkerCommand, confined: bool) -> io::Result<Spawner> {
+        let (spawner, forks) = Spawner::new(command, confined);
+        std::thread::Builder::new().name("spawner".into()).spawn(move || forks.serve())?;
+        Ok(spawner)
     }
 
     /// Starts a worker; the daemon's copies of the descriptors are closed when this returns.
-    pub(crate) fn spawn(&self, inheritance: Inheritance) -> io::Result<Child> {
+    pub(crate) fn spawn(&self, inheritance: Inheritance) -> io::Result<WorkerProcess> {
         let (reply, answer) = sync_channel(1);
-        let gone = || io::Error::other("the thread that starts workers has ended");
-        self.requests.send(Request { inheritance, reply }).map_err(|_| gone())?;
+        self.requests.send(Request::Start { inheritance, reply }).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())?
     }
+
+    /// Has this process run another program, and returns only if that is not possible.
+    pub(crate) fn become_program(&self, image: Image) -> io::Error {
+        let (reply, answer) = sync_channel(1);
+        let sent = self.requests.send(Request::Become { image, reply });
+        sent.ok().and_then(|()| answer.recv().ok()).unwrap_or_else(gone)
+    }
+
+    /// No more is asked for: the thread that forks is free. Workers that still live end with it.
+    pub(crate) fn end(&self) {
+        // An error means that it is free already.
+        let _ = self.requests.send(Request::End);
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the thread that starts workers has ended")
 }
 
 /// The namespace of process numbers of this process, to return to after each child that got a new
@@ -93,29 +135,44 @@ impl ProcessNumbers {
     }
 }
 
-fn serve(
-    command: &WorkerCommand,
-    (confined, numbers): (bool, Option<&ProcessNumbers>),
-    queue: &Receiver<Request>,
-) {
-    for request in queue {
-        let spawn = || spawn_worker(command, confined, &request.inheritance);
-        let child = match numbers {
-            Some(numbers) => numbers.in_new(spawn),
-            None => spawn(),
-        };
-        drop(request.inheritance);
-        // The session's thread may be gone; the worker then finds its link closed and exits.
-        if let Err(unclaimed) = request.reply.send(child)
-            && let Ok(mut child) = unclaimed.0
-        {
-            let _ = child.kill();
-            let _ = child.wait();
+impl Forks {
+    /// Serves requests on this thread until none can come any more, or all is over. Workers live as
+    /// long as the thread.
+    pub(crate) fn serve(self) {
+        let numbers = self.confined.then(ProcessNumbers::own).flatten();
+        for request in &self.queue {
+            match request {
+                Request::Start { inheritance, reply } => {
+                    let spawn = || spawn_worker(&self.command, self.confined, &inheritance);
+                    let child = match &numbers {
+                        Some(numbers) => numbers.in_new(spawn),
+                        None => spawn(),
+                    };
+                    drop(inheritance);
+                    // The session's thread may be gone; the worker then finds its link closed and
+                    // exits.
+                    if let Err(unclaimed) = reply.send(child)
+                        && let Ok(mut child) = unclaimed.0
+                    {
+                        let _ = child.kill();
+                        let _ = child.wait();
+                    }
+                }
+                Request::Become { image, reply } => {
+                    // Who asked waits for it.
+                    let _ = reply.send(image.run());
+                }
+                Request::End => return,
+            }
         }
     }
 }
 
-fn spawn_worker(command: &WorkerCommand, confined: bool, inheritance: &Inheritance) -> io::Result<Child> {
+fn spawn_worker(
+    command: &WorkerCommand,
+    confined: bool,
+    inheritance: &Inheritance,
+) -> io::Result<WorkerProcess> {
     let sources = [&inheritance.client, &inheritance.link, &inheritance.counters].map(AsRawFd::as_raw_fd);
     let mut child = Command::new(&command.program);
     child.args(&command.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -123,7 +180,7 @@ fn spawn_worker(command: &WorkerCommand, confined: bool, inheritance: &Inheritan
     dies_with_this_thread(&mut child);
     // SAFETY: between fork and exec the closure makes only async-signal-safe system calls.
     unsafe { child.pre_exec(move || hand_over(sources)) };
-    child.spawn()
+    child.spawn().map(WorkerProcess::from)
 }
 
 /// Variables that the drivers linked into the worker read.

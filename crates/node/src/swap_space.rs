@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use crate::lease::bytes_text;
 
 /// A file for memory that has left GPUs, as [`crate::NodeConfig`] says.
@@ -57,7 +59,7 @@ pub enum SwapFileError {
 }
 
 /// Bytes of host memory and of the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Room {
     pub(crate) memory: u64,
     pub(crate) file: u64,

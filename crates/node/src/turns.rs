@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_worker_link::link::{Packet, PacketSocket};
 
 use crate::arbiter::{Action, Arbiter, LeaseKey, Pace, SessionKey, Use, Waits, Weight};
@@ -19,7 +20,7 @@ pub(crate) struct Turns {
     started: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     gpus: Vec<Gpu>,
     members: BTreeMap<SessionKey, Member>,
@@ -163,6 +164,11 @@ impl Turns {
         }
     }
 
+    /// Stops all turns as they are, until the answer is dropped.
+    pub(crate) fn stop(&self) -> Stopped<'_> {
+        Stopped { began: self.started, state: self.lock() }
+    }
+
     fn change(&self, session: u64, gpu: u32, change: impl FnOnce(&mut Arbiter, u64)) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
@@ -199,5 +205,64 @@ impl Turns {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Turns of which nothing changes.
+#[derive(Debug)]
+pub(crate) struct Stopped<'t> {
+    began: Instant,
+    state: MutexGuard<'t, State>,
+}
+
+/// All turns, for the next program of this daemon.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SavedTurns {
+    /// When their clock began.
+    #[serde(with = "crate::upgrade::with::moment")]
+    began: Instant,
+    gpus: Vec<Arbiter>,
+    /// The sessions that compete, with the node's GPU for each GPU of the lease.
+    members: Vec<(u64, Vec<usize>)>,
+}
+
+impl Stopped<'_> {
+    pub(crate) fn save(&self) -> SavedTurns {
+        let member = |(&SessionKey(session), member): (&SessionKey, &Member)| (session, member.gpus.clone());
+        SavedTurns {
+            began: self.began,
+            gpus: self.state.gpus.iter().map(|gpu| gpu.arbiter.clone()).collect(),
+            members: self.state.members.iter().map(member).collect(),
+        }
+    }
+}
+
+impl SavedTurns {
+    pub(crate) fn gpus(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Whether each session that competes does so on GPUs that there are.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.members.iter().flat_map(|(_, gpus)| gpus).all(|&gpu| gpu < self.gpus.len())
+    }
+
+    /// The turns continue. A session without a link has ended while they were saved.
+    pub(crate) fn restored(self, link: impl Fn(u64) -> Option<Arc<PacketSocket>>) -> Turns {
+        let at_once = |arbiter| Gpu { arbiter, wake_at_ns: Some(0) };
+        let mut state =
+            State { gpus: self.gpus.into_iter().map(at_once).collect(), members: BTreeMap::new() };
+        let turns = Turns { state: Mutex::default(), earlier_wake: Condvar::new(), started: self.began };
+        let now_ns = turns.now_ns();
+        for (session, gpus) in self.members {
+            match link(session) {
+                Some(link) => _ = state.members.insert(SessionKey(session), Member { link, gpus }),
+                None => gpus.iter().for_each(|&gpu| {
+                    state.gpus[gpu].arbiter.leave(now_ns, SessionKey(session));
+                }),
+            }
+        }
+        Turns { state: Mutex::new(state), ..turns }
     }
 }

@@ -1,6 +1,7 @@
 //! Where a program runs: on a node that a server chooses, on a named one, or on a private one
 //! inside this process.
 
+use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_metrics::ExporterConfig;
-use sluice_node::{GpuSelection, JoinConfig, Listen, Node, NodeConfig, Stopper, user_cache};
+use sluice_node::{
+    GpuSelection, HandedOver, JoinConfig, Listen, NextProgram, Node, NodeConfig, Stopper, TAKE_OVER,
+    user_cache,
+};
 use sluice_transport::Stream;
 use sluice_transport::tls::{FileLog, ServerIdentity};
 use sluice_wire::address::Endpoint;
@@ -202,9 +206,10 @@ impl Drop for PrivateNode {
     }
 }
 
-/// `sluice node`: serves until SIGINT or SIGTERM.
+/// `sluice node`: serves until SIGINT or SIGTERM. At SIGUSR2 its process runs the program that is
+/// on the disk then, which continues.
 pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
-    let signals = EndSignals::block()?;
+    let signals = EndSignals::block(&[libc::SIGUSR2])?;
     let (listen, tls) = listening(&arguments.listen, &arguments.tls, None)?;
     let linger = arguments.linger.duration();
     let config = NodeConfig {
@@ -228,7 +233,9 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
         metrics: arguments.metrics.exporter(&arguments.tls, None)?,
         ..NodeConfig::default()
     };
-    if arguments.join.is_none()
+    let handed_over = arguments.state.check_state.or(arguments.state.take_over);
+    if handed_over.is_none()
+        && arguments.join.is_none()
         && arguments.tls.tls_client_ca.is_none()
         && config.token.is_none()
         && is_beyond_loopback(&arguments.listen)?
@@ -239,7 +246,34 @@ pub(crate) fn serve(arguments: &NodeArgs) -> Result<ExitCode> {
             arguments.listen
         ));
     }
-    serve_node(&arguments.gpus, join::joining(arguments)?, config, signals)
+    let join = join::joining(arguments)?;
+    let config = NodeConfig { gpus: selection(&arguments.gpus), join, ..config };
+    let config = NodeConfig { next_program: Some(next_program()?), ..config };
+    let Some(descriptor) = handed_over else { return announce_and_serve(Node::bind(&config)?, signals) };
+    // SAFETY: the daemon names a descriptor of its own, which this process has inherited, and
+    // nothing else knows of it.
+    let state = unsafe { HandedOver::read(descriptor) }?;
+    if arguments.state.check_state.is_some() {
+        state.check(&config)?;
+        output::announce(sluice_node::READY);
+        return Ok(ExitCode::SUCCESS);
+    }
+    // SAFETY: only the daemon says that to the program that it has its process run.
+    let node = unsafe { Node::take_over(&config, state) }?;
+    run_node(node, signals)
+}
+
+/// This program, as it is found on the disk when the node is upgraded, with these arguments.
+fn next_program() -> Result<NextProgram> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    // The number of a descriptor follows it.
+    if let Some(at) = arguments.iter().position(|argument| argument == TAKE_OVER) {
+        arguments.drain(at..arguments.len().min(at + 2));
+    }
+    // A link leads to the program that is to run then.
+    let named = arguments.first().map(Path::new).filter(|name| name.components().count() > 1);
+    let program = named.map_or_else(std::env::current_exe, std::path::absolute);
+    Ok(NextProgram { program: program.context("this program's place on the disk")?, arguments })
 }
 
 /// What `--driver-patience` says.
@@ -379,16 +413,25 @@ pub(crate) fn serve_node(
     signals: EndSignals,
 ) -> Result<ExitCode> {
     let config = NodeConfig { gpus: selection(gpus), join, ..config };
-    let node = Node::bind(&config)?;
+    announce_and_serve(Node::bind(&config)?, signals)
+}
+
+fn announce_and_serve(node: Node, signals: EndSignals) -> Result<ExitCode> {
     for address in node.addresses() {
         output::announce(&format!("listening on {address}"));
     }
     if let Some(url) = node.metrics_url() {
         sluice_log::tell(&format!("metrics at {url}"));
     }
-    let stopper = node.stopper();
+    run_node(node, signals)
+}
+
+fn run_node(node: Node, signals: EndSignals) -> Result<ExitCode> {
+    let (stopper, upgrader) = (node.stopper(), node.upgrader());
     std::thread::Builder::new().name("signals".into()).spawn(move || {
-        signals.wait();
+        while signals.wait() == libc::SIGUSR2 {
+            upgrader.upgrade();
+        }
         stopper.stop();
     })?;
     node.run()?;
@@ -418,14 +461,18 @@ fn selection(gpus: &GpuChoice) -> GpuSelection {
 pub(crate) struct EndSignals(libc::sigset_t);
 
 impl EndSignals {
-    /// Called before any thread starts, so that all of them inherit the mask.
-    pub(crate) fn block() -> Result<EndSignals> {
+    /// Called before any thread starts, so that all of them inherit the mask. `more` are waited
+    /// for, too, and mean something else.
+    pub(crate) fn block(more: &[libc::c_int]) -> Result<EndSignals> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set before the others read it.
         let (set, result) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+            for &signal in more {
+                libc::sigaddset(set.as_mut_ptr(), signal);
+            }
             let result = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
             (set.assume_init(), result)
         };
@@ -435,10 +482,12 @@ impl EndSignals {
         Ok(EndSignals(set))
     }
 
-    pub(crate) fn wait(&self) {
+    /// The next one that comes.
+    pub(crate) fn wait(&self) -> libc::c_int {
         let mut signal = 0;
         // SAFETY: the set is initialised and `signal` outlives the call.
         unsafe { libc::sigwait(&self.0, &mut signal) };
+        signal
     }
 }
 

@@ -127,7 +127,7 @@ fn ask_in_background(source: Source) -> Result<(Sender<Order>, Receiver<Answer>)
 
 /// True once SIGINT or SIGTERM has come.
 fn stop_on_signals() -> Result<Arc<AtomicBool>> {
-    let signals = EndSignals::block()?;
+    let signals = EndSignals::block(&[])?;
     let stopping = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stopping);
     std::thread::Builder::new().name("signals".into()).spawn(move || {

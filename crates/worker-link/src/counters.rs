@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
+
 /// Most GPUs of a lease.
 pub const GPUS_MAX: usize = 64;
 
@@ -37,7 +39,7 @@ pub struct Counters {
 }
 
 /// A snapshot of [`Counters`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub kernels: u64,
     pub bytes_in: u64,

@@ -54,6 +54,7 @@ mod teams;
 mod tls;
 mod top;
 mod training;
+mod upgrade;
 mod web;
 
 use std::process::ExitCode;

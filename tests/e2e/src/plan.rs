@@ -6,7 +6,7 @@ use crate::{
     Skipped, Test, alone, api, bad_input, bench, bounds, checkpoint, ci, coverage, cuts, dist, elastic,
     evasion, exchange, forks, handover, hangs, https, identity, kubernetes, limits, links, migrate, node_log,
     nodes, openings, overcommit, programs, record, recording, sanitize, sequences, shares, silence, simulate,
-    surroundings, teams, tls, top, training, web,
+    surroundings, teams, tls, top, training, upgrade, web,
 };
 
 /// Groups that run beside each other, once those of the stage before are done. The tests of a group
@@ -64,6 +64,7 @@ pub(crate) fn stages(all: bool) -> Vec<Stage> {
         overcommit::TESTS,
         migrate::TESTS,
         checkpoint::TESTS,
+        upgrade::TESTS,
         forks::TESTS,
         sanitize::TESTS,
         coverage::TESTS,

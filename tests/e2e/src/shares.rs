@@ -58,9 +58,13 @@ const OTHERS_MAX: f64 = 0.1;
 type Competitor<'a> = (&'a str, &'a str, &'a [&'a str]);
 
 fn pair(left: (&str, &str), right: (&str, &str)) -> Result<()> {
+    pair_on(&one_gpu()?, left, right)
+}
+
+/// On the one GPU of a node.
+pub(super) fn pair_on(node: &Node, left: (&str, &str), right: (&str, &str)) -> Result<()> {
     let expected = 100.0 * left.0.parse::<f64>()?;
-    let node = one_gpu()?;
-    attempts(|| pair_once(&node, (left.0, left.1, &[]), (right.0, right.1, &[]), expected))
+    attempts(|| pair_once(node, (left.0, left.1, &[]), (right.0, right.1, &[]), expected))
 }
 
 /// The first success; otherwise the last failure of a machine that was ours, or why there was none.

@@ -17,6 +17,7 @@ mod overcommit;
 mod running;
 mod tiers;
 mod tokens;
+mod upgrades;
 mod upkeep;
 
 use std::fs::File;
@@ -60,6 +61,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("teams: overcommitted memory", overcommit::overcommitted_memory),
     ("teams: a lease outlives its token", tokens::a_lease_outlives_its_token),
     ("teams: a node is drained and forgotten", upkeep::a_node_is_drained_and_forgotten),
+    ("teams: a node is upgraded under a program", upgrades::a_node_is_upgraded),
     ("teams: a lease moves to another node", moves::a_lease_moves),
     ("teams: running programs leave a node", moves::a_node_is_emptied),
     ("teams: the server dies while a lease moves", moves::the_server_dies_meanwhile),

@@ -50,8 +50,8 @@ pub fn build_also(packages: &[&str]) -> Result<()> {
     process::run(&mut command)
 }
 
-/// What nodes and their workers say.
-fn log() -> PathBuf {
+/// The file of what nodes and their workers say.
+pub fn log() -> PathBuf {
     crate::target_folder().join("node.log")
 }
 

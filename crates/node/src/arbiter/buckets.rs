@@ -1,10 +1,12 @@
 //! The token buckets of a lease: one for its limit, and one for the precedence of a premium lease.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Lease, PPM, Use, Weight};
 
 /// The bucket of a lease's share: GPU time for which a premium lease goes before others, and for
 /// which a promise holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Precedence {
     /// Below zero after a turn that lasted longer.
     pub(super) tokens_ns: i64,

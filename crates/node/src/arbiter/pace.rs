@@ -1,7 +1,9 @@
 //! The lengths of time that the arbiter goes by.
 
+use serde::{Deserialize, Serialize};
+
 /// How long turns last.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pace {
     /// How far sessions may get ahead of each other: the usual length of a turn that another
     /// waits for.

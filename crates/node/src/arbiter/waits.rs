@@ -1,11 +1,13 @@
 //! How long the sessions of a lease waited for a GPU: in all, and as a histogram of turns.
 
+use serde::{Deserialize, Serialize};
+
 /// Upper bounds of the buckets in nanoseconds: from a hand-over to what every user notices.
 pub const WAIT_BOUNDS_NS: [u64; 9] =
     [100_000, 200_000, 400_000, 1_000_000, 5_000_000, 20_000_000, 100_000_000, 500_000_000, 2_000_000_000];
 
 /// The waits of a lease on one GPU or several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// All waits added up, also those that are not over or ended without a turn.
     pub total_ns: u64,
@@ -19,7 +21,7 @@ pub struct Waits {
 }
 
 /// Waits while the lease was within its share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromisedWaits {
     pub waits: u64,
     /// Those that were no longer than promised.

@@ -1,9 +1,11 @@
 //! Shares and limits, and the arithmetic of GPU time that they stand for.
 
+use serde::{Deserialize, Serialize};
+
 use super::PPM;
 
 /// What one lease may take of the GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Weight {
     /// 1 to [`PPM`].
     pub share_ppm: u32,

@@ -41,9 +41,10 @@ pub(super) fn receive(
     };
     let Some(hold) = held.hold.take() else { return Ok(()) };
     held.line.shut_down();
+    let step = held.step.take();
     std::thread::scope(|scope| {
         scope.spawn(|| held.registry.await_holder(&hold, &held.process));
-        held.registry.serve_arrived(incoming, has, decided.as_ref());
+        held.registry.serve_arrived(incoming, has, decided.as_ref(), step);
     });
     Ok(())
 }

@@ -2,6 +2,9 @@
 
 use std::io;
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +26,7 @@ use super::{
 use crate::admission::ConnectionSlot;
 use crate::echo;
 use crate::registry::Registry;
-use crate::registry::cuts::Process;
+use crate::registry::cuts::{self, FOR_EVER, Process, Terms};
 
 /// What the peer of a control connection may do.
 #[derive(Clone, Copy)]
@@ -47,24 +50,44 @@ pub(super) fn control(
 ) -> Result<(), (ConnectionError, bool)> {
     stream.read_ahead();
     let stream = Arc::new(stream);
-    let line = Arc::new(Line { stream: Arc::clone(&stream), writing: Mutex::new(()) });
-    let token = registry.token.as_ref().map_or(Token::Unasked, |_| Token::Wanted);
-    let mut held =
-        HeldLease { registry, line, process, peer, rights, token, place, hold: None, is_over: false };
+    let line = Arc::new(Line::new(&stream));
+    let mut held = HeldLease::new(registry, line, process, rights, (peer, place));
     answer_questions(&mut held, &stream).map_err(|error| (error, held.place.is_proven()))
+}
+
+/// Continues with a connection that holds a lease and was handed over by the program before this
+/// one.
+pub(super) fn control_again(
+    registry: &Registry,
+    (lease, socket): (u64, OwnedFd),
+    process: Process,
+    terms: &Terms,
+    place: ConnectionSlot,
+) -> Result<(), ConnectionError> {
+    let stream = Arc::new(Stream::from(socket));
+    let line = Arc::new(Line::new(&stream));
+    let rights = Rights { resumes: terms.resumes, may_ask: terms.may_ask, shown: None };
+    let mut held = HeldLease::new(registry, line, process, rights, (&terms.peer, place));
+    held.hold = registry.hold_again(lease, held.holding()?);
+    answer_questions(&mut held, &stream)
 }
 
 fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(), ConnectionError> {
     let mut decoder = FrameDecoder::new();
-    let mut deadline = Some(Instant::now() + QUESTION_PATIENCE);
+    let is_proven = held.place.is_proven();
+    let mut deadline = (!is_proven).then(|| Instant::now() + QUESTION_PATIENCE);
     loop {
         while let Some(frame) = decoder.next_frame()? {
             if frame.header.kind != Kind::Control {
                 return Err(WireError::FrameKind(frame.header.kind as u8).into());
             }
-            match Control::decode(frame.header.op, frame.payload)? {
+            let question = Control::decode(frame.header.op, frame.payload)?;
+            held.step(name_of(&question));
+            match question {
                 Control::EchoRequest(request) if held.registry.lease_of(&request.token).is_some() => {
                     held.prove()?;
+                    // It changes nothing, and takes its time.
+                    held.step = None;
                     stream.set_read_limit(Duration::ZERO)?;
                     match echo::Transfers::asked(&request) {
                         Some(mut transfers) => {
@@ -86,6 +109,8 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
             }
             deadline = if held.place.is_proven() { None } else { Some(Instant::now() + IDLE_PATIENCE) };
         }
+        held.line.is_half_heard.store(!decoder.is_between_frames(), Relaxed);
+        held.step = None;
         match decoder.missing()? {
             missing if missing > MESSAGE_BYTES_MAX => return Err(ConnectionError::TooLarge(missing)),
             _ if !decoder.is_between_frames() && deadline.is_none() => {
@@ -96,6 +121,9 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
         match deadline {
             Some(deadline) => limit_read(stream, deadline).map_err(|_| ConnectionError::Slow)?,
             None => stream.set_read_limit(Duration::ZERO)?,
+        }
+        if !held.rights.resumes {
+            await_more(held, stream, deadline);
         }
         let space = decoder.space(4096);
         match stream.read(space, Wait::Asleep) {
@@ -109,6 +137,25 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// Reads nothing while the state of the node is handed over, from a peer that would not say it
+/// again: what it says then is read by the next program.
+fn await_more(held: &mut HeldLease<'_>, stream: &Stream, deadline: Option<Instant>) {
+    let left = deadline.map_or(FOR_EVER, |until| until.saturating_duration_since(Instant::now()));
+    cuts::wait([Some(stream.as_fd()), None], left);
+    held.step("a question");
+}
+
+/// What is being done, as an operator reads it who waits for its end.
+fn name_of(question: &Control) -> &'static str {
+    match question {
+        Control::MoveOffer(_) => "a session that comes from another node",
+        Control::Checkpoint(_) => "a checkpoint",
+        Control::Migrate(_) => "a move",
+        Control::Suspend(_) => "a suspension",
+        _ => "a question",
     }
 }
 
@@ -134,9 +181,31 @@ pub(crate) struct Line {
     pub(super) stream: Arc<Stream>,
     /// Held by the thread that writes.
     writing: Mutex<()>,
+    /// The peer has said the beginning of something.
+    is_half_heard: AtomicBool,
 }
 
 impl Line {
+    fn new(stream: &Arc<Stream>) -> Line {
+        let stream = Arc::clone(stream);
+        Line { stream, writing: Mutex::new(()), is_half_heard: AtomicBool::new(false) }
+    }
+
+    /// The way to a holder that is not there: it comes back on another connection.
+    pub(crate) fn nowhere() -> io::Result<Arc<Line>> {
+        let (end, _) = UnixStream::pair()?;
+        Ok(Arc::new(Line::new(&Arc::new(Stream::from(end)))))
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Whether another program can continue with it.
+    pub(crate) fn can_be_passed(&self) -> bool {
+        matches!(self.stream.keys(), Ok(None)) && !self.is_half_heard.load(Relaxed)
+    }
+
     pub(super) fn send(&self, message: Control) -> Result<(), ConnectionError> {
         let mut bytes = Vec::new();
         message.frame(&mut bytes)?;

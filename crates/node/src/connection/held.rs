@@ -18,13 +18,14 @@ use super::control::{Rights, Token, send, token_of};
 use super::{ConnectionError, Line, WRITE_PATIENCE};
 use crate::admission::ConnectionSlot;
 use crate::lease::{Ask, Resize};
-use crate::registry::cuts::{Hold, Holding, Process};
+use crate::registry::cuts::{Hold, Holding, Process, Terms};
 use crate::registry::joined::NoLease;
 use crate::registry::migrate::Moved;
 use crate::registry::residence::Moves;
 use crate::registry::resize::Size;
 use crate::registry::{Granted, Registry, one_line, random};
 use crate::strangers;
+use crate::upgrade::Pass;
 
 /// The answer to a client that shows no certificate where one is needed.
 pub(super) const NO_CERTIFICATE: &str = "this node lends to holders of a certificate only; name yours, from an authority that the node \
@@ -55,6 +56,31 @@ pub(super) struct HeldLease<'a> {
     pub(super) hold: Option<Hold>,
     /// The holder has said so.
     pub(super) is_over: bool,
+    /// What is being done for the peer.
+    pub(super) step: Option<Pass>,
+}
+
+impl<'a> HeldLease<'a> {
+    /// Of a connection that has not said anything yet.
+    pub(super) fn new(
+        registry: &'a Registry,
+        line: Arc<Line>,
+        process: Process,
+        rights: Rights,
+        (peer, place): (&'a str, ConnectionSlot),
+    ) -> HeldLease<'a> {
+        let token = registry.token.as_ref().map_or(Token::Unasked, |_| Token::Wanted);
+        let (hold, is_over, step) = (None, false, None);
+        HeldLease { registry, line, process, peer, rights, token, place, hold, is_over, step }
+    }
+
+    /// Begins a step, or continues with the present one under this name.
+    pub(super) fn step(&mut self, what: &'static str) {
+        match &mut self.step {
+            Some(step) => step.is_now(what),
+            None => self.step = Some(self.registry.gates.steps.enter(what)),
+        }
+    }
 }
 
 impl HeldLease<'_> {
@@ -220,7 +246,9 @@ impl HeldLease<'_> {
     }
 
     pub(super) fn holding(&self) -> io::Result<Holding> {
-        Holding::new(&self.line, self.process.space)
+        let Rights { resumes, may_ask, .. } = self.rights;
+        let terms = Terms { resumes, may_ask, peer: self.peer.to_owned() };
+        Holding::new(&self.line, &self.process, terms)
     }
 
     /// The answer to who asks for a lease; where there is none, `free` says what it could ask for.
@@ -349,10 +377,12 @@ impl HeldLease<'_> {
 
 impl Drop for HeldLease<'_> {
     fn drop(&mut self) {
+        self.step = None;
         let Some(hold) = &self.hold else { return };
         if self.rights.resumes && !self.is_over {
             self.registry.await_holder(hold, &self.process);
         } else {
+            let _step = self.registry.gates.steps.enter("the end of a lease");
             self.registry.end_held(hold);
         }
     }

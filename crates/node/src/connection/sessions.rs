@@ -14,6 +14,7 @@ use super::held::send_on;
 use crate::admission::ConnectionSlot;
 use crate::registry::cuts::Process;
 use crate::registry::{ClientOf, Registry, SessionRefusal};
+use crate::upgrade::Pass;
 
 /// Hands the socket to a worker: to one that was started for an earlier attempt of the same client,
 /// or to a new one, and stays until that has ended.
@@ -22,7 +23,7 @@ pub(super) fn session(
     stream: Stream,
     (token, once): (&LeaseToken, Once),
     client: ClientOf,
-    mut place: ConnectionSlot,
+    (mut place, step): (ConnectionSlot, Pass),
 ) -> Result<(), ConnectionError> {
     if let Some(moved) = registry.moved_lease(token) {
         return send_on(&stream, &moved);
@@ -52,7 +53,7 @@ pub(super) fn session(
             // From here on the worker alone has the socket: its end is the end that the client
             // sees.
             drop(stream);
-            registry.serve_session(session);
+            registry.serve_session(session, step);
             Ok(())
         }
         // The next attempt may find it done: a refusal would be the last word.
@@ -111,7 +112,7 @@ pub(super) fn clone(
     registry: &Registry,
     stream: Stream,
     (of, client): (&CloneOf, &Process),
-    mut place: ConnectionSlot,
+    (mut place, step): (ConnectionSlot, Pass),
 ) -> Result<(), ConnectionError> {
     let twin = match registry.clone_session(of, client, || place.prove()) {
         Ok(twin) => twin,
@@ -128,6 +129,7 @@ pub(super) fn clone(
         return Err(error);
     }
     let session = twin.session;
+    drop(step);
     std::thread::scope(|scope| {
         let watched = std::thread::Builder::new().name("clone".into()).spawn_scoped(scope, || {
             // Nothing comes but the end, of all who have the connection, or of the link to them.

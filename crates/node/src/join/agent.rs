@@ -11,7 +11,7 @@ use sluice_wire::address::{Endpoint, Fingerprint};
 
 use super::journal::Journal;
 use super::reporter::Reporter;
-use super::{JoinConfig, Membership};
+use super::{JoinConfig, Membership, SavedMembership};
 use crate::registry::Registry;
 
 /// Why a node does not join.
@@ -70,8 +70,36 @@ impl Agent {
         };
         let joining = Client::new(&config.server, &config.token);
         let joined: Joined = joining.post("/nodes", &join)?;
-        let reporter = Reporter::new(&config.server, join, &joined, journal, boot())?;
+        Agent::joined(&config.server, joining, (join, joined), journal, identity)
+    }
+
+    /// Continues as what the program before this one has joined: the server need not be there.
+    pub(crate) fn restored(
+        config: &JoinConfig,
+        saved: SavedMembership,
+        identity: Option<&ServerIdentity>,
+    ) -> Result<Agent, JoinError> {
+        let folder = &config.folder;
+        let unusable = |source| JoinError::Journal { folder: folder.display().to_string(), source };
+        let journal = Journal::open(folder).map_err(unusable)?;
+        let joining = Client::new(&config.server, &config.token);
+        let (enrolled, rest) = saved.parts();
+        let join = Join { release: env!("CARGO_PKG_VERSION").into(), ..enrolled.join };
+        let agent = Agent::joined(&config.server, joining, (join, enrolled.joined), journal, identity)?;
+        agent.membership().restore(rest);
+        Ok(agent)
+    }
+
+    fn joined(
+        server: &str,
+        joining: Client,
+        (join, joined): (Join, Joined),
+        journal: Journal,
+        identity: Option<&ServerIdentity>,
+    ) -> Result<Agent, JoinError> {
+        let reporter = Reporter::new(server, join, &joined, journal, boot())?;
         let client = joining.with_token(&joined.token);
+        reporter.membership.enrolled(&reporter.join, &joined);
         Ok(Agent { client, joining, reporter, identity: identity.cloned(), untold: false, away: false })
     }
 
@@ -141,6 +169,7 @@ impl Agent {
         let joined: Joined = self.joining.post("/nodes", &self.reporter.join)?;
         if self.reporter.joined_again(&joined) {
             self.client = self.joining.with_token(&joined.token);
+            self.reporter.membership.enrolled(&self.reporter.join, &joined);
         } else {
             tracing::error!("the server takes this for a new node: start it again");
         }

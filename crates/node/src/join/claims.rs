@@ -26,7 +26,18 @@ pub(super) struct Claims {
     claimed: BTreeMap<(LeaseId, u32), ((u32, u32), u64)>,
 }
 
+/// A [`Claims`], for the next program of this daemon.
+pub(super) type SavedClaims = Vec<((LeaseId, u32), ((u32, u32), u64))>;
+
 impl Claims {
+    pub(super) fn save(&self) -> SavedClaims {
+        self.claimed.iter().map(|(task, claimed)| (*task, *claimed)).collect()
+    }
+
+    pub(super) fn restored(saved: SavedClaims) -> Claims {
+        Claims { claimed: saved.into_iter().collect() }
+    }
+
     /// Takes a grant that was found to be good.
     pub(super) fn claim(&mut self, grant: &Grant, now_ms: u64) -> Result<(), ClaimRefusal> {
         // It may have expired since, and one that has expired is not remembered.

@@ -139,6 +139,11 @@ impl Journal {
         Ok(self)
     }
 
+    /// Whether all that was recorded is on the disk.
+    pub(super) fn is_saved(&self) -> bool {
+        self.unsaved.is_empty()
+    }
+
     /// Records that the server has not confirmed.
     pub(super) fn undelivered(&self) -> usize {
         self.pending.len()

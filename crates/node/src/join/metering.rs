@@ -3,6 +3,7 @@
 //! Pure. Times come from one reading of the wall clock at the beginning and a monotonic clock
 //! since, so a clock that is set moves no record.
 
+use serde::{Deserialize, Serialize};
 use sluice_api::grant::Grant;
 use sluice_api::node::{Attempt, NodeId, Resized};
 use sluice_api::pool::Promised;
@@ -13,7 +14,7 @@ use crate::arbiter::PromisedWaits;
 use crate::registry::readings::LeaseName;
 
 /// Of the GPUs of a lease.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Model {
     pub(crate) name: String,
     /// 0 where it is not known.
@@ -21,7 +22,7 @@ pub(crate) struct Model {
 }
 
 /// A lease of a server, and what has been recorded of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Metered {
     node: NodeId,
     grant: Grant,

@@ -9,7 +9,7 @@ use sluice_api::node::{Gpu, Join, Joined, Report, ReportAnswer};
 use sluice_api::problem::{Kind, Problem};
 
 use super::journal::Journal;
-use super::{JoinError, Membership, Model};
+use super::{JoinError, Membership, Model, Reported};
 use crate::registry::{Registry, one_line};
 
 /// Usage records of one report.
@@ -19,9 +19,6 @@ const RECORDS_MAX: usize = 500;
 pub(crate) struct Reporter {
     pub(crate) join: Join,
     pub(crate) membership: Arc<Membership>,
-    sequence: u64,
-    /// Of the server that answered last.
-    leadership: u64,
     /// Of the machine.
     boot: String,
     /// The rhythm that the server wants.
@@ -54,8 +51,6 @@ impl Reporter {
         Ok(Reporter {
             join,
             membership: Arc::new(membership),
-            sequence: 0,
-            leadership: 0,
             boot,
             every: Duration::from_millis(joined.report_every_ms),
         })
@@ -65,19 +60,28 @@ impl Reporter {
         let mut state = self.membership.lock();
         state.journal.save();
         let usage = state.journal.pending(RECORDS_MAX);
+        state.reported.sequence += 1;
+        let Reported { sequence, leadership } = state.reported;
         drop(state);
-        self.sequence += 1;
         registry.ask_for_report();
         let (faults, lasting) = registry.faults.all();
         let (boot, release) = (self.boot.clone(), self.join.release.clone());
-        let (sequence, leadership) = (self.sequence, Some(self.leadership));
-        let report = Report { sequence, leadership, usage, boot, release, faults, ..registry.report() };
+        let report = Report {
+            sequence,
+            leadership: Some(leadership),
+            usage,
+            boot,
+            release,
+            faults,
+            ..registry.report()
+        };
         Outgoing { path: format!("/nodes/{}/reports", self.membership.node()), report, lasting }
     }
 
     pub(crate) fn answered(&mut self, registry: &Registry, sent: &Outgoing, answer: ReportAnswer) {
+        let _step = registry.gates.steps.enter("what the server says");
         self.every = Duration::from_millis(answer.report_every_ms.clamp(100, 60_000));
-        self.leadership = answer.leadership;
+        self.membership.lock().reported.leadership = answer.leadership;
         self.take(&sent.report, &answer);
         registry.results_confirmed(&sent.report.moved);
         registry.order_moves(answer.moves);

@@ -1,11 +1,13 @@
 //! The account of each session: the bytes that it has taken of its lease, those of them that are in
 //! host memory or still awaited, and those that are reserved for it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::lease::refusal::bytes_text;
 use crate::lease::{Books, Lease, Refusal};
 
 /// Bytes of one session on one GPU of its lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Account {
     /// What it uses.
     pub(super) taken: u64,

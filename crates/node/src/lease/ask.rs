@@ -1,11 +1,13 @@
 //! What a client asks a lease to have, and how a lease is asked to change.
 
+use serde::{Deserialize, Serialize};
+
 use crate::arbiter::PPM;
 use crate::lease::Lease;
 use crate::lease::refusal::{Refusal, percent_text};
 
 /// What a client asks for, per GPU where it is an amount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// Number of distinct GPUs.
     pub gpus: u32,

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::arbiter::PPM;
 use crate::lease::ask::check_compute;
 use crate::lease::refusal::{bytes_text, percent_text};
 use crate::lease::{Ask, Card, Lease, Refusal, Resize};
 
 /// How far the memory of GPUs is leased beyond what they have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overcommit {
     /// The part of a GPU's memory that all of its leases may have together, in millionths.
     pub memory_ppm: u64,
@@ -53,7 +55,7 @@ impl Overcommit {
 }
 
 /// Everything that is leased on this node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Books {
     cards: Vec<Card>,
     pub(super) leases: BTreeMap<u64, Lease>,
@@ -132,6 +134,11 @@ impl Books {
         let swappable = if is_fixed && swap_left > 0 { card } else { swap_left };
         let without_swapping = card.saturating_sub(leased);
         promised.min(alone).min(swappable.max(without_swapping))
+    }
+
+    /// The GPUs of all leases.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.leases.values().flat_map(|lease| lease.gpus.iter().copied())
     }
 
     /// Bytes that all sessions together have on a GPU now.

@@ -8,10 +8,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_transport::process::ProcessWatch;
 use sluice_transport::tls::Keys;
 use sluice_wire::control::ProcessWatch as WatchRequest;
@@ -24,7 +25,7 @@ use crate::connection::Line;
 /// A worker that is dead has left the ledger within this time.
 const BOOKS_PATIENCE: Duration = Duration::from_secs(5);
 /// Longer than any lease.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Ended sessions of which is known why.
 const ENDED_MAX: usize = 256;
 
@@ -46,20 +47,65 @@ pub(crate) struct Process {
     pub(crate) number: u32,
     /// Where that number means it; 0 if that is unknown.
     pub(crate) space: u64,
-    /// Where this node sees the process itself.
-    pub(crate) watch: Option<Arc<ProcessWatch>>,
+    /// Where this node sees the process itself: it can be read once that has ended.
+    pub(crate) watch: Option<Arc<OwnedFd>>,
+}
+
+/// The descriptor of a watch, which another program can continue with.
+pub(crate) fn descriptor_of(watch: &ProcessWatch) -> io::Result<Arc<OwnedFd>> {
+    watch.as_fd().try_clone_to_owned().map(Arc::new)
 }
 
 /// Who holds a lease: one control connection after another.
 #[derive(Debug)]
 pub(crate) struct Holder {
     line: Arc<Line>,
-    space: u64,
+    process: Process,
+    terms: Terms,
     /// Closed with the holder: a thread that waits for another one sees the end of the pipe.
     _superseded: PipeWriter,
 }
 
+/// On what terms a connection holds a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Terms {
+    /// The holder may come back on another connection.
+    pub(crate) resumes: bool,
+    /// It may ask for leases, and about the node.
+    pub(crate) may_ask: bool,
+    /// Where it comes from.
+    pub(crate) peer: String,
+}
+
+/// The holder of a lease from before this program ran.
+#[derive(Clone, Debug)]
+pub(crate) struct Awaited {
+    pub(crate) process: Process,
+    pub(crate) terms: Terms,
+    /// The connection of one that cannot come back on another.
+    pub(crate) socket: Option<Arc<OwnedFd>>,
+}
+
 impl Holder {
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(super) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.line.socket()
+    }
+
+    /// Whether it can come back on another connection, or continue on this one with another
+    /// program.
+    pub(super) fn can_stay(&self) -> bool {
+        self.terms.resumes || self.line.can_be_passed()
+    }
+
     /// Ends its connection: it comes back, and learns what has become of the lease.
     pub(super) fn hang_up(&self) {
         self.line.shut_down();
@@ -74,10 +120,10 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    pub(crate) fn new(line: &Arc<Line>, space: u64) -> io::Result<Holding> {
+    pub(crate) fn new(line: &Arc<Line>, process: &Process, terms: Terms) -> io::Result<Holding> {
         let (superseded, writer) = io::pipe()?;
-        let holder = Holder { line: Arc::clone(line), space, _superseded: writer };
-        Ok(Holding { holder, superseded })
+        let (line, process) = (Arc::clone(line), process.clone());
+        Ok(Holding { holder: Holder { line, process, terms, _superseded: writer }, superseded })
     }
 }
 
@@ -91,20 +137,20 @@ pub(crate) struct Hold {
 }
 
 /// Sessions that have ended, the last ones.
-#[derive(Debug, Default)]
-pub(super) struct Ended(VecDeque<(u64, SessionSecret, String)>);
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Ended(VecDeque<(u64, [u8; 32], String)>);
 
 impl Ended {
     pub(super) fn note(&mut self, session: u64, secret: SessionSecret, why: String) {
         if self.0.len() == ENDED_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((session, secret, why));
+        self.0.push_back((session, secret.0, why));
     }
 
     fn find(&self, resume: &Resume) -> Option<String> {
         let is_it =
-            |session, secret: &SessionSecret| session == resume.session && same(secret, &resume.secret);
+            |session, secret: &[u8; 32]| session == resume.session && super::same(secret, &resume.secret.0);
         self.0.iter().find(|(session, secret, _)| is_it(*session, secret)).map(|(.., why)| why.clone())
     }
 }
@@ -164,7 +210,7 @@ impl Registry {
     ///
     /// A client that does nothing does not notice that its session has moved, so then its lease
     /// alone says how long that is.
-    pub(super) fn client_parted(&self, session: u64) -> (Instant, Option<Arc<ProcessWatch>>) {
+    pub(super) fn client_parted(&self, session: u64) -> (Instant, Option<Arc<OwnedFd>>) {
         let mut ledger = self.lock();
         let linger = Instant::now() + self.linger;
         let Some(record) = ledger.sessions.get_mut(&session) else { return (linger, None) };
@@ -177,6 +223,16 @@ impl Registry {
         (until, process.watch)
     }
 
+    /// As [`Registry::client_parted`], for a session whose connection was gone before this program
+    /// ran.
+    pub(super) fn awaited_client(&self, session: u64) -> Option<(Instant, Option<Arc<OwnedFd>>)> {
+        let mut ledger = self.lock();
+        let record = ledger.sessions.get_mut(&session)?;
+        let is_awaited = std::mem::take(&mut record.is_awaited);
+        drop(ledger);
+        is_awaited.then(|| self.client_parted(session))
+    }
+
     pub(super) fn client_resumed(&self, session: u64) {
         if let Some(record) = self.lock().sessions.get_mut(&session) {
             record.parted = false;
@@ -186,12 +242,7 @@ impl Registry {
 
     /// Waits until the worker has something to say (true), or its client is dead or was away for
     /// too long (false).
-    pub(super) fn await_client(
-        &self,
-        link: &PacketSocket,
-        until: Instant,
-        watch: Option<&ProcessWatch>,
-    ) -> bool {
+    pub(super) fn await_client(&self, link: &PacketSocket, until: Instant, watch: Option<&OwnedFd>) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         wait([Some(link.as_fd()), watch.map(AsFd::as_fd)], left) == [true, false]
     }
@@ -221,8 +272,21 @@ impl Registry {
     pub(crate) fn await_holder(&self, hold: &Hold, holder: &Process) {
         let watch = holder.watch.as_ref().map(|watch| watch.as_fd());
         if !matches!(wait([Some(hold.superseded.as_fd()), watch], self.linger), [true, _]) {
+            let _step = self.gates.steps.enter("the end of a lease");
             self.end_held(hold);
         }
+    }
+
+    /// The holders from before this program ran, each with its lease; once.
+    pub(crate) fn awaited_holders(&self) -> Vec<(u64, Awaited)> {
+        let mut ledger = self.lock();
+        let awaited = ledger.leases.iter_mut().filter_map(|(&id, record)| Some((id, record.awaited.take()?)));
+        awaited.collect()
+    }
+
+    /// A connection holds a lease from before this program ran.
+    pub(crate) fn hold_again(&self, lease: u64, holding: Holding) -> Option<Hold> {
+        self.lock().hold(lease, holding)
     }
 
     /// Ends a lease, unless another connection holds it.
@@ -271,7 +335,9 @@ impl Ledger {
 /// Asks the holder of a lease to say when a process has ended, if it can know.
 fn ask_holder(ledger: &Ledger, lease: u64, process: &Process) {
     let holder = ledger.leases.get(&lease).and_then(|record| record.holder.as_ref());
-    if let Some(holder) = holder.filter(|holder| holder.space != 0 && holder.space == process.space) {
+    if let Some(holder) =
+        holder.filter(|holder| holder.process.space != 0 && holder.process.space == process.space)
+    {
         // Should its connection be cut too, it is asked again when it comes back.
         holder.line.send_now(WatchRequest { process: process.number });
     }
@@ -287,7 +353,7 @@ pub(super) fn ends_within(child: u32, limit: Duration) -> bool {
 }
 
 /// Which of two descriptors can be read, or is at its end, within `limit`; neither after that.
-pub(super) fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
+pub(crate) fn wait(fds: [Option<BorrowedFd<'_>>; 2], limit: Duration) -> [bool; 2] {
     let deadline = Instant::now() + limit;
     loop {
         // Negative descriptors are passed over.

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sluice_api::node::IdleLease;
 
 use super::{LeaseRecord, Ledger, Registry, SessionRecord};
@@ -27,7 +28,7 @@ const PINNED_MAX: u64 = 64 << 20;
 type Activity = (u64, u64, u64, u64, u64);
 
 /// Whether a lease does something.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Idle {
     activity: Activity,
     /// When it did something last, by the clock that is never set.

@@ -12,7 +12,7 @@ use sluice_worker_link::counters::Counts;
 use super::cuts::{Hold, Holding};
 use super::{Granted, LeaseRecord, Ledger, Meter, MutexGuard, Registry};
 use crate::arbiter::PromisedWaits;
-use crate::join::{ClaimRefusal, Metered};
+use crate::join::{ClaimRefusal, Metered, SavedMembership};
 use crate::lease::{Ask, Refusal, Resize};
 use crate::registry::resize::Size;
 
@@ -247,6 +247,11 @@ impl Registry {
     /// without a server.
     pub(crate) fn journal(&self) -> Option<(usize, bool)> {
         self.membership.as_ref().map(|membership| (membership.undelivered(), membership.is_full()))
+    }
+
+    /// What is known of the server, for the next program.
+    pub(crate) fn save_membership(&self) -> Result<Option<SavedMembership>, String> {
+        self.membership.as_ref().map(|membership| membership.save()).transpose()
     }
 
     /// The server that this node lends through, if any.

@@ -23,22 +23,24 @@ use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::Child;
+
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_wire::control::Migrated;
 use sluice_worker_link::link::{Packet, PacketSocket, Receiver, Start};
 
 use super::workers::MayHang;
 use super::{Ledger, Registry, SessionRecord, cuts, one_line};
 use crate::lease::{Ask, Refusal};
+use crate::spawn::WorkerProcess;
 
 pub(crate) use self::copied::Copied;
 pub(crate) use self::incoming::{Incoming, arrival};
 pub(crate) use self::moved::Moved;
 pub(super) use self::moved::MovedLeases;
-pub(super) use self::ordered::Orders;
+pub(super) use self::ordered::{Orders, SavedOrders};
 
 /// How long the work that a session has given its GPU may take to finish.
 const WORK_LIMIT: Duration = Duration::from_secs(10);
@@ -51,7 +53,7 @@ const BYTES_PER_SECOND_MIN: u64 = 100 << 20;
 const STAY_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a session's record says of its moves.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Migration {
     /// Another worker is about to take it over.
     is_moving: bool,
@@ -64,6 +66,7 @@ pub(super) struct Migration {
     /// GPU time that it had on other GPUs before, in nanoseconds.
     elsewhere_ns: u64,
     /// Since when it stands still for the present move.
+    #[serde(skip)]
     stands_since: Option<Instant>,
     /// Its worker ends, or has ended.
     is_over: bool,
@@ -80,6 +83,11 @@ impl Migration {
         self.is_unnoticed = true;
         self.refusal = None;
         self.stands_since = None;
+    }
+
+    /// Whether it is not certain who has it.
+    pub(super) fn is_moving(&self) -> bool {
+        self.is_moving
     }
 
     /// What keeps it from moving, as far as its worker has said.
@@ -157,7 +165,7 @@ struct Begun {
 
 /// The worker that has taken a session over.
 struct Arrived {
-    worker: Child,
+    worker: WorkerProcess,
     link: Arc<PacketSocket>,
     has: Has,
 }
@@ -293,7 +301,7 @@ impl Registry {
     }
 
     /// From here on the session is the new worker's; the answer is the old one.
-    fn commit(&self, ledger: &mut Ledger, begun: &Begun, arrived: Arrived) -> Option<Child> {
+    fn commit(&self, ledger: &mut Ledger, begun: &Begun, arrived: Arrived) -> Option<WorkerProcess> {
         let &Begun { session, lease, from, to, .. } = begun;
         ledger.books.relocate(lease, to);
         // What the daemon has sent to the old worker since then is lost with that one.

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_control::{Cause, connect_peer};
 use sluice_transport::Stream;
 use sluice_transport::tls::Keys;
@@ -19,6 +20,7 @@ use sluice_worker_link::link::{Packet, PacketSocket};
 
 use super::{Registry, random, same};
 use crate::peering::Peering;
+use crate::upgrade::Gate;
 
 /// Most tokens of a session that were not shown yet; the oldest goes first.
 const TOKENS_MAX: usize = 64;
@@ -29,8 +31,16 @@ const CONNECTING_MAX: u32 = 4;
 
 /// What sessions of other nodes may show that want to copy here; each token is good for one
 /// connection.
-#[derive(Debug, Default)]
-pub(super) struct PeerTokens(Vec<(PeerToken, Instant)>);
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct PeerTokens(Vec<Offered>);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offered {
+    #[serde(with = "crate::upgrade::with::wire")]
+    token: PeerToken,
+    #[serde(with = "crate::upgrade::with::moment")]
+    since: Instant,
+}
 
 impl PeerTokens {
     fn offer(&mut self, token: PeerToken, now: Instant) {
@@ -38,19 +48,19 @@ impl PeerTokens {
         if self.0.len() == TOKENS_MAX {
             self.0.remove(0);
         }
-        self.0.push((token, now));
+        self.0.push(Offered { token, since: now });
     }
 
     /// Takes a token that was shown; false if it is none.
     fn take(&mut self, shown: &PeerToken, now: Instant) -> bool {
         self.expire(now);
         // Each is compared whole: the time says nothing about how much was right.
-        let at = self.0.iter().rposition(|(token, _)| same(&token.0, &shown.0));
+        let at = self.0.iter().rposition(|offered| same(&offered.token.0, &shown.0));
         at.map(|at| self.0.remove(at)).is_some()
     }
 
     fn expire(&mut self, now: Instant) {
-        self.0.retain(|(_, since)| now.saturating_duration_since(*since) < TOKEN_LIFE);
+        self.0.retain(|offered| now.saturating_duration_since(offered.since) < TOKEN_LIFE);
     }
 }
 
@@ -85,7 +95,7 @@ impl Connecting {
     /// In a thread of its own: the worker's other questions continue meanwhile.
     pub(super) fn connect(
         &self,
-        peering: &Arc<Peering>,
+        (peering, steps): (&Arc<Peering>, &Arc<Gate>),
         link: &Arc<PacketSocket>,
         number: u64,
         node: &str,
@@ -103,7 +113,10 @@ impl Connecting {
             return refuse(format!("its node makes {CONNECTING_MAX} connections for the session already"));
         }
         let (answering, busy, peering) = (Arc::clone(link), Arc::clone(&self.threads), Arc::clone(peering));
+        // The worker waits for the answer.
+        let step = steps.enter_late("a connection to another node");
         let made = std::thread::Builder::new().name("peer".into()).spawn(move || {
+            let _step = step;
             answer(&peering, &answering, number, &node, peer);
             drop(busy);
         });

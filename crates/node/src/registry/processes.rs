@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use serde::{Deserialize, Serialize};
 use sluice_wire::control::{ProcessUsage, Processes};
 
 use super::{Registry, SessionRecord};
@@ -15,8 +16,9 @@ const KEPT_MAX: usize = 1000;
 const END_MAX: usize = 500;
 
 /// The sessions of a lease that have ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PastProcesses {
+    #[serde(with = "crate::upgrade::with::wire")]
     kept: Vec<ProcessUsage>,
     omitted: u64,
 }

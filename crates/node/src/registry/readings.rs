@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sluice_wire::control::GpuStatus;
 use sluice_worker_link::counters::Counts;
 
@@ -20,7 +21,7 @@ const KEPT_FOR: Duration = Duration::from_secs(120);
 pub(crate) const LEASES_MAX: usize = 5_000;
 
 /// Which attempt of which lease, and whose.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseName {
     /// The server's number, or the node's own for a node without a server.
     pub(crate) lease: u64,
@@ -34,7 +35,7 @@ pub(crate) struct LeaseName {
 }
 
 /// What one lease has and has used so far.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LeaseReading {
     pub(crate) name: LeaseName,
     /// The meter `used`: nanoseconds of a whole GPU.
@@ -60,7 +61,7 @@ pub(crate) struct LeaseReading {
 }
 
 /// What a lease has now.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LeaseNow {
     pub(crate) gpus: u32,
     pub(crate) share_ppm: u32,
@@ -88,14 +89,14 @@ pub(crate) struct Readings {
 }
 
 /// How much GPU time a lease got in the last second.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Pace {
     read_ns: u64,
     received_ppm: u32,
 }
 
 /// The last numbers of leases that have ended, the latest last, each with the moment of its end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PastLeases(VecDeque<(Duration, LeaseReading)>);
 
 impl PastLeases {

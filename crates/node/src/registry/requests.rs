@@ -1,15 +1,15 @@
 //! What a worker asks of the daemon while it serves its session, and the answers.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use sluice_transport::process::ProcessWatch;
 use sluice_wire::handshake::{Peer, PeerToken};
 use sluice_worker_link::link::{Packet, PacketSocket};
 
 use super::peers::Connecting;
-use super::{Registry, one_line};
+use super::{Registry, cuts, one_line};
 use crate::arbiter::Use;
 use crate::lease::Books;
 
@@ -18,7 +18,7 @@ impl Registry {
     pub(super) fn serve_worker(&self, lease: u64, session: u64, link: &Arc<PacketSocket>) -> Option<String> {
         let (mut why, connecting) = (None, Connecting::default());
         // Until when the client is waited for, and how its end is seen.
-        let mut away: Option<(Instant, Option<Arc<ProcessWatch>>)> = None;
+        let mut away: Option<(Instant, Option<Arc<OwnedFd>>)> = self.awaited_client(session);
         loop {
             if let Some((until, watch)) = &away
                 && !self.await_client(link, *until, watch.as_deref())
@@ -37,6 +37,8 @@ impl Registry {
                     }
                 });
             }
+            cuts::wait([Some(link.as_fd()), None], cuts::FOR_EVER);
+            let _step = self.gates.packets.enter("a worker's question");
             let (packet, file) = match link.receive_fd::<Packet>() {
                 Ok(Some(received)) => received,
                 Ok(None) => return why,
@@ -98,7 +100,7 @@ impl Registry {
                 Packet::PeerOffer => link.send_now(&self.offer_peer(session)),
                 Packet::PeerConnect { number, node, session: other, token } => {
                     let peer = Peer { session: other, token: PeerToken(token) };
-                    connecting.connect(&self.peering, link, number, &node, peer);
+                    connecting.connect((&self.peering, &self.gates.steps), link, number, &node, peer);
                     Ok(())
                 }
                 Packet::Failed(text) => {

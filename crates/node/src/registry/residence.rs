@@ -21,6 +21,7 @@ use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_worker_link::link::{Kept, Packet};
 
 use super::{Ledger, Registry};
@@ -37,7 +38,7 @@ const MOVE_LIMIT: Duration = Duration::from_secs(60);
 const DISK_PACE: u64 = 100_000_000;
 
 /// Where a session's memory is.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Residence {
     place: Presence,
     /// What has not left, or why nothing has.
@@ -49,7 +50,7 @@ pub(super) struct Residence {
     lacked_file: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Presence {
     #[default]
     Present,

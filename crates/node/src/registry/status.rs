@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_cuda::CUdevice_attribute;
 use sluice_wire::control::{DeviceSnapshot, GpuStatus, SessionStatus, Status};
 use sluice_worker_link::link::Driver;
@@ -15,7 +16,7 @@ const METER_EVERY: Duration = Duration::from_secs(1);
 const RECORD_EVERY: u64 = 10;
 
 /// How busy a GPU was in the last second.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Meter {
     /// GPU time of sessions that have ended.
     pub(super) past_ns: u64,
@@ -30,6 +31,7 @@ impl Registry {
         let mut last = Instant::now();
         for reading in 1_u64.. {
             std::thread::sleep(METER_EVERY);
+            let _step = self.gates.steps.enter("the meter");
             if reading.is_multiple_of(RECORD_EVERY) {
                 self.record_usage();
             }

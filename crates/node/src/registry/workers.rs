@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::Child;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,7 +21,8 @@ use super::residence::Residence;
 use super::secrets::random;
 use super::{ClientOf, Ledger, Registry, SessionRecord, cuts, overcommit, sum};
 use crate::output;
-use crate::spawn::Inheritance;
+use crate::spawn::{Inheritance, WorkerProcess};
+use crate::upgrade::Pass;
 
 /// Why a session is refused; the text goes to the client.
 #[derive(Debug, thiserror::Error)]
@@ -86,26 +87,24 @@ impl Registry {
         &self,
         client: OwnedFd,
         counters: OwnedFd,
-    ) -> io::Result<(Child, Arc<PacketSocket>)> {
+    ) -> io::Result<(WorkerProcess, Arc<PacketSocket>)> {
         let (link, worker_link) = PacketSocket::pair()?;
         let mut worker = self.spawner.spawn(Inheritance { client, link: worker_link.into_fd(), counters })?;
-        if let Some(stderr) = worker.stderr.take() {
-            let pid = worker.id();
-            let follow = move || output::follow(stderr, |line| output::log(pid, line));
-            if let Err(error) = std::thread::Builder::new().name("worker output".into()).spawn(follow) {
-                let _ = worker.kill();
-                let _ = worker.wait();
-                return Err(error);
-            }
+        if let Err(error) = follow_output(&worker) {
+            let _ = worker.kill();
+            let _ = worker.wait();
+            return Err(error);
         }
         Ok((worker, Arc::new(link)))
     }
 
     /// Serves a session to its end, on the calling thread: its worker, and those that take it over.
-    pub(crate) fn serve_session(&self, running: RunningSession<'_>) {
+    /// `step` lasts until the worker knows what it serves.
+    pub(crate) fn serve_session(&self, running: RunningSession<'_>, step: Pass) {
         let RunningSession { opening, lease, session, link, keys } = running;
         let started = self.start_worker(lease, session, &link, keys);
         drop(opening);
+        drop(step);
         match started {
             Some(()) => self.serve_to_end(lease, session, link),
             None => self.leave_session(session, None),
@@ -113,13 +112,26 @@ impl Registry {
     }
 
     /// Serves the worker of a session, and those that take it over.
-    pub(super) fn serve_to_end(&self, lease: u64, session: u64, mut link: Arc<PacketSocket>) {
+    pub(crate) fn serve_to_end(&self, lease: u64, session: u64, mut link: Arc<PacketSocket>) {
         let mut why = self.serve_worker(lease, session, &link);
         while let Some(next) = self.link_after(session, &link) {
             link = next;
             why = self.serve_worker(lease, session, &link);
         }
         self.leave_session(session, why);
+    }
+
+    /// The sessions that began before this program ran: the lease, the number and the worker's
+    /// link.
+    pub(crate) fn sessions_from_before(&self) -> Vec<(u64, u64, Arc<PacketSocket>)> {
+        let ledger = self.lock();
+        let session = |(&id, record): (&u64, &SessionRecord)| (record.lease, id, Arc::clone(&record.link));
+        ledger.sessions.iter().map(session).collect()
+    }
+
+    /// Has lines of a session's worker go to the log.
+    pub(crate) fn follow_output_of(&self, session: u64) -> io::Result<()> {
+        self.lock().sessions.get(&session).map_or(Ok(()), |record| follow_output(&record.worker))
     }
 
     /// The link to the worker that has taken the session over from another one.
@@ -332,7 +344,7 @@ impl SessionRecord {
         once: Once,
         client: ClientOf,
         secret: SessionSecret,
-        (worker, link, counters): (Child, Arc<PacketSocket>, Arc<CounterPage>),
+        (worker, link, counters): (WorkerProcess, Arc<PacketSocket>, Arc<CounterPage>),
     ) -> SessionRecord {
         SessionRecord {
             lease,
@@ -354,10 +366,33 @@ impl SessionRecord {
             moves: 0,
             moving_us: 0,
             parted: false,
+            is_awaited: false,
             is_unclaimed: false,
             peer_tokens: PeerTokens::default(),
             migration: Migration::default(),
         }
+    }
+}
+
+#[cfg(test)]
+impl Registry {
+    /// A session with a worker that a test plays, which has this amount of memory.
+    pub(crate) fn enter_for_test(
+        &self,
+        lease: u64,
+        once: Once,
+        (worker, link): (WorkerProcess, PacketSocket),
+        memory: u64,
+    ) -> u64 {
+        let process = super::cuts::Process { number: 7, space: 1, watch: None };
+        let client = ClientOf { process, peer: "a test".into(), resumes: true };
+        let (link, counters) = (Arc::new(link), Arc::new(CounterPage::create().unwrap()));
+        let served = (worker, Arc::clone(&link), counters);
+        let record = SessionRecord::new(lease, once, client, SessionSecret(once.nonce.0), served);
+        let session = self.enter_session(record).unwrap();
+        self.start_of(lease, session, &link).unwrap();
+        self.lock().books.take(lease, session, 0, memory, 0).unwrap();
+        session
     }
 }
 
@@ -370,6 +405,14 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// Has what a worker writes to standard error become lines of the log, in a thread of its own.
+pub(super) fn follow_output(worker: &WorkerProcess) -> io::Result<()> {
+    let Some(errors) = worker.reader()? else { return Ok(()) };
+    let pid = worker.id();
+    let follow = move || output::follow(errors, |line| output::log(pid, line));
+    std::thread::Builder::new().name("worker output".into()).spawn(follow).map(drop)
 }
 
 /// Blocks until the child has ended, and leaves its number taken.

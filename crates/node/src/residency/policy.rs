@@ -1,7 +1,9 @@
 //! The lengths of time that the planner goes by.
 
+use serde::{Deserialize, Serialize};
+
 /// The lengths of time slices on the memory of a GPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct SlicePolicy {
     /// Length of a slice, in multiples of the time of the session's last exchange.
     pub slice_per_exchange: u64,

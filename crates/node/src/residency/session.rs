@@ -1,7 +1,9 @@
 //! What the planner knows of a session: where its memory is, how much that is, and what it waits
 //! for.
 
-#[derive(Debug)]
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Session {
     pub(super) place: Presence,
     /// Its memory never leaves for another session.
@@ -35,7 +37,7 @@ pub(super) struct Session {
     pub(super) moving_since_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Presence {
     Present,
     MovingOut,

@@ -108,6 +108,21 @@ pub(crate) struct NodeArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
+/// The state of a node whose daemon is upgraded: it names itself so.
+#[derive(Debug, Args)]
+pub(crate) struct StateArgs {
+    /// Say whether this program can continue from the state in this descriptor, and end
+    #[arg(long, value_name = "FD", hide = true)]
+    pub(crate) check_state: Option<i32>,
+
+    /// Continue from the state in this descriptor
+    #[arg(long, value_name = "FD", hide = true, conflicts_with = "check_state")]
+    pub(crate) take_over: Option<i32>,
 }
 
 /// What the log looks like.

@@ -89,7 +89,7 @@ fn database(named: Option<&str>) -> Result<Option<Database>> {
 /// `sluice up`: a server and a node until SIGINT or SIGTERM. The node ends first, so that the
 /// server takes its last records.
 pub(crate) fn up(arguments: &UpArgs) -> Result<ExitCode> {
-    let signals = EndSignals::block()?;
+    let signals = EndSignals::block(&[])?;
     let MetricsArgs { metrics, metrics_token_file } = &arguments.server.metrics;
     ensure!(
         metrics.is_some() || arguments.node_metrics.is_some() || metrics_token_file.is_none(),

@@ -15,7 +15,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::Child;
+
 use std::sync::Arc;
 
 use sluice_wire::control::SessionCloned;
@@ -28,6 +28,7 @@ use crate::admission::Full;
 use crate::lease::Refusal;
 use crate::registry::cuts::Process;
 use crate::registry::{ClientOf, Ledger, Registry, SessionRecord, SessionRefusal, random};
+use crate::spawn::WorkerProcess;
 
 /// Why there is no clone; the text is what the user reads.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +109,7 @@ impl Registry {
         &self,
         of: &CloneOf,
         client: &Process,
-        (mut worker, link, counters): (Child, Arc<PacketSocket>, Arc<CounterPage>),
+        (mut worker, link, counters): (WorkerProcess, Arc<PacketSocket>, Arc<CounterPage>),
     ) -> Result<Cloning, NotCloned> {
         let mut ledger = self.lock();
         if let Some(original) = ledger.original(of, client) {

@@ -17,9 +17,10 @@ use super::{Has, await_arrival};
 use crate::connection::short_name;
 use crate::join::Metered;
 use crate::lease::Ask;
-use crate::registry::cuts::{Hold, Holding, Process};
+use crate::registry::cuts::{Hold, Holding, Process, descriptor_of};
 use crate::registry::joined::wait_ns;
 use crate::registry::{ClientOf, LeaseRecord, Ledger, Registry, SessionRecord};
+use crate::upgrade::Pass;
 
 /// How long the other node may take from its offer until everything is here.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(1800);
@@ -209,7 +210,8 @@ impl Registry {
         let is_here = space != 0 && space == self.process_space;
         // One that cannot be watched, or has ended, is waited for.
         let watch = is_here.then(|| ProcessWatch::new(number).ok().flatten()).flatten();
-        let process = Process { number, space, watch: watch.map(Arc::new) };
+        let watch = watch.and_then(|watch| descriptor_of(&watch).ok());
+        let process = Process { number, space, watch };
         ClientOf { process, peer: short_name(peer), resumes: true }
     }
 
@@ -233,7 +235,13 @@ impl Registry {
 
     /// The session is this node's from now on, unless the other node's decision was lost: then it
     /// is if its client or the holder of its lease comes. Serves it to its end.
-    pub(crate) fn serve_arrived(&self, incoming: Incoming, has: &Has, decided: Option<&MoveDecided>) {
+    pub(crate) fn serve_arrived(
+        &self,
+        incoming: Incoming,
+        has: &Has,
+        decided: Option<&MoveDecided>,
+        step: Option<Pass>,
+    ) {
         let Incoming { lease, session, link, into, .. } = incoming;
         drop(into);
         let mut ledger = self.lock();
@@ -261,6 +269,7 @@ impl Registry {
         tracing::info!(session, lease, peer, "session {session} of {peer} has come from another node");
         self.memory_moved.notify_all();
         self.tell_server();
+        drop(step);
         self.serve_to_end(lease, session, link);
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
 use sluice_wire::address::Endpoint;
 use sluice_wire::control::{Control, LeaseMoved, LeaseStored, SessionMoved};
 use sluice_wire::handshake::{LeaseToken, Resume, SessionSecret};
@@ -13,13 +14,15 @@ use crate::registry::same;
 const MOVED_MAX: usize = 4096;
 
 /// A lease and its session, and where they are now.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Moved {
+    #[serde(with = "crate::upgrade::with::wire")]
     pub(super) token: LeaseToken,
     /// The session's number here.
     pub(super) session: u64,
     /// Numbers that it had here before.
     pub(super) formers: Vec<u64>,
+    #[serde(with = "crate::upgrade::with::wire")]
     pub(super) secret: SessionSecret,
     pub(crate) to: Whereabouts,
     /// It was in a checkpoint: a restore says where it is now.
@@ -27,9 +30,10 @@ pub(crate) struct Moved {
 }
 
 /// Where a lease is that was here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Whereabouts {
     Node {
+        #[serde(with = "crate::upgrade::with::text")]
         node: Endpoint,
         /// The session's number there.
         session: u64,
@@ -63,7 +67,7 @@ impl Moved {
 }
 
 /// Each kind pushes out only its own.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(in crate::registry) struct MovedLeases {
     /// These have gone to another node.
     gone: VecDeque<Moved>,

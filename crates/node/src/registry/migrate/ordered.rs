@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use sluice_api::moving::{MoveOrder, MoveResult};
 use sluice_api::node::Attempt;
 use sluice_wire::address::Endpoint;
@@ -18,12 +19,12 @@ use crate::registry::{Registry, one_line};
 /// The server's orders, and their results.
 #[derive(Debug, Default)]
 pub(in crate::registry) struct Orders {
-    state: Mutex<State>,
+    state: Mutex<SavedOrders>,
     added: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(in crate::registry) struct SavedOrders {
     waiting: VecDeque<MoveOrder>,
     present: Option<(Attempt, u32)>,
     /// The server has not confirmed these.
@@ -91,8 +92,19 @@ impl Orders {
         self.lock().results.retain(|result| !sent.contains(result));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// For the next program. What is about to begin is ordered again.
+    pub(in crate::registry) fn saved(&self) -> SavedOrders {
+        SavedOrders { present: None, ..self.lock().clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SavedOrders> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<SavedOrders> for Orders {
+    fn from(saved: SavedOrders) -> Orders {
+        Orders { state: Mutex::new(saved), added: Condvar::new() }
     }
 }
 
@@ -119,6 +131,7 @@ impl Registry {
     pub(crate) fn carry_out_moves(&self, own: &str) {
         loop {
             let order = self.orders.next();
+            let _step = self.gates.steps.enter("a move to another node");
             if let Err(reason) = self.carry_out(&order, own) {
                 self.orders.fail(&order, &reason);
                 self.tell_server();
