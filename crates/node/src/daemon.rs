@@ -291,7 +291,7 @@ impl Node {
             }
             if news.ready.contains(&UPGRADE) {
                 silence(&self.upgrade);
-                self.upgrade(&mut silent)?;
+                self.upgrade(&mut silent);
             }
             for accepted in news.expired {
                 let text = format!("turned away: it said nothing within {} s", HELLO_PATIENCE.as_secs());
@@ -371,6 +371,15 @@ impl Drop for Ending {
 
 fn source_of(peer: &str) -> Source {
     peer.parse::<SocketAddr>().map_or(Source::Local, Source::from)
+}
+
+/// Waits again for what connections say; one for which that fails is dropped.
+fn keep_all(silent: &mut Silent, kept: Vec<Accepted>) {
+    for accepted in kept {
+        if let Err(error) = silent.keep(accepted) {
+            tracing::error!("cannot wait for a connection: {error}");
+        }
+    }
 }
 
 /// Serves metrics, if they are to be.

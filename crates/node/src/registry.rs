@@ -302,6 +302,10 @@ impl Registry {
         }
     }
 
+    pub(crate) fn swap_file_bytes(&self) -> Option<u64> {
+        self.swap.file_bytes()
+    }
+
     pub(crate) fn inventory(&self) -> &Inventory {
         &self.inventory
     }

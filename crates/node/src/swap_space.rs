@@ -91,7 +91,21 @@ struct Folder {
 impl SwapSpace {
     /// Looks whether the file can be made, and whether its disk has room now.
     pub(crate) fn open(memory: u64, file: Option<&SwapFileConfig>) -> Result<SwapSpace, SwapFileError> {
-        Ok(SwapSpace { memory, file: file.map(Folder::open).transpose()? })
+        Ok(SwapSpace { memory, file: file.map(|config| Folder::open(config, None)).transpose()? })
+    }
+
+    /// Goes on with a file of this many bytes, of which others may have used some already.
+    pub(crate) fn reopen(
+        memory: u64,
+        file: Option<&SwapFileConfig>,
+        bytes: Option<u64>,
+    ) -> Result<SwapSpace, SwapFileError> {
+        Ok(SwapSpace { memory, file: file.map(|config| Folder::open(config, bytes)).transpose()? })
+    }
+
+    /// Most bytes of all files together, where there are any.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        self.file.as_ref().map(|folder| folder.bytes)
     }
 
     /// What may leave GPUs at a time. Of host memory as much as one piece may stay unused where the
@@ -123,16 +137,28 @@ impl SwapSpace {
     }
 }
 
-impl Folder {
-    fn open(config: &SwapFileConfig) -> Result<Folder, SwapFileError> {
-        let SwapFileConfig { folder, bytes } = config;
+impl SwapFileConfig {
+    /// Whether the folder is there and on a disk.
+    pub(crate) fn check_folder(&self) -> Result<(), SwapFileError> {
+        self.open_folder().map(drop)
+    }
+
+    fn open_folder(&self) -> Result<File, SwapFileError> {
+        let folder = &self.folder;
         let wrong = |source| SwapFileError::Folder { folder: folder.clone(), source };
         let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
         let open = File::options().read(true).custom_flags(flags).open(folder).map_err(wrong)?;
-        if is_in_memory(open.as_fd()).map_err(wrong)? {
-            return Err(SwapFileError::InMemory(folder.clone()));
+        match is_in_memory(open.as_fd()).map_err(wrong)? {
+            true => Err(SwapFileError::InMemory(folder.clone())),
+            false => Ok(open),
         }
-        let free = free_bytes(open.as_fd()).map_err(wrong)?;
+    }
+
+    /// The most bytes that files may have; an error where the disk has no room for them.
+    fn bytes_on(&self, open: &File) -> Result<u64, SwapFileError> {
+        let SwapFileConfig { folder, bytes } = self;
+        let free = free_bytes(open.as_fd())
+            .map_err(|source| SwapFileError::Folder { folder: folder.clone(), source })?;
         let bytes = bytes.unwrap_or(free / 2);
         let unnamed_error = |source| SwapFileError::Unnamed { folder: folder.clone(), source };
         let file = unnamed(open.as_fd()).map_err(unnamed_error)?;
@@ -147,11 +173,19 @@ impl Folder {
         if free < bytes {
             return Err(SwapFileError::Full { folder: folder.clone(), asked: bytes, free });
         }
+        Ok(bytes)
+    }
+}
+
+impl Folder {
+    /// `bytes` is what its files may have where it is in use already.
+    fn open(config: &SwapFileConfig, bytes: Option<u64>) -> Result<Folder, SwapFileError> {
+        let open = config.open_folder()?;
+        let bytes = bytes.map_or_else(|| config.bytes_on(&open), Ok)?;
         let (ready, taken) = sync_channel(READY);
         for _ in 0..READY {
-            let file = unnamed(open.as_fd()).map_err(unnamed_error)?;
             // The channel has room for all.
-            let _ = ready.try_send(Ok(file));
+            let _ = ready.try_send(unnamed(open.as_fd()));
         }
         let make = move || make_files(&open, &ready);
         let thread = std::thread::Builder::new().name("swap files".into()).spawn(make);
@@ -235,7 +269,7 @@ mod tests {
         assert_eq!((space.capacity(), space.has_file()), (8 * GIB, false));
         let used = Room { memory: 6 * GIB, file: 0 };
         assert_eq!(space.room(3 * GIB, used), Room { memory: 2 * GIB, file: 0 });
-        let file = Some(Folder::open(&config(PIECE + 1)).unwrap());
+        let file = Some(Folder::open(&config(PIECE + 1), None).unwrap());
         let space =
             SwapSpace { memory: 8 * GIB, file: file.map(|folder| Folder { bytes: 4 * GIB, ..folder }) };
         assert_eq!(space.capacity(), 12 * GIB - PIECE);
@@ -254,7 +288,7 @@ mod tests {
     /// What is admitted has room, also while several sessions leave at a time.
     #[test]
     fn sessions_that_leave_together_all_have_room() {
-        let file = Some(Folder { bytes: 4 * GIB, ..Folder::open(&config(PIECE + 1)).unwrap() });
+        let file = Some(Folder { bytes: 4 * GIB, ..Folder::open(&config(PIECE + 1), None).unwrap() });
         let space = SwapSpace { memory: 3 * GIB, file };
         for parts in [[1, 1, 1], [5, 1, 1], [1, 5, 1], [3, 3, 1], [2, 2, 3]] {
             let mut used = Room::default();
@@ -325,8 +359,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_use_keeps_its_size_whatever_its_disk_has_left() {
+        let space = SwapSpace::reopen(0, Some(&config(PIECE + 1)), Some(u64::MAX / 2)).unwrap();
+        assert_eq!(space.file_bytes(), Some(u64::MAX / 2));
+        assert!(space.file(Room { memory: 0, file: 1 }).unwrap().is_ok());
+    }
+
+    #[test]
     fn what_cannot_hold_a_file_is_named() {
-        let error = |config: &SwapFileConfig| Folder::open(config).unwrap_err().to_string();
+        let error = |config: &SwapFileConfig| Folder::open(config, None).unwrap_err().to_string();
         assert!(error(&config(PIECE)).contains("are too little; memory moves in pieces of 64"));
         assert!(error(&config(u64::MAX)).contains("are asked for, and its disk has"));
         let nowhere = SwapFileConfig { folder: "/no/such/folder".into(), bytes: Some(GIB) };

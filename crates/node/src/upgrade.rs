@@ -56,6 +56,10 @@ pub enum RestoreError {
     Listeners { saved: String, here: String },
     #[error("the node has joined a server on one side only")]
     Server,
+    #[error("memory goes to a swap file on one side only")]
+    SwapFile,
+    #[error(transparent)]
+    SwapFolder(#[from] crate::swap_space::SwapFileError),
     #[error("a descriptor was not handed over: {0}")]
     Descriptor(#[from] io::Error),
 }

@@ -26,7 +26,7 @@ pub(super) fn receive(
         return held.line.send(answer);
     }
     held.prove()?;
-    let (mut incoming, hold) = match held.registry.expect(offer, held.holding()?) {
+    let (mut incoming, hold) = match held.registry.expect(offer, held.holding_for_another()?) {
         Ok(expected) => expected,
         Err(reason) => return held.line.send(refused(&reason)),
     };

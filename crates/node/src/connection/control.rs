@@ -122,7 +122,8 @@ fn answer_questions(held: &mut HeldLease<'_>, mut stream: &Stream) -> Result<(),
             Some(deadline) => limit_read(stream, deadline).map_err(|_| ConnectionError::Slow)?,
             None => stream.set_read_limit(Duration::ZERO)?,
         }
-        if !held.rights.resumes {
+        // A protected connection is not handed over, and its stream may have read more already.
+        if !held.rights.resumes && !stream.is_protected() {
             await_more(held, stream, deadline);
         }
         let space = decoder.space(4096);

@@ -251,6 +251,12 @@ impl HeldLease<'_> {
         Holding::new(&self.line, &self.process, terms)
     }
 
+    /// Of a lease that arrives, whose holder comes on a connection of its own.
+    pub(super) fn holding_for_another(&self) -> io::Result<Holding> {
+        let terms = Terms { resumes: true, may_ask: self.rights.may_ask, peer: self.peer.to_owned() };
+        Holding::new(&self.line, &self.process, terms)
+    }
+
     /// The answer to who asks for a lease; where there is none, `free` says what it could ask for.
     fn granted(
         &mut self,

@@ -5,14 +5,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sluice_worker_link::link::PacketSocket;
+
 use super::listener::Listener;
-use super::{LISTENERS, Node, NodeError, new_bell, serve_metrics, source_of};
+use super::{LISTENERS, Node, NodeError, keep_all, new_bell, serve_metrics, source_of};
 use crate::admission::Places;
 use crate::clock::SystemClock;
 use crate::config::NodeConfig;
 use crate::connection;
 use crate::health;
 use crate::join::Agent;
+use crate::registry::cuts::Awaited;
 use crate::registry::{self, Registry};
 use crate::silent::{Accepted, Silent};
 use crate::spawn::{Spawner, WorkerProcess};
@@ -48,8 +51,18 @@ impl Node {
         state.check(config)?;
         // SAFETY: by the caller's promise; this is the only one.
         let mut received = unsafe { Received::of_this_process() };
-        let State { release, stopped, listeners, silent, inventory, registry: saved, membership, watcher } =
-            state.0;
+        let State {
+            release,
+            stopped,
+            stop,
+            swap_file_bytes,
+            listeners,
+            silent,
+            inventory,
+            registry: saved,
+            membership,
+            watcher,
+        } = state.0;
         let (counts, inventory) = (saved.counts(), inventory.restored());
         let mut asked = config.listen.iter();
         let listeners = listeners.into_iter().map(|listener| {
@@ -62,7 +75,8 @@ impl Node {
         let library = health::library(config, &inventory);
         let is_software = matches!(inventory.driver, sluice_worker_link::link::Driver::Software { .. });
         let (spawner, forks) = Spawner::new(config.worker.clone(), is_software);
-        let swap = SwapSpace::open(registry::swap_memory(config), config.swap_file.as_ref())?;
+        let swap =
+            SwapSpace::reopen(registry::swap_memory(config), config.swap_file.as_ref(), swap_file_bytes)?;
         let identity = listeners.first().and_then(Listener::identity);
         let agent = config.join.as_ref().zip(membership);
         let agent = agent.map(|(join, saved)| Agent::restored(join, saved, identity)).transpose()?;
@@ -79,7 +93,7 @@ impl Node {
             asked: config.listen.clone(),
             registry,
             places,
-            stop: new_bell()?,
+            stop: Arc::new(received.take(stop).map_err(RestoreError::from)?),
             upgrade: new_bell()?,
             next_program: config.next_program.clone(),
             spawner,
@@ -99,23 +113,12 @@ impl Node {
     pub(super) fn go_on(&mut self, silent: &mut Silent) -> io::Result<()> {
         let GoingOn { silent: kept, watcher, upgrade } = std::mem::take(&mut self.going_on);
         for (lease, session, link) in self.registry.sessions_from_before() {
-            self.registry.follow_output_of(session)?;
-            let (registry, place) = (Arc::clone(&self.registry), self.places.enter_proven());
-            let serve = move || {
-                let _place = place;
-                registry.serve_to_end(lease, session, link);
-            };
-            std::thread::Builder::new().name("connection".into()).spawn(serve)?;
+            self.or_end(lease, self.serve_again(lease, session, link));
         }
-        for (lease, mut awaited) in self.registry.awaited_holders() {
-            let successor = connection::hold_again(&self.registry, lease, &mut awaited)?;
-            let (registry, place) = (Arc::clone(&self.registry), self.places.enter_proven());
-            let serve = move || connection::serve_holder(&registry, (lease, successor), awaited, place);
-            std::thread::Builder::new().name("connection".into()).spawn(serve)?;
+        for (lease, awaited) in self.registry.awaited_holders() {
+            self.or_end(lease, self.await_again(lease, awaited));
         }
-        for accepted in kept {
-            silent.keep(accepted)?;
-        }
+        keep_all(silent, kept);
         if let Some(watcher) = watcher {
             // It has ended with the thread that had started it.
             let reap = move || WorkerProcess::taken_over(watcher, None).wait();
@@ -132,6 +135,33 @@ impl Node {
             );
         }
         Ok(())
+    }
+}
+
+impl Node {
+    /// One lease that cannot be served costs the others nothing.
+    fn or_end(&self, lease: u64, served: io::Result<()>) {
+        if let Err(error) = served {
+            tracing::error!(lease, "lease {lease} does not continue, and is ended: {error}");
+            self.registry.end_lease(lease);
+        }
+    }
+
+    fn serve_again(&self, lease: u64, session: u64, link: Arc<PacketSocket>) -> io::Result<()> {
+        self.registry.follow_output_of(session)?;
+        let (registry, place) = (Arc::clone(&self.registry), self.places.enter_proven());
+        let serve = move || {
+            let _place = place;
+            registry.serve_to_end(lease, session, link);
+        };
+        std::thread::Builder::new().name("connection".into()).spawn(serve).map(drop)
+    }
+
+    fn await_again(&self, lease: u64, mut awaited: Awaited) -> io::Result<()> {
+        let successor = connection::hold_again(&self.registry, lease, &mut awaited)?;
+        let (registry, place) = (Arc::clone(&self.registry), self.places.enter_proven());
+        let serve = move || connection::serve_holder(&registry, (lease, successor), awaited, place);
+        std::thread::Builder::new().name("connection".into()).spawn(serve).map(drop)
     }
 }
 

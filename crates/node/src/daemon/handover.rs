@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::Node;
+use super::{Node, keep_all};
 use crate::config::{CHECK_STATE, NextProgram, TAKE_OVER};
 use crate::inventory::said_by;
 use crate::registry::one_line;
@@ -21,8 +21,9 @@ use crate::upgrade::{Passing, SavedConnection, SavedInventory, State, seal};
 const STEPS_PATIENCE: Duration = Duration::from_secs(8);
 /// What a worker has asked is answered within this time.
 const PACKETS_PATIENCE: Duration = Duration::from_secs(1);
-/// A program may take this time to read a state, while all continues.
-const CHECK_PATIENCE: Duration = Duration::from_secs(10);
+/// A program may take this time to read a state. Leases and sessions continue meanwhile, and no new
+/// connection is begun.
+const CHECK_PATIENCE: Duration = Duration::from_secs(3);
 /// A program that has read a state before may take this time to read the final one.
 const LAST_CHECK_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -45,13 +46,13 @@ enum NotUpgraded {
 
 impl Node {
     /// Does not return, but where the node continues as it is.
-    pub(super) fn upgrade(&self, silent: &mut Silent) -> io::Result<()> {
+    pub(super) fn upgrade(&self, silent: &mut Silent) {
         let kept = silent.take_all();
         match self.try_upgrade(&kept) {
             Err(refusal) => tracing::error!("the node is not upgraded, and continues as it is: {refusal}"),
             Ok(never) => match never {},
         }
-        kept.into_iter().try_for_each(|accepted| silent.keep(accepted))
+        keep_all(silent, kept);
     }
 
     fn try_upgrade(&self, silent: &[Accepted]) -> Result<Infallible, NotUpgraded> {
@@ -87,6 +88,7 @@ impl Node {
         let asked = self.asked.iter().map(Some).chain([None]);
         let listeners = self.listeners.iter().zip(asked);
         let listeners = listeners.map(|(listener, asked)| listener.save(asked, passing)).collect();
+        let stop = passing.pass(self.stop.as_fd());
         let connections = silent.iter().map(|accepted| SavedConnection {
             socket: passing.pass(accepted.stream.as_fd()),
             peer: accepted.peer.clone(),
@@ -96,6 +98,8 @@ impl Node {
         Ok(State {
             release: env!("CARGO_PKG_VERSION").into(),
             stopped: Instant::now(),
+            stop,
+            swap_file_bytes: self.registry.swap_file_bytes(),
             listeners,
             silent: connections.collect(),
             inventory: SavedInventory::of(self.registry.inventory()),

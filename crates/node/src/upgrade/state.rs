@@ -24,6 +24,10 @@ pub(crate) struct State {
     /// Since when nothing has been done.
     #[serde(with = "crate::upgrade::with::moment")]
     pub(crate) stopped: Instant,
+    /// Counts the requests to stop the node, of which one may come at this moment.
+    pub(crate) stop: Passed,
+    /// Most bytes of all swap files together, where there are any.
+    pub(crate) swap_file_bytes: Option<u64>,
     pub(crate) listeners: Vec<SavedListener>,
     /// Connections that have said nothing yet.
     pub(crate) silent: Vec<SavedConnection>,
@@ -90,7 +94,7 @@ impl HandedOver {
 
     /// Whether a node with these settings can continue from it.
     pub fn check(&self, config: &NodeConfig) -> Result<(), RestoreError> {
-        let State { listeners, inventory, registry, membership, .. } = &self.0;
+        let State { listeners, inventory, registry, membership, swap_file_bytes, .. } = &self.0;
         let here: Vec<String> = config.listen.iter().map(listen_name).collect();
         let saved: Vec<String> = listeners.iter().filter_map(|listener| listener.asked.clone()).collect();
         if saved != here || saved.len() > listeners.len() {
@@ -98,6 +102,12 @@ impl HandedOver {
         }
         if membership.is_some() != config.join.is_some() {
             return Err(RestoreError::Server);
+        }
+        if swap_file_bytes.is_some() != config.swap_file.is_some() {
+            return Err(RestoreError::SwapFile);
+        }
+        if let Some(swap_file) = &config.swap_file {
+            swap_file.check_folder()?;
         }
         let gpus = inventory.cards.len();
         if inventory.snapshots.len() != gpus {

@@ -1,5 +1,6 @@
 //! Whole states: what is written is read back, and damage is found.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,6 +57,8 @@ fn state(registry: &Registry) -> State {
     State {
         release: "0.0.1".into(),
         stopped: Instant::now(),
+        stop: Passing::default().pass(std::io::stderr().as_fd()),
+        swap_file_bytes: None,
         listeners: Vec::new(),
         silent: Vec::new(),
         inventory: SavedInventory::of(registry.inventory()),
