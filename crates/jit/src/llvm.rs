@@ -18,7 +18,7 @@ mod ways;
 mod writer;
 
 use sluice_ir::analysis::Shape;
-use sluice_ir::{Inst, Kernel};
+use sluice_ir::{Inst, Kernel, RuntimeFunction};
 
 use crate::codegen::{self, Tids};
 use crate::context::FrameLayout;
@@ -30,6 +30,8 @@ pub(crate) use library::{Llvm, llvm};
 /// Blocks and instructions of a kernel that are given to LLVM at most.
 const BLOCKS_MAX: usize = 400;
 const INSTRUCTIONS_MAX: usize = 6000;
+/// Bytes of arrays on the stack: a small part of a thread's.
+const STACK_MAX: usize = 128 << 10;
 
 /// Compiles a kernel for warps of `lanes` lanes.
 pub(crate) fn compile(llvm: &Llvm, kernel: &Kernel, tids: Tids, lanes: usize) -> Result<Object, NotCovered> {
@@ -51,7 +53,7 @@ fn text(kernel: &Kernel, tids: Tids, lanes: usize) -> Result<(String, Functions,
     if kernel.blocks.len() > BLOCKS_MAX || instructions > INSTRUCTIONS_MAX {
         return Err(NotCovered(format!("{} blocks with {instructions} instructions", kernel.blocks.len())));
     }
-    if kernel.is_instrumented || codegen::has_spin_loop(kernel) {
+    if kernel.is_instrumented || codegen::has_spin_loop(kernel) || waits_in_loop(kernel) {
         return Err(NotCovered("lanes that may wait for each other, or are watched".into()));
     }
     let shapes: Vec<Shape> = codegen::shapes(kernel, tids, false).0;
@@ -74,9 +76,32 @@ fn text(kernel: &Kernel, tids: Tids, lanes: usize) -> Result<(String, Functions,
     };
     let mut emitter = emitter::Emitter::new(kernel, &shapes, &flow, (tids, lanes), traits, scratch);
     let text = emitter.module()?;
+    if emitter.w.stack > STACK_MAX {
+        return Err(NotCovered(format!("{} bytes of arrays", emitter.w.stack)));
+    }
     let mut traits = emitter.traits;
     traits.frame.size = traits.frame.size.next_multiple_of(64);
     Ok((text, emitter.w.functions, traits))
+}
+
+/// Whether a loop may wait for what another warp of its block does, without an ordered access: for
+/// memory that it frees, or for what a fence or a pause stands beside. This code lets no other warp
+/// run in a loop.
+fn waits_in_loop(kernel: &Kernel) -> bool {
+    let waits = |block: usize| {
+        kernel.blocks[block].insts.iter().any(|&id| {
+            matches!(
+                kernel.inst(id).inst,
+                Inst::Fence { .. }
+                    | Inst::Nanosleep { .. }
+                    | Inst::CallRuntime { function: RuntimeFunction::Malloc, .. }
+            )
+        })
+    };
+    kernel.blocks.iter().enumerate().any(|(from, block)| {
+        let back = block.terminator.targets().filter(|target| target.block.index() <= from);
+        back.into_iter().any(|target| (target.block.index()..=from).any(waits))
+    })
 }
 
 /// Barriers at which warps wait: places at which code is entered, with a bit each in a word.

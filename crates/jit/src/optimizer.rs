@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -10,6 +10,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Whether the process ends.
 static ENDS: AtomicBool = AtomicBool::new(false);
+/// The process that has the thread; a fork of it has none that would end a job.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Held while a job is done.
 static BUSY: Mutex<()> = Mutex::new(());
 
@@ -28,6 +30,7 @@ pub(crate) fn later(job: impl FnOnce() + Send + 'static) {
 /// Has the end of the process wait for the job that is being done, and no other be done. A library
 /// that jobs use must have been loaded: what it does at the end comes after this.
 pub(crate) fn end_before_library() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
     // SAFETY: the function is of this library and takes nothing.
     unsafe { libc::atexit(end) };
 }
@@ -35,7 +38,8 @@ pub(crate) fn end_before_library() {
 extern "C" fn end() {
     ENDS.store(true, Ordering::Relaxed);
     // A library that ends the process in the middle of a job does not wait for itself.
-    if !IS_OPTIMIZER.try_with(Cell::get).unwrap_or(false) {
+    let is_fork = PROCESS.load(Ordering::Relaxed) != std::process::id();
+    if !is_fork && !IS_OPTIMIZER.try_with(Cell::get).unwrap_or(false) {
         std::mem::forget(BUSY.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -53,7 +57,9 @@ fn start() -> Option<Mutex<Sender<Job>>> {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     };
-    std::thread::Builder::new().name("optimizer".into()).spawn(work).ok()?;
+    // LLVM's passes recurse.
+    let thread = std::thread::Builder::new().name("optimizer".into()).stack_size(16 << 20);
+    thread.spawn(work).ok()?;
     Some(Mutex::new(jobs))
 }
 

@@ -228,7 +228,8 @@ impl Solver<'_> {
             }),
             Inst::Compare { cond, args, .. } => match (shape(args[0])?, shape(args[1])?) {
                 (Uniform, Uniform) => Some(Uniform),
-                (_, Uniform) if self.is_whole_rows(*cond, *args) => Some(Uniform),
+                // What lanes took at different times is of no row.
+                (Affine { .. }, Uniform) if self.is_whole_rows(*cond, *args) => Some(Uniform),
                 _ => Some(Varying),
             },
             Inst::Select { cond, args, .. } => match shape(*cond)? {

@@ -47,7 +47,7 @@ pub(super) mod alias {
 /// What the text ends with. Generic accesses can be to shared and to global memory, and these two
 /// are apart, as PTX promises; the warp's own memory is apart from both.
 const TAIL: &str =
-    "attributes #0 = { nounwind \"min-legal-vector-width\"=\"512\" \"prefer-vector-width\"=\"512\" }
+    "attributes #0 = { nounwind \"probe-stack\"=\"inline-asm\" \"min-legal-vector-width\"=\"512\" \"prefer-vector-width\"=\"512\" }
 !0 = !{}
 !1 = !{!\"sluice\"}
 !2 = !{!\"frame\", !1, i64 0}
@@ -428,7 +428,7 @@ impl<'a> Emitter<'a> {
         body: impl FnOnce(&mut Self, &str, &[Val]) -> Vec<Val>,
     ) -> Vec<Val> {
         let lanes = self.lanes;
-        let array = |emitter: &mut Self, ty: Type| emitter.w.variable(&type_name(ty, lanes));
+        let array = |emitter: &mut Self, ty: Type| emitter.w.array(ty, lanes);
         let inputs: Vec<String> = args.iter().map(|arg| array(self, arg.ty)).collect();
         let outputs: Vec<String> = results.iter().map(|&ty| array(self, ty)).collect();
         for (arg, place) in args.iter().zip(&inputs) {

@@ -7,6 +7,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::Library;
 
@@ -59,6 +60,7 @@ macro_rules! interface {
 interface! {
     LLVMContextCreate: fn() -> Handle;
     LLVMContextDispose: fn(Handle);
+    LLVMGetDiagInfoSeverity: fn(Handle) -> c_int;
     LLVMContextSetDiagnosticHandler: fn(Handle, Option<unsafe extern "C" fn(Handle, Handle)>, Handle);
     LLVMCreateMemoryBufferWithMemoryRangeCopy: fn(*const c_char, usize, *const c_char) -> Handle;
     LLVMParseIRInContext: fn(Handle, Handle, *mut Handle, *mut *mut c_char) -> c_int;
@@ -178,8 +180,23 @@ fn load_named(name: &str) -> Result<Llvm, String> {
 /// The system that code is made for.
 const TRIPLE: &CStr = c"x86_64-unknown-linux-gnu";
 
-/// Errors come back as messages as well; without a handler LLVM would end the process.
-unsafe extern "C" fn ignore(_diagnostic: Handle, _context: Handle) {}
+/// `LLVMDSError`.
+const SEVERITY_ERROR: c_int = 0;
+
+/// Notes errors; without a handler LLVM would end the process. What goes wrong while code is
+/// generated is reported in no other way.
+///
+/// # Safety
+/// `has_failed` is an [`AtomicBool`].
+unsafe extern "C" fn note(diagnostic: Handle, has_failed: Handle) {
+    let Ok(llvm) = llvm() else { return };
+    // SAFETY: LLVM has called this with a diagnostic of its own, and with what it was given.
+    unsafe {
+        if (llvm.interface.LLVMGetDiagInfoSeverity)(diagnostic) == SEVERITY_ERROR {
+            (*has_failed.cast::<AtomicBool>()).store(true, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Llvm {
     /// An object file (ELF) of the functions in a text.
@@ -189,7 +206,9 @@ impl Llvm {
         // prescribes: the parser takes the buffer, and modules go before their context.
         unsafe {
             let context = (api.LLVMContextCreate)();
-            (api.LLVMContextSetDiagnosticHandler)(context, Some(ignore), ptr::null_mut());
+            let has_failed = AtomicBool::new(false);
+            let flag: Handle = (&raw const has_failed).cast_mut().cast();
+            (api.LLVMContextSetDiagnosticHandler)(context, Some(note), flag);
             let machine = (api.LLVMCreateTargetMachine)(
                 self.target,
                 TRIPLE.as_ptr(),
@@ -202,7 +221,10 @@ impl Llvm {
             let object = self.compile_in(context, machine, text);
             (api.LLVMDisposeTargetMachine)(machine);
             (api.LLVMContextDispose)(context);
-            object
+            match has_failed.into_inner() {
+                true => object.and_then(|_| Err("LLVM reports an error".into())),
+                false => object,
+            }
         }
     }
 

@@ -316,14 +316,15 @@ impl Emitter<'_> {
         }
     }
 
-    /// Where a checked place is in the process.
+    /// Where a checked place is in the process. Of neighbouring lanes it is the first one's, which
+    /// may be off, and below the window's start.
     pub(super) fn pointer(&mut self, space: Space, at: &Val) -> String {
         let base = match space {
             Space::Shared => "%shared_base",
             Space::Param => "%params",
             _ => return self.w.raw(&format!("inttoptr {} to ptr", at.arg())),
         };
-        let offset = self.w.resize(at, Type::I64);
+        let offset = self.w.cast("sext", at, Type::I64);
         self.w.raw(&format!("getelementptr i8, ptr {base}, {}", offset.arg()))
     }
 

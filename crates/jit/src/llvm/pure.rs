@@ -95,7 +95,7 @@ impl Emitter<'_> {
             );
             return call.expect("it has a result");
         }
-        let place = self.w.variable(&arg.t());
+        let place = self.w.array(arg.ty, arg.lanes);
         self.w.store(arg, &place);
         let args = [format!("ptr {place}"), format!("i64 {}", arg.lanes)];
         self.w.call_runtime((&format!("math_{name}_array"), array), &args, None, "memory(argmem: readwrite)");

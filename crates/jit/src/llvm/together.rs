@@ -8,6 +8,7 @@
 
 use std::mem::offset_of;
 
+use sluice_ir::analysis::Shape;
 use sluice_ir::{BarrierKind, Inst, InstId, MatrixForm, ReduxOp, ShuffleMode, Type, Value, VoteKind};
 
 use super::emitter::{Emitter, NotCovered, alias};
@@ -67,7 +68,7 @@ impl Emitter<'_> {
         mask: Value,
         result: Value,
     ) -> Result<(), NotCovered> {
-        if self.is_varying(mask) {
+        if self.shape(mask) != Shape::Uniform {
             return Err(NotCovered("a vote of several groups".into()));
         }
         let members = self.scalar(mask);
@@ -107,7 +108,7 @@ impl Emitter<'_> {
             return;
         }
         let args: Vec<String> = [value, lane, clamp].into_iter().map(|arg| self.words(arg)).collect();
-        let out = self.w.variable(&type_name(Type::I32, LANES));
+        let out = self.w.array(Type::I32, LANES);
         let active = self.active_bits();
         let args = [
             format!("ptr {}", args[0]),
@@ -128,7 +129,7 @@ impl Emitter<'_> {
 
     fn redux(&mut self, op: ReduxOp, value: Value, mask: Value, result: Value) {
         let (values, members) = (self.words(value), self.words(mask));
-        let out = self.w.variable(&type_name(Type::I32, LANES));
+        let out = self.w.array(Type::I32, LANES);
         let active = self.active_bits();
         let args = [
             format!("ptr {values}"),
@@ -151,7 +152,7 @@ impl Emitter<'_> {
     /// An array with a value of 32 bits in all lanes.
     fn words(&mut self, value: Value) -> String {
         let vector = self.vector(value);
-        let place = self.w.variable(&type_name(Type::I32, LANES));
+        let place = self.w.array(Type::I32, LANES);
         self.w.store(&vector, &place);
         place
     }
@@ -195,8 +196,8 @@ impl Emitter<'_> {
         let Inst::Barrier { kind, id: barrier, count, predicate } = data.inst else {
             return Err(NotCovered(format!("{:?}", data.inst)));
         };
-        let is_varying = |value: Value| self.is_varying(value);
-        if kind == BarrierKind::Arrive || is_varying(barrier) || count.is_some_and(is_varying) {
+        let differs = |value: Value| self.shape(value) != Shape::Uniform;
+        if kind == BarrierKind::Arrive || differs(barrier) || count.is_some_and(differs) {
             return Err(NotCovered("a barrier of a kind that is rare".into()));
         }
         self.expect_all_here("a barrier")?;

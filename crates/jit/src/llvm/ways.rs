@@ -1,5 +1,6 @@
 //! The way out of a block: who goes where, and what runs next.
 
+use sluice_ir::analysis::Shape;
 use sluice_ir::{BlockId, Target, Terminator, Type};
 
 use super::emitter::{Emitter, NotCovered};
@@ -30,7 +31,7 @@ impl Emitter<'_> {
                 self.w.label(&no);
                 self.leave(&[(otherwise, mask)]);
             }
-            Terminator::Switch { index, targets, default } if self.is_varying(*index) => {
+            Terminator::Switch { index, targets, default } if self.shape(*index) != Shape::Uniform => {
                 let index = self.vector(*index);
                 let none = constant(Type::I1, self.lanes, 0);
                 let mut rest = mask;

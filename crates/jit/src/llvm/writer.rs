@@ -88,6 +88,8 @@ pub(super) struct Writer {
     pub text: String,
     /// Variables, which the function begins with.
     pub variables: String,
+    /// Bytes of the arrays among them, which stay on the stack.
+    pub stack: usize,
     declarations: BTreeMap<String, String>,
     /// Functions of the runtime by their names in the text.
     pub functions: HashMap<String, *const ()>,
@@ -124,6 +126,12 @@ impl Writer {
         let name = self.fresh("%v");
         let _ = writeln!(self.variables, "  {name} = alloca {ty}, align 64");
         name
+    }
+
+    /// A variable whose elements are reached by their numbers, or by the runtime.
+    pub(super) fn array(&mut self, ty: Type, lanes: usize) -> String {
+        self.stack += (ty.bytes() as usize * lanes).next_multiple_of(64);
+        self.variable(&type_name(ty, lanes))
     }
 
     pub(super) fn load(&mut self, ty: Type, lanes: usize, place: &str) -> Val {

@@ -6,6 +6,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     Block as ClifBlock, BlockArg, InstBuilder, JumpTableData, MemFlagsData, Value as Clif, types,
 };
+use sluice_ir::analysis::Shape;
 use sluice_ir::{BlockId, Target, Terminator, Value};
 
 use super::{Emitter, constant_flags, frame_flags};
@@ -85,7 +86,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn switch(&mut self, index: Value, targets: &[Target], default: &Target) {
-        if !self.plan.is_varying(index) {
+        if self.plan.shape(index) == Shape::Uniform {
             let index = self.uniform(index);
             let blocks: Vec<ClifBlock> = (0..=targets.len()).map(|_| self.b.create_block()).collect();
             let calls: Vec<_> = blocks.iter().map(|&block| self.b.func.dfg.block_call(block, &[])).collect();
