@@ -13,8 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sluice_api::client::{Client, SERVER_VARIABLE, data_folder};
 use sluice_metrics::ExporterConfig;
 use sluice_node::{
-    GpuSelection, HandedOver, JoinConfig, Listen, NextProgram, Node, NodeConfig, Stopper, TAKE_OVER,
-    user_cache,
+    GpuSelection, HandedOver, Listen, NextProgram, Node, NodeConfig, Stopper, TAKE_OVER, user_cache,
 };
 use sluice_transport::Stream;
 use sluice_transport::tls::{FileLog, ServerIdentity};
@@ -406,9 +405,10 @@ fn own_certificate(data: &Path) -> Result<(PathBuf, PathBuf)> {
 }
 
 /// A node until one of the signals comes; `config` says what the other arguments do not.
+#[cfg(feature = "full")]
 pub(crate) fn serve_node(
     gpus: &GpuChoice,
-    join: Option<JoinConfig>,
+    join: Option<sluice_node::JoinConfig>,
     config: NodeConfig,
     signals: EndSignals,
 ) -> Result<ExitCode> {
