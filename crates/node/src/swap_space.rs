@@ -94,7 +94,7 @@ impl SwapSpace {
         Ok(SwapSpace { memory, file: file.map(|config| Folder::open(config, None)).transpose()? })
     }
 
-    /// Goes on with a file of this many bytes, of which others may have used some already.
+    /// Continues with a file of this many bytes, of which others may have used some already.
     pub(crate) fn reopen(
         memory: u64,
         file: Option<&SwapFileConfig>,
