@@ -125,8 +125,9 @@ impl Promised {
         };
         let memory_mib = self.memory_mib.checked_add(request.gpu_memory_mib).filter(|_| has_memory)?;
         let fixed_mib = self.fixed_mib.checked_add(fixed_mib(request))?;
-        let in_the_way = if whole { self.milli > 0 } else { self.whole };
-        (!in_the_way).then_some(Promised { milli, memory_mib, fixed_mib, whole })
+        // One without a share, whose work is suspended, is beside any.
+        let in_the_way = if whole { self.milli > 0 } else { self.whole && request.gpu_milli > 0 };
+        (!in_the_way).then_some(Promised { milli, memory_mib, fixed_mib, whole: whole || self.whole })
     }
 
     pub(crate) fn without(self, request: &Request) -> Option<Promised> {
@@ -134,7 +135,14 @@ impl Promised {
         let milli = self.milli.checked_sub(request.gpu_milli)?;
         let memory_mib = self.memory_mib.checked_sub(request.gpu_memory_mib)?;
         let fixed_mib = self.fixed_mib.checked_sub(fixed_mib(request))?;
-        (whole == self.whole).then_some(Promised { milli, memory_mib, fixed_mib, whole: false })
+        let is_beside = request.gpu_milli == 0;
+        let stays_whole = is_beside && self.whole;
+        (is_beside || whole == self.whole).then_some(Promised {
+            milli,
+            memory_mib,
+            fixed_mib,
+            whole: stays_whole,
+        })
     }
 
     /// What may still be promised of a GPU of such a node.

@@ -89,3 +89,27 @@ fn a_suspended_lease_gets_no_further_tasks_and_comes_back() {
     world.check();
     assert_eq!(world.tasks_of(lease), [0, 1]);
 }
+
+#[test]
+fn a_whole_gpu_is_lent_beside_a_suspended_lease_of_which_nothing_stays() {
+    let mut world = World::new(&[1], &[("red", json!({})), ("blue", json!({}))]);
+    let lease = world.ask("red", share(750_000));
+    world.settle();
+    world.set_suspended(lease, true).unwrap();
+    world.vacated.insert(lease, 0);
+    world.settle();
+    let whole = world.ask("blue", sized(1_000_000, 15));
+    world.settle();
+    assert_eq!((world.state(lease), world.state(whole)), (RUNS, RUNS));
+    assert!(world.set_suspended(lease, false).is_err());
+    world.vacated.insert(lease, 64 << 20);
+    world.settle();
+    assert_eq!(world.counted(lease), (0, 64));
+    world.restart();
+    assert_eq!((world.state(lease), world.state(whole)), (RUNS, RUNS));
+    world.fleet.end(whole, "over", 0);
+    world.settle();
+    world.vacated.clear();
+    world.set_suspended(lease, false).unwrap();
+    assert_eq!(world.counted(lease), (750, 12 << 10));
+}
