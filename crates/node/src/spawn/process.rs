@@ -94,6 +94,6 @@ mod tests {
         taken.kill().unwrap();
         assert_eq!(taken.wait().unwrap().signal(), Some(libc::SIGKILL));
         assert_eq!(taken.wait().unwrap().signal(), Some(libc::SIGKILL), "from memory");
-        assert!(taken.kill().is_ok(), "its number is nobody's, or another's");
+        assert!(taken.kill().is_ok(), "its number is free, or of another process");
     }
 }

@@ -149,7 +149,7 @@ fn a_registry_goes_on_where_another_one_stopped() {
     let (saved, then) = (seal(&state(&before)).unwrap(), before.status());
     assert_eq!(workers[0].receive::<Packet>().unwrap(), Some(Packet::Grant { gpu: 0 }));
     let saved = State::read(saved).unwrap();
-    // From here on nobody else has the descriptors.
+    // From here on the state alone has the descriptors.
     std::mem::forget(before);
     // SAFETY: the registry that had them is forgotten.
     let mut received = unsafe { Received::of_this_process() };

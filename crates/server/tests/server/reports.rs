@@ -99,12 +99,12 @@ fn compliance_says_who_could_do_what_and_who_did() {
         let entries: Vec<Entry> = administrator.list(&path).unwrap();
         entries.into_iter().map(|entry| entry.actor).collect()
     };
-    let everybody = actors("");
-    let one = everybody.first().unwrap();
+    let all = actors("");
+    let one = all.first().unwrap();
     let id = one.split(' ').next().unwrap();
-    assert!(everybody.len() > 1, "{everybody:?}");
+    assert!(all.len() > 1, "{all:?}");
     assert_eq!(actors(&id.to_uppercase()), [one.clone()].into());
-    assert!(actors("%25").is_empty() && actors("nobody-is-called-so").is_empty());
+    assert!(actors("%25").is_empty() && actors("no-such-actor").is_empty());
     let later = 4_000_000_000_000_u64;
     let path = format!("/reports/compliance?tenant=acme&from_ms={later}&until_ms={}&format=csv", later + 1);
     let text = String::from_utf8(auditor.get_bytes(&path).unwrap()).unwrap();
